@@ -1,0 +1,132 @@
+"""Job, Run, State and Outcome: the words of the queue, and the one table of transitions.
+
+State and Outcome belong to the Run; a Job's state is derived from its runs. Nothing outside `store.jobs`
+changes a state, and it does so only along `TRANSITIONS`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from queue_runner.errors import UsageError
+
+
+class State(StrEnum):
+    HELD = "HELD"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+    SPAWN_FAILED = "SPAWN_FAILED"
+    DEVICE_UNAVAILABLE = "DEVICE_UNAVAILABLE"
+    TIMED_OUT = "TIMED_OUT"
+    STALLED = "STALLED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    OUTPUT_LIMIT = "OUTPUT_LIMIT"
+    CODE_CHANGED = "CODE_CHANGED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+    LOST = "LOST"
+
+
+class Verb(StrEnum):
+    """What happened to a run; each verb is one row of the transition table."""
+
+    SUBMIT = "submit"
+    HOLD = "hold"
+    RELEASE = "release"
+    CLAIM = "claim"
+    UNCLAIM = "unclaim"
+    FINISH = "finish"
+    CANCEL = "cancel"
+    SKIP = "skip"
+    IMPORT = "import"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """`sources` may go to `target` by this verb; `None` stands for a run that does not exist yet."""
+
+    sources: frozenset[State | None]
+    target: State
+    why: str
+
+
+TRANSITIONS: dict[Verb, Transition] = {
+    Verb.SUBMIT: Transition(frozenset({None}), State.QUEUED, "the user submitted it"),
+    Verb.IMPORT: Transition(frozenset({None}), State.DONE, "the run happened elsewhere and its log was imported"),
+    Verb.HOLD: Transition(frozenset({State.QUEUED}), State.HELD, "the user holds it back"),
+    Verb.RELEASE: Transition(frozenset({State.HELD}), State.QUEUED, "the user let it go"),
+    Verb.CLAIM: Transition(frozenset({State.QUEUED}), State.RUNNING, "the worker took it, with the lane in hand"),
+    Verb.UNCLAIM: Transition(frozenset({State.RUNNING}), State.QUEUED, "it never started: no fence was written"),
+    Verb.FINISH: Transition(frozenset({State.RUNNING}), State.DONE, "it ended and its lane is clear"),
+    Verb.CANCEL: Transition(frozenset({State.HELD, State.QUEUED}), State.DONE, "cancelled before it started"),
+    Verb.SKIP: Transition(frozenset({State.HELD, State.QUEUED}), State.DONE, "what it waited for cannot happen any more"),
+}
+
+EXIT_DEVICE_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: a workload says that its device is not there
+EXIT_OUT_OF_MEMORY = 71  # EX_OSERR of sysexits.h: a workload caught its framework's out-of-memory error
+
+DEFAULT_LANE = "machine"
+
+
+@dataclass(frozen=True, order=True)
+class RunId:
+    """The name of a run, `12.3`: the third attempt that belongs to job 12."""
+
+    job: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.number}"
+
+
+@dataclass(frozen=True)
+class Selector:
+    """What the user named: a job `12`, a run `12.3`, a group `g4`, or `@last` (the newest group)."""
+
+    text: str
+    job: int | None = None
+    number: int | None = None
+    group: int | None = None
+    last: bool = False
+
+
+def parse_selector(text: str) -> Selector:
+    """Read `12`, `12.3`, `g4` or `@last`.
+
+    Raises: UsageError when it is none of these.
+    """
+    if text == "@last":
+        return Selector(text, last=True)
+    if match := re.fullmatch(r"g(\d{1,18})", text):
+        return Selector(text, group=int(match[1]))
+    if match := re.fullmatch(r"(\d{1,18})(?:\.(\d{1,9}))?", text):
+        return Selector(text, job=int(match[1]), number=int(match[2]) if match[2] else None)
+    raise UsageError(f'"{text}" names no job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the outcome, its number (exit code or signal) and a reason in words."""
+
+    outcome: Outcome
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.outcome is Outcome.FAILED:
+            return f"FAILED({self.exit_code})"
+        if self.outcome is Outcome.KILLED:
+            return f"KILLED({self.signal})"
+        if self.outcome in (Outcome.LOST, Outcome.SKIPPED) and self.reason:
+            return f"{self.outcome}({self.reason.split(':')[0]})"
+        return str(self.outcome)
