@@ -1,0 +1,41 @@
+# Two commands do all the set-up: `make demo` and `make test`. Everything goes into .venv of this folder.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test fast lint docs bench campaign clean
+
+$(STAMP): constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("mpsq needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,test,lint]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest tests/fast -n 2
+	$(BIN)/python -m pytest tests/process tests/migration -n 2
+	$(BIN)/python -m pytest tests/jobs
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest tests/fast -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/python -m queue_runner.cli.reference > docs/cli.md
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench > docs/benchmarks.md
+	cat docs/benchmarks.md
+
+campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
+	MPSQ_CAMPAIGN=long $(BIN)/python -m pytest tests/process -n 2
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

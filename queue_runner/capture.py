@@ -1,0 +1,60 @@
+"""What is captured of a submitter's environment, and what is shown of a command line: no secrets in either."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from queue_runner.errors import UsageError
+
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+_OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "WINDOWID", "STY"})
+"""Belongs to the terminal from which it was submitted; the job has none."""
+
+
+def environment(source: Mapping[str, str]) -> dict[str, str]:
+    """The variables a job takes along: neither ours (MPSQ_*), nor secrets, nor the terminal's."""
+    return {
+        name: value
+        for name, value in source.items()
+        if not (name.startswith(("MPSQ_", "TMUX")) or name in _OF_THE_TERMINAL or SECRET.search(name))
+    }
+
+
+def secrets(source: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are never stored: a run gets them from the worker's own environment, where it has them."""
+    return {n: v for n, v in source.items() if SECRET.search(n) and not n.startswith("MPSQ_")}
+
+
+def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
+    """`K=V` texts as a dict. Raises: UsageError for a text without `=`, without a name, or with a name of ours."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f'{option} "{pair}" is not NAME=VALUE', f"write {option} NAME=VALUE")
+        if option == "--env" and name.startswith("MPSQ_"):
+            raise UsageError(f"{name} belongs to mpsq itself", "set it for the worker, not for a job")
+        if "\0" in pair:
+            raise UsageError(f"{option} {name} holds a NUL character", "leave it out")
+        found[name] = value
+    return found
+
+
+def redact(argv: Iterable[str]) -> list[str]:
+    """The command line as it may be shown: `--api-key=...` and the word after `--api-key` are hidden."""
+    shown: list[str] = []
+    hide_next = False
+    for word in argv:
+        if hide_next:
+            shown.append("[hidden]")
+            hide_next = False
+            continue
+        name, equals, _value = word.partition("=")
+        if SECRET.search(name) and (name.startswith("-") or equals):
+            shown.append(f"{name}=[hidden]" if equals else name)
+            hide_next = name.startswith("-") and not equals
+        else:
+            shown.append(word)
+    return shown

@@ -1,0 +1,140 @@
+"""The workloads: every file of jobs/ with a `WORKLOAD` literal, read by ast so that no framework is imported."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.spec import Value
+
+DTYPES = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Param:
+    """One key of `--set`: its default (whose type it has), unit and meaning."""
+
+    name: str
+    default: Value | None
+    unit: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a job file says of itself."""
+
+    name: str
+    framework: str
+    about: str
+    source: str
+    params: Mapping[str, Param]
+    configs: Mapping[str, Mapping[str, Value]]
+    file: Path
+
+
+def read(file: Path) -> Workload | None:
+    """The workload in one file; None where the file has no WORKLOAD literal.
+
+    Raises: MpsqError when the literal is there but cannot be read.
+    """
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise MpsqError(f"{file.name} is not Python: {error}", "mend the file or take it out of jobs/") from error
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        if any(isinstance(t, ast.Name) and t.id == "WORKLOAD" for t in targets) and getattr(node, "value", None):
+            try:
+                return _workload(ast.literal_eval(node.value), file)  # type: ignore[attr-defined]
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise MpsqError(
+                    f"WORKLOAD in {file.name} cannot be read: {error}",
+                    "it must be a plain literal with name, framework, about, source, params and configs",
+                ) from error
+    return None
+
+
+def _workload(literal: dict[str, Any], file: Path) -> Workload:
+    params = {
+        name: Param(name, entry["default"], entry.get("unit", ""), entry.get("help", ""))
+        for name, entry in literal.get("params", {}).items()
+    }
+    return Workload(
+        name=literal["name"],
+        framework=literal["framework"],
+        about=literal.get("about", ""),
+        source=literal.get("source", ""),
+        params=params,
+        configs=literal.get("configs", {}),
+        file=file,
+    )
+
+
+def workloads(folder: Path) -> list[Workload]:
+    """Every workload of the folder, by name and framework. Raises: MpsqError as read."""
+    found = (read(file) for file in sorted(folder.glob("*.py")))
+    return sorted((w for w in found if w is not None), key=lambda w: (w.name, w.framework))
+
+
+def find(folder: Path, name: str, framework: str | None = None) -> Workload:
+    """The workload of this name; torch where no framework is named and several offer it.
+
+    Raises: UsageError when there is none, with what is close.
+    """
+    known = workloads(folder)
+    named = [w for w in known if w.name == name]
+    if not named:
+        raise UsageError(f'no workload "{name}"', did_you_mean(name, {w.name for w in known}, "mpsq workloads lists them"))
+    if framework is None:
+        return next((w for w in named if w.framework == "torch"), named[0])
+    for workload in named:
+        if workload.framework == framework:
+            return workload
+    has = ", ".join(w.framework for w in named)
+    raise UsageError(f'workload "{name}" has no version in "{framework}"', f"it has: {has}")
+
+
+def config(workload: Workload, name: str) -> Mapping[str, Value]:
+    """The preset of this name. Raises: UsageError."""
+    if name not in workload.configs:
+        hint = did_you_mean(name, workload.configs, f"it has: {', '.join(workload.configs)}")
+        raise UsageError(f'workload "{workload.name}" has no config "{name}"', hint)
+    return workload.configs[name]
+
+
+def value(workload: Workload, key: str, text: str) -> Value:
+    """`text` as the type of the parameter `key`. Raises: UsageError for an unknown key or a wrong type."""
+    param = workload.params.get(key)
+    if param is None:
+        hint = did_you_mean(key, workload.params, f"mpsq workloads {workload.name} lists its keys")
+        raise UsageError(f'workload "{workload.name}" has no key "{key}"', hint)
+    kind = type(param.default) if param.default is not None else str
+    try:
+        if kind is bool:
+            return _boolean(text)
+        return kind(text)
+    except ValueError as error:
+        unit = f" ({param.unit})" if param.unit else ""
+        raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', f"{key}{unit}: {param.help}") from error
+
+
+_A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+    if text.lower() not in words:
+        raise ValueError(text)
+    return words[text.lower()]
+
+
+def did_you_mean(word: str, known: Sequence[str] | set[str] | Mapping[str, object], otherwise: str) -> str:
+    """A hint that names the nearest known word, and where the others are listed."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"? {otherwise}' if near else otherwise

@@ -1,0 +1,194 @@
+"""A request as texts, and the cells of its grid as JobSpecs: everything that can be wrong with it is found here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from queue_runner import capture, catalog, grid, parsers
+from queue_runner.errors import UsageError
+from queue_runner.paths import jobs_dir
+from queue_runner.spec import JobSpec, Value
+
+DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for: either a workload or a command (argv), never both. Lists are comma-separated."""
+
+    workload: str | None = None
+    argv: tuple[str, ...] = ()
+    framework: str | None = None
+    device: str | None = None
+    compile: str | None = None
+    config: str | None = None
+    dtype: str | None = None
+    sets: tuple[str, ...] = ()
+    seed: int = DEFAULT_SEED
+    repeats: int = 1
+    priority: int = 0
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+    python: str | None = None
+    timeout_s: float | None = None
+    parser: str | None = None
+    allow_daemons: bool = False
+    order_seed: int | None = None
+    title: str = "mpsq submit"
+
+
+def expand(request: Request) -> list[JobSpec]:
+    """One JobSpec for each cell of the grid.
+
+    Raises: UsageError for an unknown workload, device, dtype, config, key or parser, a wrong type, a missing folder,
+    interpreter or program.
+    """
+    if bool(request.workload) == bool(request.argv):
+        raise UsageError("submit takes a workload or a command", "mpsq submit nanogpt, or mpsq submit -- python train.py")
+    if request.timeout_s is not None and request.timeout_s <= 0:
+        raise UsageError("--timeout must be longer than nothing", "for example --timeout 2h")
+    if request.parser is not None:
+        parsers.find(request.parser)
+    return list(_workload_cells(request) if request.workload else _command_cells(request))
+
+
+def _workload_cells(request: Request) -> Iterator[JobSpec]:
+    if request.parser is not None:
+        raise UsageError("--parser is for commands: a workload reports by itself", "leave --parser out")
+    folder, place = jobs_dir(), _place(request)
+    frameworks = grid.names(request.framework, "--framework") if request.framework else [None]
+    for framework in frameworks:
+        workload = catalog.find(folder, str(request.workload), framework)
+        axes: dict[str, Sequence[str | bool | Value]] = {
+            "config": grid.names(request.config, "--config") if request.config else [next(iter(workload.configs), "")],
+            "device": grid.devices(request.device or "auto"),
+            "compile": grid.compiles(request.compile or "off"),
+            "dtype": grid.dtypes(request.dtype or "fp32"),
+        }
+        for name in axes["config"]:
+            if name:
+                catalog.config(workload, str(name))
+        sets = {key: _sweep(workload, key, text) for key, text in capture.assignments(request.sets, "--set").items()}
+        for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
+            yield JobSpec(
+                kind="workload",
+                name=request.name or workload.name,
+                workload=workload.name,
+                framework=workload.framework,
+                script=workload.file.name,
+                device=str(cell["device"]),
+                compile=bool(cell["compile"]),
+                dtype=str(cell["dtype"]),
+                config=str(cell["config"]) or None,
+                seed=request.seed,
+                params={k: cell[f"set:{k}"] for k in sets},
+                **place,
+            )
+
+
+def _sweep(workload: catalog.Workload, key: str, text: str) -> list[Value]:
+    param = workload.params.get(key)
+    if param is not None and isinstance(param.default, str):
+        return [catalog.value(workload, key, word) for word in grid.names(text, f"--set {key}")]
+    return [catalog.value(workload, key, word.strip()) for word in text.split(",")]
+
+
+def _command_cells(request: Request) -> Iterator[JobSpec]:
+    place = _place(request)
+    said = labels(request.argv)
+    axes: dict[str, Sequence[str]] = {}
+    if device := request.device or said.get("device"):
+        axes["device"] = grid.devices(device)
+    if compiled := request.compile or said.get("compile"):
+        axes["compile"] = ["on" if on else "off" for on in grid.compiles(compiled)]
+    if dtype := request.dtype:
+        axes["dtype"] = grid.dtypes(dtype)
+    if request.config:
+        axes["config"] = grid.names(request.config, "--config")
+    for key, text in capture.assignments(request.sets, "--set").items():
+        axes[key] = grid.names(text, f"--set {key}")
+    for axis, values in axes.items():
+        if len(values) > 1 and not any("{" + axis + "}" in word for word in request.argv):
+            raise UsageError(
+                f"{axis} has {len(values)} values, and the command does not use {{{axis}}}",
+                f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
+            )
+    _check_program(request.argv[0], place["cwd"], place["env"])
+    for cell in grid.product(axes):
+        yield JobSpec(
+            kind="command",
+            name=request.name or _command_name(request.argv),
+            device=cell.get("device"),
+            compile=None if "compile" not in cell else cell["compile"] == "on",
+            dtype=cell.get("dtype"),
+            config=cell.get("config"),
+            params={k: v for k, v in cell.items() if k not in ("device", "compile", "dtype", "config")},
+            argv=tuple(_fill(word, cell) for word in request.argv),
+            parser=request.parser,
+            **place,
+        )
+
+
+def labels(argv: Sequence[str]) -> dict[str, str]:
+    """What a command line says of device and compile in nanoGPT's way, `--device=mps --compile=True`.
+
+    A value that mpsq does not know is left out: it is a label for reports, the command itself is never changed.
+    """
+    found = {}
+    for word in argv:
+        if match := re.fullmatch(r"--device=(cpu|mps|auto|cuda(?::\d+)?)", word):
+            found["device"] = match[1]
+        elif match := re.fullmatch(r"--compile=(True|False|on|off)", word):
+            found["compile"] = match[1]
+    return found
+
+
+def _fill(word: str, cell: Mapping[str, str]) -> str:
+    for axis, value in cell.items():
+        word = word.replace("{" + axis + "}", value)
+    return word
+
+
+def _command_name(argv: Sequence[str]) -> str:
+    script = next((word for word in argv[1:] if word.endswith((".py", ".sh"))), argv[0])
+    return Path(script).name
+
+
+def _place(request: Request) -> dict[str, object]:
+    """Where and with what every cell of the request runs."""
+    cwd = Path(request.cwd).expanduser() if request.cwd else Path.cwd()
+    if not cwd.is_dir():
+        raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
+    env = {**capture.environment(os.environ), **capture.assignments(request.env, "--env")}
+    return {
+        "cwd": str(cwd.absolute()),
+        "env": env,
+        "python": _python(request.python, env),
+        "timeout_s": request.timeout_s,
+        "allow_daemons": request.allow_daemons,
+    }
+
+
+def _python(named: str | None, env: Mapping[str, str]) -> str:
+    """The interpreter's path, absolute, its links kept: resolving a venv's python would lose the venv."""
+    if named is None:
+        return sys.executable
+    found = shutil.which(os.path.expanduser(named), path=env.get("PATH"))
+    if found is None:
+        raise UsageError(f'there is no interpreter "{named}"', "--python names a python that can be run, e.g. ~/nightly/bin/python")
+    return os.path.abspath(found)
+
+
+def _check_program(program: str, cwd: object, env: object) -> None:
+    assert isinstance(env, dict)
+    path = os.path.join(str(cwd), program) if "/" in program and "{" not in program else program
+    if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
+        raise UsageError(f'there is no program "{program}"', "give its path, or see what PATH holds")

@@ -1,0 +1,134 @@
+"""The worker: APScheduler's wiring and nothing else. `mpsq worker` execs into it, launchd and systemd start it.
+
+Its jobs live in memory only and one thread runs them, so a step never meets another. What must happen is in our own
+tables; the scheduler only says when (reference: APScheduler 3.11, MemoryJobStore).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from queue_runner import config, locks, paths, wake
+from queue_runner.errors import AlreadyRunning, MpsqError
+from queue_runner.store import migrate
+from queue_runner.store.engine import checkpoint, open_engine
+from queue_runner.supervise import Supervisor
+
+BUSY_TICK_S = 1.0
+IDLE_TICK_S = 5.0
+CHECKPOINT_EVERY_S = 300.0
+
+log = logging.getLogger("mpsq.worker")
+
+
+class Worker:
+    """Holds worker.lock and a Supervisor, and steps it on every ring and every tick."""
+
+    def __init__(self, layout: paths.Layout, settings: config.Config, *, until_idle: bool) -> None:
+        self._layout = layout
+        self._until_idle = until_idle
+        self._engine = open_engine(layout.db, keep_open=True)
+        self._supervisor = Supervisor(layout, settings, self._engine, log.info)
+        self._stopped = threading.Event()
+        self._rung = threading.Event()
+        self._tick_s = IDLE_TICK_S
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(1)},
+            # two instances of a job: one that runs and one behind it in the executor, so that no ring is dropped
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 2},
+            timezone=UTC,
+        )
+
+    def run(self) -> None:
+        """Work until told to stop. A run that goes on then does so under its warden (detach)."""
+        bell = wake.listen(self._layout.fifo)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._stopped.set())
+        self._scheduler.add_job(self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC))
+        self._scheduler.add_job(checkpoint, "interval", seconds=CHECKPOINT_EVERY_S, args=[self._layout.db], id="checkpoint")
+        self._scheduler.start()
+        threading.Thread(target=self._answer, args=[bell], daemon=True).start()
+        self._stopped.wait()
+        self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
+        self._scheduler.shutdown(wait=True)
+        self._supervisor.close()
+        checkpoint(self._layout.db)
+        self._engine.dispose()
+
+    def _answer(self, bell: int) -> None:
+        while os.read(bell, 4096):
+            self._rung.set()
+            self._step_now()
+
+    def _step_now(self) -> None:
+        self._scheduler.modify_job("step", next_run_time=datetime.now(UTC))
+
+    def _step(self) -> None:
+        self._rung.clear()
+        try:
+            active = self._supervisor.step()
+        except MpsqError as error:
+            log.error("%s (%s)", error.message, error.hint)
+            return
+        except Exception:
+            log.exception("a step failed; it is tried again")
+            return
+        if self._until_idle and not active and not self._supervisor.something_waits():
+            self._stopped.set()
+        wanted = BUSY_TICK_S if active else IDLE_TICK_S
+        if wanted != self._tick_s:
+            self._tick_s = wanted
+            self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
+        if self._rung.is_set():
+            self._step_now()  # the ring came during the step, and rescheduling may have overwritten it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the worker. Returns its exit code: 75 when another worker has the queue, and 0 instead of any code that a
+    restart cannot mend when a service manager started it (`--service`)."""
+    parser = argparse.ArgumentParser(prog="mpsq worker", description="run the queue, one job at a time")
+    parser.add_argument("--service", action="store_true", help="started by launchd or systemd")
+    parser.add_argument("--until-idle", action="store_true", help="end when nothing waits or runs any more")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    try:
+        layout = paths.ensure_home()
+        settings = config.load(layout.config)
+        held = _take(layout)
+        migrate.ensure(layout, holds_worker_lock=True)
+        log.info("worker %d on %s", os.getpid(), layout.home)
+        Worker(layout, settings, until_idle=options.until_idle).run()
+        held.close()
+    except MpsqError as error:
+        log.error("%s", error.message)
+        if error.hint:
+            log.error("hint: %s", error.hint)
+        return 0 if options.service else error.exit_code
+    return 0
+
+
+def _take(layout: paths.Layout) -> locks.Lock:
+    path = locks.worker_lock_path(layout.home)
+    held = locks.try_lock(path)
+    if held is None:
+        holder = locks.read_holder(path) or {}
+        raise AlreadyRunning(
+            f"another worker (process {holder.get('pid', 'unknown')}) has this queue", "mpsq status shows what it does"
+        )
+    held.write_holder({"home": str(layout.home)})
+    return held
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What the warden's exit.json means: the outcome of a run, decided in one place and from the warden's word alone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
+
+_STOPPED = {
+    "cancel": Outcome.CANCELLED,
+    "timeout": Outcome.TIMED_OUT,
+    "stall": Outcome.STALLED,
+    "output": Outcome.OUTPUT_LIMIT,
+    "disk": Outcome.OUTPUT_LIMIT,
+}
+
+_SAID = {
+    EXIT_DEVICE_UNAVAILABLE: ("device_unavailable", Outcome.DEVICE_UNAVAILABLE),
+    EXIT_OUT_OF_MEMORY: ("oom", Outcome.OUT_OF_MEMORY),
+}
+
+
+def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
+    """The ending that an exit.json tells. `notes` are the texts of the run's notes by kind: an exit code of 69 or 71
+    means what sysexits.h says only when the job has also said so in its events."""
+    if exit_.get("spawn_error"):
+        return Ending(Outcome.SPAWN_FAILED, reason=str(exit_["spawn_error"].get("text", "it could not be started")))
+    code, number, stop = exit_.get("exit_code"), exit_.get("signal"), exit_.get("stop")
+    if stop and (exit_.get("stopped") or (code is None and number is None)):
+        return Ending(_STOPPED[stop["cause"]], code, number, str(stop.get("detail", "")))
+    if number is not None:
+        if number == signal.SIGKILL and exit_.get("oom_killed"):
+            return Ending(Outcome.OUT_OF_MEMORY, signal=number, reason="the kernel killed it for memory")
+        return Ending(Outcome.KILLED, signal=number, reason=f"{_signal_name(number)} from outside mpsq")
+    if code == 0:
+        return Ending(Outcome.SUCCEEDED, 0)
+    if code in _SAID and _SAID[code][0] in notes:
+        kind, outcome = _SAID[code]
+        return Ending(outcome, code, reason=notes[kind])
+    return Ending(Outcome.FAILED, code)
+
+
+def of_silence(*, rebooted: bool) -> Ending:
+    """The ending of a run that was started, left no exit.json and has no warden any more."""
+    if rebooted:
+        return Ending(Outcome.LOST, reason="reboot: the machine went down while it ran")
+    return Ending(Outcome.LOST, reason="warden_died: its supervisor was killed, so its exit status is not known")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+

@@ -1,0 +1,179 @@
+"""What a run says while it runs: the events, whether read from the wire or made of a log by a parser.
+
+`offset` is the byte offset of the event in its file and, with the run, its key in the store. `t` is seconds since the
+warden started the job, and None where a log has no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PROTOCOL = 1
+"""Major version of the wire protocol."""
+
+PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "eval_iter")
+"""Phase names, in the order in which the store numbers them. `eval_iter` is an iteration of a foreign log
+that includes an evaluation: a phase of an iteration only."""
+HELLO_KEYS = (
+    "v",
+    "workload",
+    "framework",
+    "versions",
+    "device",
+    "device_name",
+    "dtype",
+    "params",
+    "flops_per_iter",
+    "tokens_per_iter",
+    "samples_per_iter",
+    "optimizer",
+    "seed",
+    "compile",
+    "planned_iters",
+    "config",
+    "data",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Iter:
+    """One training iteration. `t` is None in events that a parser made of a log without clock."""
+
+    offset: int
+    t: float | None
+    i: int
+    dur_s: float
+    loss: float | None = None
+    synced: bool = False
+    phase: str = "measure"
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who speaks: everything is optional but the version. `extra` keeps the keys that the protocol does not name."""
+
+    offset: int
+    t: float | None
+    v: int = PROTOCOL
+    workload: str | None = None
+    framework: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    device_name: str | None = None
+    dtype: str | None = None
+    params: int | None = None
+    flops_per_iter: float | None = None
+    tokens_per_iter: float | None = None
+    samples_per_iter: float | None = None
+    optimizer: str | None = None
+    seed: int | None = None
+    compile: bool | None = None
+    planned_iters: int | None = None
+    config: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def said(self) -> dict[str, Any]:
+        """All that was said, as one flat object to keep as JSON; what was not said is left out."""
+        named = {name: getattr(self, name) for name in HELLO_KEYS}
+        return {**self.extra, **{name: value for name, value in named.items() if value not in (None, {})}}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    offset: int
+    t: float
+    name: str
+    edge: str
+    """begin or end"""
+
+
+@dataclass(frozen=True, slots=True)
+class Eval:
+    offset: int
+    t: float | None
+    i: int
+    split: str
+    metrics: Mapping[str, float]
+    dur_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    offset: int
+    t: float | None
+    name: str
+    value: float
+    unit: str = ""
+    i: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    offset: int
+    t: float | None
+    kind: str
+    text: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The job's own view of its end: shown, never an outcome."""
+
+    offset: int
+    t: float | None
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A well-formed line of a type that this version does not know; `raw` is the line."""
+
+    offset: int
+    t: float | None
+    type: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rusage:
+    """What a `time` command wrote at the end of a log; never on the wire. None is what it did not say."""
+
+    offset: int
+    real_s: float
+    user_s: float | None = None
+    sys_s: float | None = None
+    max_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A line that is no event; `why` is for the log."""
+
+    offset: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """A line of type "exit": an outcome is the warden's to write."""
+
+    offset: int
+
+
+Event = Hello | Phase | Iter | Eval | Metric | Note | Bye | Unknown
+LogEvent = Event | Rusage
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a chunk held besides events. Unknown lines are events and counted too."""
+
+    bad: int = 0
+    forged: int = 0
+    unknown: int = 0

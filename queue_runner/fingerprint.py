@@ -1,0 +1,40 @@
+"""The fingerprint of a run: machine and software are hashed, conditions are a series and never hashed.
+
+Runs are comparable on the same machine; every difference in software is a named factor of the comparison.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from queue_runner.host import machine
+from queue_runner.spec import JobSpec
+
+_MATTERS = re.compile(
+    r"(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|CUDA|CUBLAS|NCCL|MLX|METAL|JAX|XLA|TF|OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|GOMP)_"
+    r"|(OMP|MKL)$|DEV$|LD_PRELOAD$|MALLOC_"
+)
+"""Environment variables that change how fast a framework computes."""
+_CACHES = re.compile(r"_CACHE(_DIR)?$")
+
+
+@cache
+def of_machine() -> dict[str, Any]:
+    """The machine: what stays the same over a reboot. Asked once a process."""
+    return dict(machine.describe())
+
+
+def of_software(hello: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
+    """Versions as the trainer told them, the system's, and the variables that matter. Paths of caches do not."""
+    return {
+        "versions": dict(hello.get("versions") or {}),
+        "python": None if hello.get("versions") else spec.python,
+        "system": platform.system(),
+        "release": platform.release(),
+        "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
+        "code": spec.snapshot,
+    }

@@ -1,0 +1,102 @@
+"""The end of a run: summary, taints, fingerprint and the move to DONE, in one transaction."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from queue_runner.fingerprint import of_machine, of_software
+from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.rundir import RunDir
+from queue_runner.store import jobs, results
+from queue_runner.store.engine import writing
+from queue_runner.store.jobs import Claimed
+from queue_runner.summarize import Summary, summarize
+from queue_runner.taints import Facts, find_taints
+from queue_runner.text import last_line
+
+_REASON_BYTES = 4096
+
+
+def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None) -> Ending:
+    """Store how the run ended, all or nothing. Returns the ending with its reason. Raises: MpsqError (store)."""
+    ending = _with_reason(ending, folder)
+    machine = of_machine()  # may ask programs: not while the write lock is held
+    with writing(engine) as connection:
+        if exit_ is not None:
+            results.save_exit(connection, run.run_id, exit_)
+        summarise_run(connection, run, ending, exit_ or {}, unobserved_matters=True)
+        results.mark_fingerprint(
+            connection,
+            run.run_id,
+            results.save_fingerprint(connection, "machine", machine),
+            results.save_fingerprint(connection, "software", of_software(hello_of(connection, run.run_id), run.spec)),
+        )
+        jobs.move(
+            connection,
+            run.run_id,
+            Verb.FINISH,
+            actor="worker",
+            ending=ending,
+            ended_at=(exit_ or {}).get("ended_at") or time.time(),
+            paused_at=None,
+            blocked_reason=None,
+        )
+    return ending
+
+
+def summarise_run(
+    connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any], *, unobserved_matters: bool
+) -> Summary:
+    """Compute and store the summary and the taints of a run whose events are all stored."""
+    run_id = run.run_id
+    iterations = results.rows_of(connection, "iterations", run_id)
+    evals = results.rows_of(connection, "evals", run_id)
+    hello = hello_of(connection, run_id)
+    summary = summarize(
+        iterations=iterations,
+        phases=results.rows_of(connection, "phases", run_id),
+        evals=evals,
+        real_s=exit_.get("real_s"),
+        slept_s=exit_.get("slept_s"),
+        planned_iters=hello.get("planned_iters"),
+    )
+    results.save_summary(connection, run_id, asdict(summary))
+    facts = Facts(
+        outcome=ending.outcome,
+        expects_iterations=unobserved_matters and (run.spec.kind == "workload" or run.spec.parser is not None),
+        iterations=iterations,
+        summary=summary,
+        notes=results.note_texts(connection, run_id),
+        conditions=[json.loads(c["data_json"]) for c in results.rows_of(connection, "conditions", run_id)],
+        ingests=results.rows_of(connection, "ingests", run_id),
+        slept_s=exit_.get("slept_s") or 0.0,
+    )
+    results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
+    return summary
+
+
+def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
+    """All that the trainer said of itself; empty where it said nothing."""
+    rows = results.rows_of(connection, "hellos", run_id)
+    said: dict[str, Any] = json.loads(rows[0]["hello_json"]) if rows else {}
+    return said
+
+
+def _with_reason(ending: Ending, folder: RunDir) -> Ending:
+    """A failure always has a reason: the last thing that the job said on stderr."""
+    if ending.reason or ending.outcome is not Outcome.FAILED:
+        return ending
+    try:
+        with folder.stderr.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _REASON_BYTES))
+            said = last_line(stream.read())
+    except OSError:
+        said = ""
+    return Ending(ending.outcome, ending.exit_code, ending.signal, said or "it said nothing on stderr")

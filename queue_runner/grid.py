@@ -1,0 +1,79 @@
+"""Grids: which cells a submission asks for, and in which order their repeats run.
+
+Repeats are interleaved: every round runs each cell once, in a freshly shuffled order, so that a machine that warms up
+or slows down over the night does so for every cell alike. The shuffle is seeded and its seed stored with the group.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from queue_runner.catalog import DTYPES, did_you_mean
+from queue_runner.errors import UsageError
+
+T = TypeVar("T")
+
+MAX_RUNS = 100_000
+
+
+def product(axes: Mapping[str, Sequence[T]]) -> list[dict[str, T]]:
+    """Every combination of the axes, the last axis fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def interleave(cells: int, repeats: int, seed: int) -> list[tuple[int, int]]:
+    """(cell, repeat from 1) for every run: `repeats` rounds, each a seeded shuffle of all cells."""
+    generator = random.Random(seed)
+    order = []
+    for repeat in range(1, repeats + 1):
+        round_ = list(range(cells))
+        generator.shuffle(round_)
+        order += [(cell, repeat) for cell in round_]
+    return order
+
+
+def devices(text: str) -> list[str]:
+    """`cpu,mps` as a list. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
+    return [_device(word) for word in _words(text, "--device")]
+
+
+def _device(word: str) -> str:
+    name, colon, index = word.partition(":")
+    if name not in ("cpu", "cuda", "mps", "auto") or (colon and (name != "cuda" or not index.isdecimal())):
+        hint = did_you_mean(name, ("cpu", "cuda", "mps", "auto"), "devices are cpu, cuda, cuda:1, mps and auto")
+        raise UsageError(f'no device "{word}"', hint)
+    return word
+
+
+def compiles(text: str) -> list[bool]:
+    """off|on|both (True and False are understood), or a list of them, as booleans. Raises: UsageError."""
+    meaning = {"off": [False], "false": [False], "on": [True], "true": [True], "both": [False, True]}
+    found: list[bool] = []
+    for word in _words(text, "--compile"):
+        if word.lower() not in meaning:
+            raise UsageError(f'--compile cannot be "{word}"', "it is off, on or both (False and True are understood)")
+        found += meaning[word.lower()]
+    return list(dict.fromkeys(found))
+
+
+def dtypes(text: str) -> list[str]:
+    """`fp32,bf16` as a list. Raises: UsageError for a type no workload has."""
+    for word in _words(text, "--dtype"):
+        if word not in DTYPES:
+            raise UsageError(f'no dtype "{word}"', did_you_mean(word, DTYPES, f"it is one of {', '.join(DTYPES)}"))
+    return _words(text, "--dtype")
+
+
+def names(text: str, option: str) -> list[str]:
+    """Comma-separated names, each once, in order. Raises: UsageError when one is empty."""
+    return _words(text, option)
+
+
+def _words(text: str, option: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f'{option} "{text}" has an empty entry', f"give one value, or several as {option} a,b")
+    return list(dict.fromkeys(words))

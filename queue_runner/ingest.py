@@ -1,0 +1,124 @@
+"""Ingest: the lines that a job appends become rows, once each, whatever the job does to its file.
+
+The file is hostile input. Device, inode, offset and a hash of the 4 KiB before the offset are kept with what was read;
+when they no longer fit, the file was rewritten: reading stops for good, and the run is tainted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from queue_runner import parsers, wire
+from queue_runner.events import Counts, Event, LogEvent, Note
+from queue_runner.rundir import RunDir
+from queue_runner.store import results
+from queue_runner.store.engine import writing
+from queue_runner.store.jobs import Claimed
+from queue_runner.store.results import IngestState
+
+CHUNK_BYTES = 8 << 20
+TAIL_BYTES = 4096
+
+_Found = tuple[Sequence[Event | LogEvent], int, Counts]
+
+
+class Ingest:
+    """Reads one file of one run: its events, or its stdout where the job was submitted with a parser."""
+
+    def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
+        self._engine = engine
+        self._run_id = run.run_id
+        self._parser = parsers.load(run.spec.parser) if run.spec.parser else None
+        self._source = "stdout" if self._parser else "events"
+        self._path: Path = folder.stdout if self._parser else folder.events
+        with engine.connect() as connection:
+            self._state = results.ingest_state(connection, self._run_id, self._source)
+        if self._parser and self._state.parser_state:
+            self._parser.restore(self._state.parser_state)
+
+    def step(self) -> bool:
+        """Store the next chunk of complete lines. Returns whether anything was there."""
+        return self._advance(final=False)
+
+    def finish(self) -> None:
+        """Store all that is left, now that nobody writes any more; judge whether the last line is torn."""
+        while self._advance(final=False):
+            pass
+        self._advance(final=True)
+
+    def _advance(self, *, final: bool) -> bool:
+        if self._state.rewritten:
+            return False
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._give_up("the file is gone") if self._state.offset else False
+        except OSError as error:
+            return self._give_up(f"it cannot be read: {error.strerror}")
+        try:
+            return self._read(descriptor, final=final)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, descriptor: int, *, final: bool) -> bool:
+        status = os.fstat(descriptor)
+        before = self._state
+        if not stat.S_ISREG(status.st_mode):
+            return self._give_up("it is no regular file")
+        if before.inode is not None and (before.device, before.inode) != (status.st_dev, status.st_ino):
+            return self._give_up("another file has taken its place")
+        if status.st_size < before.offset or (before.offset and _tail(descriptor, before.offset) != before.tail_hash):
+            return self._give_up("what had been read was changed")
+        data = os.pread(descriptor, CHUNK_BYTES, before.offset)
+        if not data:
+            return False
+        try:
+            events, consumed, counts = self._understand(data, before.offset, final=final)
+        except wire.ProtocolVersionError as error:
+            return self._give_up(f"{error.message}; {error.hint}")
+        torn = int(final and consumed < len(data))
+        if not consumed and not torn:
+            return False
+        offset = before.offset + consumed
+        state = replace(
+            before,
+            device=status.st_dev,
+            inode=status.st_ino,
+            offset=offset,
+            tail_hash=_tail(descriptor, offset),
+            parser_state=self._parser.state() if self._parser else None,
+            unknown=before.unknown + counts.unknown,
+            bad=before.bad + counts.bad,
+            forged=before.forged + counts.forged,
+            torn=before.torn + torn,
+        )
+        self._store(events, state)
+        return True
+
+    def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:
+        if self._parser is None:
+            return wire.read_chunk(data, offset)
+        return self._parser.read_chunk(data, offset, final=final)
+
+    def _give_up(self, why: str) -> bool:
+        note = Note(self._state.offset, None, "log_rewritten", f"{self._path.name}: {why}; reading stopped at byte {self._state.offset}")
+        self._store([note], replace(self._state, rewritten=1))
+        return False
+
+    def _store(self, events: Sequence[Event | LogEvent], state: IngestState) -> None:
+        with writing(self._engine) as connection:
+            results.save_events(connection, self._run_id, events)
+            results.save_ingest_state(connection, self._run_id, self._source, state)
+        self._state = state
+
+
+def _tail(descriptor: int, offset: int) -> str:
+    start = max(0, offset - TAIL_BYTES)
+    return hashlib.sha256(os.pread(descriptor, offset - start, start)).hexdigest()

@@ -1,0 +1,116 @@
+"""Start a claimed run: its folder, its environment, its warden (SUPERVISION.md, Start, steps 2 and 3)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import queue_runner
+from queue_runner import capture, locks
+from queue_runner.config import Config
+from queue_runner.host.clocks import boot_id
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.spec import JobSpec
+from queue_runner.store.jobs import Claimed
+
+SPEC_VERSION = 1
+
+
+def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDir:
+    """Make the run's folder with what the warden needs. A folder left by a start that never happened is replaced.
+
+    Raises: OSError when the disk refuses.
+    """
+    folder = RunDir(layout.run_dir(run.id))
+    if folder.path.exists():
+        shutil.rmtree(folder.path)
+    (folder.path / "warden").mkdir(mode=0o700, parents=True)
+    shutil.copyfile(Path(queue_runner.__file__).with_name("warden.py"), folder.warden_program)
+    instructions = {
+        "v": SPEC_VERSION,
+        "run": str(run.id),
+        "tag": run.token,
+        "argv": command(layout, run.spec),
+        "cwd": run.spec.cwd,
+        "env": environment(layout, run, folder),
+        "stdout": str(folder.stdout),
+        "stderr": str(folder.stderr),
+        "events": str(folder.events),
+        "boot_id": boot_id(),
+        "grace_s": {"int": config.grace_int_s, "term": config.grace_term_s},
+        "timeout_s": run.spec.timeout_s,
+        "stall_s": {},
+        "output_limit_bytes": config.output_limit_bytes,
+        "min_free_bytes": config.min_free_bytes,
+        "allow_daemons": run.spec.allow_daemons,
+        "wake": str(layout.fifo),
+        "lane_fd": lane_fd,
+    }
+    _write_private(folder.spec, instructions)
+    return folder
+
+
+def _write_private(path: Path, data: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(data, stream)
+
+
+def command(layout: Layout, spec: JobSpec) -> list[str]:
+    """The argument vector of the trainer: the snapshotted workload with its options, or the command as submitted."""
+    if spec.kind != "workload":
+        return list(spec.argv)
+    script = layout.snapshots / str(spec.snapshot) / str(spec.script)
+    options = ["--device", str(spec.device), "--compile", "on" if spec.compile else "off", "--dtype", str(spec.dtype)]
+    if spec.config:
+        options += ["--config", spec.config]
+    options += ["--seed", str(spec.seed)]
+    for key, value in spec.params.items():
+        options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    return [spec.python, str(script), *options]
+
+
+def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
+    """The trainer's whole environment: as captured at submit, secrets from the worker's own, and what is ours.
+
+    A compiler cache is kept for each question apart, so that its state, cold or warm, means something.
+    """
+    compiled = layout.cache / "compile" / run.spec.content_hash()[:16]
+    ours = {
+        "MPSQ_HOME": str(layout.home),
+        "MPSQ_RUN": str(run.id),
+        "MPSQ_CACHE": str(layout.cache),
+        "MPSQ_OUT": str(folder.out),
+        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+        "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if locks_dir := os.environ.get("MPSQ_LOCKS"):
+        ours["MPSQ_LOCKS"] = locks_dir
+    if run.spec.device == "cpu":
+        ours["CUDA_VISIBLE_DEVICES"] = ""  # a job that asked for the CPU has nothing to do on the accelerator
+    return {**capture.secrets(os.environ), **ours, **run.spec.env, **{k: v for k, v in ours.items() if k.startswith("MPSQ_")}}
+
+
+def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:
+    """Start the warden with the lane in its hands; the caller closes its own copy.
+
+    Raises: OSError when no process can be made.
+    """
+    with folder.warden_log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(folder.warden_program), str(folder.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[lane.fd],
+            start_new_session=True,
+            cwd="/",
+        )

@@ -1,0 +1,54 @@
+"""What the worker does about once a second while a run goes on: ingest its lines and sample the conditions."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import Engine
+
+from queue_runner.host import conditions
+from queue_runner.ingest import Ingest
+from queue_runner.rundir import RunDir
+from queue_runner.store import results
+from queue_runner.store.engine import writing
+from queue_runner.store.jobs import Claimed
+
+SAMPLE_EVERY_S = 5.0
+
+
+class Observer:
+    """Observes one run; may be made anew at any time, as a worker that adopts the run does."""
+
+    def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
+        self.run_id = run.run_id
+        self._engine = engine
+        self._folder = folder
+        self._ingest = Ingest(engine, run, folder)
+        self._sampler = conditions.Sampler()
+        self._sample_at = 0.0
+        self._marked = False
+
+    def observe(self) -> None:
+        """Take in what is new. Raises: MpsqError when the store refuses."""
+        self._mark_started()
+        self._ingest.step()
+        if time.monotonic() >= self._sample_at:
+            self._sample_at = time.monotonic() + SAMPLE_EVERY_S
+            pids = [n["pid"] for n in self._folder.noted() if isinstance(n.get("pid"), int)]
+            sample = self._sampler.sample(pids)
+            with writing(self._engine) as connection:
+                results.save_condition(connection, self.run_id, time.time(), sample)
+
+    def finish(self) -> None:
+        """Take in all that is left, after the end."""
+        self._mark_started()
+        self._ingest.finish()
+
+    def _mark_started(self) -> None:
+        if self._marked:
+            return
+        started = self._folder.started()
+        if started is not None:
+            with writing(self._engine) as connection:
+                results.mark_started(connection, self.run_id, started.get("at") or time.time())
+            self._marked = True

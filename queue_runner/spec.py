@@ -1,0 +1,64 @@
+"""JobSpec: the whole question that a job asks, as it was when it was submitted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Value = str | int | float | bool
+
+_PLACE = ("cwd", "env", "python", "snapshot", "name")
+"""What says where and with what the question is asked, not what is asked: left out of the hash."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log)."""
+
+    kind: str
+    name: str
+    workload: str | None = None
+    framework: str | None = None
+    script: str | None = None  # file name inside the snapshot
+    device: str | None = None
+    compile: bool | None = None
+    dtype: str | None = None
+    config: str | None = None
+    seed: int | None = None
+    params: Mapping[str, Value] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    parser: str | None = None
+    python: str = ""
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    snapshot: str | None = None
+    timeout_s: float | None = None
+    allow_daemons: bool = False
+    resume: bool = False
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        data: dict[str, Any] = json.loads(text)
+        return cls(**{**data, "argv": tuple(data["argv"])})
+
+    def content_hash(self) -> str:
+        """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
+        asked = {k: v for k, v in asdict(self).items() if k not in _PLACE}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """One job to be stored: the question, how often it is asked, and its place among the others."""
+
+    spec: JobSpec
+    repeats: int = 1
+    priority: int = 0
+    tags: tuple[str, ...] = ()

@@ -1,0 +1,172 @@
+"""Statistics of one run: centre, spread, drift and shape of a series of iteration times. Each formula names its source.
+
+Iterations of one run are not independent samples, so nothing here tests anything: what may be said about two
+configurations is in `verdict`, over one number per run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MAD_TO_SD = 1.4826022185056018
+"""1 / Φ⁻¹(3/4): the raw MAD times this estimates the standard deviation of normal data
+(Rousseeuw & Croux 1993, "Alternatives to the Median Absolute Deviation", JASA 88, eq. 1.2)."""
+THEIL_SEN_POINTS = 90
+"""A longer series is thinned to the medians of this many blocks before all pairs are formed: 4,005 slopes."""
+MIN_BIMODAL_N = 40
+BIMODAL_SEPARATION = 5.0
+"""Ashman's D at the best split, above which two levels are reported. Halving one normal distribution gives 2.6, a
+uniform one 3.5, so the threshold of 2 for fitted mixtures (Ashman, Bird & Zepf 1994, AJ 108, 2348) says nothing here."""
+BIMODAL_SHARE = 0.1
+BIMODAL_GAP = 0.02
+
+
+def median(xs: Iterable[float]) -> float:
+    """The middle value, the mean of the two middle ones for even n.
+
+    Raises: ValueError when there is no value.
+    """
+    return _median_of_sorted(sorted(xs))
+
+
+def _median_of_sorted(ordered: Sequence[float]) -> float:
+    if not ordered:
+        raise ValueError("no value, no median")
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def mad(xs: Sequence[float], centre: float | None = None) -> float:
+    """Median absolute deviation from the median, raw: not scaled to a standard deviation (that is times MAD_TO_SD).
+
+    Source: Hampel 1974, "The Influence Curve and its Role in Robust Estimation", JASA 69, 383-393.
+    """
+    middle = median(xs) if centre is None else centre
+    return median(abs(x - middle) for x in xs)
+
+
+def quantile(ordered: Sequence[float], p: float) -> float:
+    """Quantile of sorted values by linear interpolation, h = (n - 1) p: type 7 of Hyndman & Fan 1996,
+    "Sample Quantiles in Statistical Packages", The American Statistician 50, 361-365 (the default of R and numpy)."""
+    at = (len(ordered) - 1) * p
+    low = math.floor(at)
+    if low + 1 >= len(ordered):
+        return ordered[-1]
+    return ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low)
+
+
+def quartiles(xs: Iterable[float]) -> tuple[float, float]:
+    """Lower and upper quartile (type 7, see `quantile`); their difference is the IQR."""
+    ordered = sorted(xs)
+    return quantile(ordered, 0.25), quantile(ordered, 0.75)
+
+
+def geometric_mean(xs: Iterable[float]) -> float | None:
+    """The mean for ratios: exp of the mean logarithm; None unless there are values and all are positive and finite.
+
+    Source: Fleming & Wallace 1986, "How not to lie with statistics", CACM 29, 218-221.
+    """
+    values = list(xs)
+    if not values or not all(0 < x < math.inf for x in values):
+        return None
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How a series moved over its positions: `ratio` is the last third's median over the first third's."""
+
+    first_third: float
+    last_third: float
+    ratio: float
+    slope: float
+    """per unit of position, by Theil and Sen"""
+
+
+def drift(positions: Sequence[float], xs: Sequence[float], at_least: int = 5) -> Drift | None:
+    """Medians of the first and last third of the span of `positions`, and the Theil-Sen slope between all points.
+
+    Thirds are of the positions, not of the count: a log that shows only the start and the end of a run is compared
+    start against end. None with fewer than `at_least` points, an empty third or a first third of zero.
+    """
+    if len(xs) < at_least:
+        return None
+    low, high = min(positions), max(positions)
+    early, late = low + (high - low) / 3, high - (high - low) / 3
+    first = [x for at, x in zip(positions, xs, strict=True) if at <= early]
+    last = [x for at, x in zip(positions, xs, strict=True) if at >= late]
+    if low == high or not first or not last:
+        return None
+    start, end = median(first), median(last)
+    return Drift(start, end, end / start, theil_sen(positions, xs)) if start > 0 else None
+
+
+def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:
+    """Median of the slopes between all pairs of points; long series are thinned first (see THEIL_SEN_POINTS).
+
+    Source: Sen 1968, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA 63, 1379-1389.
+    """
+    n = len(xs)
+    if n > THEIL_SEN_POINTS:
+        cuts = [n * k // THEIL_SEN_POINTS for k in range(THEIL_SEN_POINTS + 1)]
+        blocks = list(zip(cuts, cuts[1:], strict=False))
+        positions = [median(positions[a:b]) for a, b in blocks]
+        xs = [median(xs[a:b]) for a, b in blocks]
+    slopes = [
+        (xs[k] - xs[j]) / (positions[k] - positions[j])
+        for j in range(len(xs))
+        for k in range(j + 1, len(xs))
+        if positions[k] != positions[j]
+    ]
+    return median(slopes) if slopes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TwoLevels:
+    """The two levels that a series of times seems to have."""
+
+    low: float
+    high: float
+    share_high: float
+
+
+def two_levels(xs: Sequence[float]) -> TwoLevels | None:
+    """An indication that times come from two levels (two clock speeds, say), or None.
+
+    The sorted values, less 1 % at each end against spikes, are split where the variance within the two parts is
+    smallest (Otsu 1979, IEEE Trans. SMC 9, 62-66, on the values themselves). Two levels are reported when Ashman's D
+    of the parts exceeds BIMODAL_SEPARATION, each holds a tenth of the values and their means lie 2 % apart.
+
+    Limits: fewer than 40 values say nothing; levels less than about 5 standard deviations apart are not found; a step
+    or a steep drift looks like two levels too; nothing is said about three.
+    """
+    n_cut = len(xs) // 100
+    ordered = sorted(xs)[n_cut : len(xs) - n_cut]
+    n = len(ordered)
+    if len(xs) < MIN_BIMODAL_N or ordered[0] <= 0:
+        return None
+    middle = _median_of_sorted(ordered)
+    centred = [x - middle for x in ordered]  # differences keep their digits in the sums of squares
+    total, squares = math.fsum(centred), math.fsum(x * x for x in centred)
+    smallest = max(1, math.ceil(n * BIMODAL_SHARE))
+    best_at, best_between = 0, -1.0
+    left = 0.0
+    for k, x in enumerate(centred[:-1], start=1):
+        left += x
+        between = left * left / k + (total - left) ** 2 / (n - k)
+        if k >= smallest and n - k >= smallest and between > best_between:
+            best_at, best_between = k, between
+    lower, upper = ordered[:best_at], ordered[best_at:]
+    low, high = math.fsum(lower) / len(lower), math.fsum(upper) / len(upper)
+    if high - low < BIMODAL_GAP * low or squares <= 0:
+        return None
+    spread = math.sqrt(_variance(lower, low) + _variance(upper, high))
+    if spread > 0 and math.sqrt(2) * (high - low) / spread < BIMODAL_SEPARATION:
+        return None
+    return TwoLevels(low, high, len(upper) / n)
+
+
+def _variance(xs: Sequence[float], mean: float) -> float:
+    return math.fsum((x - mean) ** 2 for x in xs) / len(xs)

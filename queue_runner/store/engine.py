@@ -1,0 +1,96 @@
+"""Connections that write: WAL, every transaction BEGIN IMMEDIATE, durable before an id is printed.
+
+SQLite before 3.51.3 can corrupt a database when two connections commit and checkpoint at once (the "WAL-reset"
+bug), so no connection checkpoints by itself; the worker, under worker.lock, calls `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
+
+from queue_runner.errors import MpsqError, SchemaError
+from queue_runner.store.read import schema_revision
+from queue_runner.store.schema import HEAD
+
+BUSY_TIMEOUT_S = 30.0
+
+
+def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Engine:
+    """An engine on `db` whose transactions take the write lock when they begin.
+
+    `keep_open` keeps one connection for the life of the engine: SQLite checkpoints when the last connection closes.
+
+    Raises: SchemaError when the file has another schema than this code writes; MpsqError when it cannot be opened.
+    """
+    if check and (revision := schema_revision(db)) != HEAD:
+        raise SchemaError(f"the database is at schema {revision}, this mpsq writes {HEAD}", "run mpsq db upgrade")
+    engine = create_engine(
+        f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, connect_args={"timeout": BUSY_TIMEOUT_S}
+    )
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions of its own
+    for pragma in pragmas():
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def pragmas() -> list[str]:
+    """What every writing connection sets; F_FULLFSYNC is what makes fsync reach the disk on macOS."""
+    wanted = ["wal_autocheckpoint=0", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"]
+    return [*wanted, "fullfsync=ON"] if sys.platform == "darwin" else wanted
+
+
+def _on_begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that holds the write lock from its first statement; commits at the end.
+
+    Raises: MpsqError with a remedy for a full disk, a read-only file, a damaged file or a lock that never came free.
+    """
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except exc.DBAPIError as error:
+        raise explain(error.orig if error.orig is not None else error) from error
+
+
+def explain(error: BaseException) -> BaseException:
+    """The sentence for what SQLite says; an error that no user can cause comes back as it is."""
+    text = str(error)
+    for sign, message, hint in (
+        ("disk is full", "the disk is full: nothing was stored", "free some space and run the command again"),
+        ("disk I/O error", "the disk refused to write the database", "check the disk and the free space: mpsq doctor"),
+        ("readonly database", "the database cannot be written", "check the owner and mode of the file: mpsq db path"),
+        ("unable to open", "the database cannot be opened", "check the folder: mpsq db path"),
+        ("malformed", "the database file is damaged", "restore the newest file of the backups folder: mpsq db path"),
+        ("not a database", "the database file is no SQLite database", "move it away: mpsq db path"),
+        ("database is locked", "another program has held the database for 30 s", "close what has mpsq.db open"),
+    ):
+        if sign in text:
+            return MpsqError(message, hint)
+    return error
+
+
+def checkpoint(db: Path) -> None:
+    """Move the log into the database. Only the holder of worker.lock may call this; TRUNCATE excludes writers."""
+    connection = sqlite3.connect(db, timeout=1.0, isolation_level=None)
+    try:
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.OperationalError:
+        pass  # a reader or writer was busy: the next one will do
+    finally:
+        connection.close()

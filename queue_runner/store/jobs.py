@@ -1,0 +1,260 @@
+"""The only writer of state: one function per verb, each a compare-and-set along model.TRANSITIONS.
+
+Every function takes an open transaction of `engine.writing`, so that a move, its event and what belongs to it are
+stored together or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
+
+from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Ending, Outcome, RunId, State, Verb
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store.schema import groups, job_events, job_tags, jobs, lanes, runs
+
+
+class StateConflict(Exception):
+    """The run was not in a state from which the verb leads anywhere: somebody else was first."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A run that the worker has taken: what is needed to start it."""
+
+    run_id: int
+    id: RunId
+    spec: JobSpec
+    token: str
+
+
+def record(
+    connection: Connection,
+    *,
+    job_id: int,
+    actor: str,
+    verb: Verb | str,
+    run_id: int | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    ending: Ending | None = None,
+    reason: str = "",
+) -> None:
+    """Append to the history who did what and why."""
+    connection.execute(
+        insert(job_events).values(
+            at=time.time(),
+            job_id=job_id,
+            run_id=run_id,
+            actor=actor,
+            verb=str(verb),
+            from_state=source,
+            to_state=target,
+            outcome=str(ending) if ending else None,
+            reason=reason or None,
+        )
+    )
+
+
+def move(
+    connection: Connection,
+    run_id: int,
+    verb: Verb,
+    *,
+    actor: str,
+    reason: str = "",
+    ending: Ending | None = None,
+    **columns: Any,
+) -> None:
+    """Apply one row of the transition table to one run.
+
+    Raises: StateConflict when the run is not in a source state of the verb.
+    """
+    transition = TRANSITIONS[verb]
+    row = connection.execute(select(runs.c.state, runs.c.job_id).where(runs.c.id == run_id)).one()
+    if row.state not in transition.sources:
+        raise StateConflict(f"run {run_id} is {row.state}: {verb} does not apply")
+    if ending is not None:
+        columns |= {"outcome": ending.outcome, "exit_code": ending.exit_code, "signal": ending.signal, "reason": ending.reason or None}
+    changed = connection.execute(
+        update(runs).where(runs.c.id == run_id, runs.c.state == row.state).values(state=transition.target, **columns)
+    )
+    if changed.rowcount != 1:
+        raise StateConflict(f"run {run_id} changed under the hand of {verb}")
+    record(
+        connection,
+        job_id=row.job_id,
+        run_id=run_id,
+        actor=actor,
+        verb=verb,
+        source=row.state,
+        target=transition.target,
+        ending=ending,
+        reason=reason or (ending.reason if ending else ""),
+    )
+
+
+def add_group(connection: Connection, title: str, seed: int) -> int:
+    """A new group; returns its id, the 4 of g4."""
+    result = connection.execute(insert(groups).values(created_at=time.time(), title=title, seed=seed))
+    return int(result.inserted_primary_key[0])
+
+
+def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
+    """A new job without runs yet; returns its id."""
+    spec = job.spec
+    result = connection.execute(
+        insert(jobs).values(
+            group_id=group_id,
+            created_at=time.time(),
+            name=spec.name,
+            kind=spec.kind,
+            workload=spec.workload,
+            framework=spec.framework,
+            device=spec.device,
+            compile=spec.compile,
+            dtype=spec.dtype,
+            config=spec.config,
+            spec_json=spec.to_json(),
+            spec_hash=spec.content_hash(),
+            snapshot_hash=spec.snapshot,
+            priority=job.priority,
+        )
+    )
+    job_id = int(result.inserted_primary_key[0])
+    if job.tags:
+        connection.execute(insert(job_tags), [{"job_id": job_id, "tag": tag} for tag in sorted(set(job.tags))])
+    return job_id
+
+
+def submit(
+    connection: Connection, title: str, seed: int, new: Sequence[NewJob], order: Iterable[tuple[int, int]]
+) -> tuple[int, list[int]]:
+    """Store a group of jobs and queue their runs in `order`: pairs of (index into `new`, repeat from 1).
+
+    Returns the group's id and the ids of the jobs, in the order of `new`.
+    """
+    group_id = add_group(connection, title, seed)
+    ids = [add_job(connection, group_id, job) for job in new]
+    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
+    now = time.time()
+    rows = [
+        {
+            "job_id": ids[index],
+            "number": repeat,
+            "repeat": repeat,
+            "attempt": 1,
+            "lane": DEFAULT_LANE,
+            "position": last + place,
+            "state": State.QUEUED,
+            "created_at": now,
+        }
+        for place, (index, repeat) in enumerate(order, start=1)
+    ]
+    connection.execute(insert(runs), rows)
+    connection.execute(
+        insert(job_events),
+        [
+            {"at": now, "job_id": i, "actor": "user", "verb": Verb.SUBMIT, "to_state": State.QUEUED, "reason": title}
+            for i in ids
+        ],
+    )
+    return group_id, ids
+
+
+def claim(connection: Connection, lane: str, token: str, boot_id: str) -> Claimed | None:
+    """Take the next run of the lane: highest priority first, then the oldest place in the queue. None: nothing waits."""
+    following = (
+        select(runs.c.id)
+        .join(jobs, jobs.c.id == runs.c.job_id)
+        .where(runs.c.state == State.QUEUED, runs.c.lane == lane)
+        .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    row = connection.execute(
+        update(runs)
+        .where(runs.c.id == following, runs.c.state == State.QUEUED)
+        .values(state=State.RUNNING, claimed_at=time.time(), token=token, boot_id=boot_id, blocked_reason=None)
+        .returning(runs.c.id, runs.c.job_id, runs.c.number)
+    ).one_or_none()
+    if row is None:
+        return None
+    record(
+        connection,
+        job_id=row.job_id,
+        run_id=row.id,
+        actor="worker",
+        verb=Verb.CLAIM,
+        source=State.QUEUED,
+        target=State.RUNNING,
+    )
+    spec_json = connection.execute(select(jobs.c.spec_json).where(jobs.c.id == row.job_id)).scalar_one()
+    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(spec_json), token)
+
+
+def running(connection: Connection, lane: str) -> Claimed | None:
+    """The run that the database calls RUNNING on this lane: at most one, the unique index sees to it."""
+    row = connection.execute(
+        select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.token, jobs.c.spec_json)
+        .join(jobs, jobs.c.id == runs.c.job_id)
+        .where(runs.c.state == State.RUNNING, runs.c.lane == lane)
+    ).one_or_none()
+    if row is None:
+        return None
+    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json), row.token)
+
+
+def something_waits(connection: Connection, lane: str) -> bool:
+    """Whether a run is QUEUED on the lane."""
+    waiting = select(runs.c.id).where(runs.c.state == State.QUEUED, runs.c.lane == lane).limit(1)
+    return connection.execute(waiting).first() is not None
+
+
+def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -> list[RowMapping]:
+    """Ask for an end: waiting runs are DONE(CANCELLED) at once, a running one is marked for its warden.
+
+    Returns a row (id, job_id, number, state before) for each run that was not yet DONE.
+    """
+    found = connection.execute(
+        select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state).where(
+            runs.c.id.in_(run_ids), runs.c.state != State.DONE
+        )
+    ).mappings().all()
+    now = time.time()
+    for row in found:
+        if row["state"] == State.RUNNING:
+            connection.execute(
+                update(runs)
+                .where(runs.c.id == row["id"], runs.c.cancel_requested_at.is_(None))
+                .values(cancel_requested_at=now)
+            )
+            record(connection, job_id=row["job_id"], run_id=row["id"], actor=actor, verb="cancel requested")
+        else:
+            ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
+            move(
+                connection, row["id"], Verb.CANCEL, actor=actor, ending=ending, cancel_requested_at=now, ended_at=now
+            )
+    return list(found)
+
+
+def cancel_requested(connection: Connection, run_id: int) -> bool:
+    """Whether somebody has asked for this run's end."""
+    return connection.execute(select(runs.c.cancel_requested_at).where(runs.c.id == run_id)).scalar_one() is not None
+
+
+def block_lane(connection: Connection, lane: str, reason: str | None) -> None:
+    """Say why nothing may start on the lane, or (None) that it is free again."""
+    now = time.time() if reason else None
+    changed = connection.execute(update(lanes).where(lanes.c.name == lane).values(blocked_reason=reason, blocked_at=now))
+    if changed.rowcount == 0:
+        connection.execute(insert(lanes).values(name=lane, blocked_reason=reason, blocked_at=now))
+
+
+def lane_state(connection: Connection, lane: str) -> RowMapping | None:
+    """The lane's row, if it was ever blocked or paused."""
+    return connection.execute(select(lanes).where(lanes.c.name == lane)).mappings().one_or_none()

@@ -1,0 +1,139 @@
+"""Bring the database to this code's schema, safely and by itself: created at first use, upgraded after a backup.
+
+An existing file is upgraded only under worker.lock with no run active (SUPERVISION.md), inside one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from queue_runner import locks
+from queue_runner.errors import MpsqError, SchemaError
+from queue_runner.paths import Layout, migrations_dir
+from queue_runner.store.read import reading, schema_revision
+from queue_runner.store.schema import HEAD
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_LOCK_WAIT_S = 60.0
+
+
+def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
+    """Make sure that the database has this code's schema; quick when it has.
+
+    Raises: SchemaError when the file is newer, or older while a worker or a run is active; MpsqError as upgrade.
+    """
+    if schema_revision(layout.db) != HEAD:
+        upgrade(layout, holds_worker_lock=holds_worker_lock)
+
+
+def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
+    """Create or upgrade the database. Returns the path of the backup that was made, None where there was nothing to save.
+
+    Raises: SchemaError (newer file, worker running, run active), MpsqError (disk, damage).
+    """
+    lock = _wait_for(layout.home / "migrate.lock")
+    try:
+        revision = schema_revision(layout.db)
+        if revision == HEAD:
+            return None
+        if revision is None:
+            _apply(layout.db)
+            return None
+        _refuse_newer(revision)
+        worker = None if holds_worker_lock else locks.try_lock(locks.worker_lock_path(layout.home))
+        if worker is None and not holds_worker_lock:
+            raise SchemaError(
+                f"the database is at schema {revision}, this mpsq needs {HEAD}, and an older worker is running",
+                "restart the worker: mpsq service install, or stop mpsq worker and start it again",
+            )
+        try:
+            _refuse_active(layout.db)
+            saved = backup(layout, label=f"before-{HEAD}")
+            _apply(layout.db)
+            return str(saved)
+        finally:
+            if worker is not None:
+                worker.close()
+    finally:
+        lock.close()
+
+
+def backup(layout: Layout, label: str = "by-hand") -> Path:
+    """Copy the database through SQLite's backup API, which sees a consistent state while others write.
+
+    Returns the new file. Raises: MpsqError when there is nothing to copy or the disk refuses.
+    """
+    layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = layout.backups / time.strftime(f"mpsq-%Y%m%d-%H%M%S-{label}.db", time.gmtime())
+    partial = target.with_suffix(".partial")
+    with reading(layout.db) as source:
+        copy = sqlite3.connect(partial)
+        try:
+            source.backup(copy)
+        except sqlite3.Error as error:
+            partial.unlink(missing_ok=True)
+            raise MpsqError(f"the backup could not be written: {error}", "free some space, then mpsq db backup") from error
+        finally:
+            copy.close()
+    partial.replace(target)
+    return target
+
+
+def check(db: Path) -> list[str]:
+    """What SQLite finds wrong with the file: nothing when it is sound."""
+    with reading(db) as connection:
+        found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA integrity_check")]
+        found += [f"dangling reference in {row['table']}" for row in connection.execute("PRAGMA foreign_key_check")]
+    return [line for line in found if line != "ok"]
+
+
+def _wait_for(path: Path) -> locks.Lock:
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while (lock := locks.try_lock(path)) is None:
+        if time.monotonic() > deadline:
+            raise MpsqError("another mpsq has been migrating the database for a minute", "look for it, then try again")
+        time.sleep(0.05)
+    return lock
+
+
+def _refuse_newer(revision: str) -> None:
+    from alembic.script import ScriptDirectory
+
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision not in known:
+        raise SchemaError(
+            f"the database is at schema {revision}, which is newer than this mpsq ({HEAD})",
+            "use the newer mpsq that made it, or restore a backup from before: mpsq db path",
+        )
+
+
+def _refuse_active(db: Path) -> None:
+    with reading(db) as connection:
+        if connection.execute("SELECT 1 FROM runs WHERE state = 'RUNNING'").fetchone():
+            raise SchemaError("a run is active: the schema is not changed under it", "wait for its end, then try again")
+
+
+def _config() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()).replace("%", "%%"))
+    return config
+
+
+def _apply(db: Path) -> None:
+    from alembic import command
+
+    from queue_runner.store.engine import open_engine, writing
+
+    engine = open_engine(db, check=False)
+    config = _config()
+    with writing(engine) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    engine.dispose()

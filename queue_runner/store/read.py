@@ -1,0 +1,131 @@
+"""Read-only access, by the standard library alone so that a reading command starts fast.
+
+Connections are `mode=ro`: a reader can neither change, checkpoint nor migrate anything.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Selector
+
+Row = dict[str, Any]
+
+
+def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
+    return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
+
+
+@contextmanager
+def reading(db: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection whose rows are dicts.
+
+    Raises: MpsqError when the file is absent, damaged or unreadable.
+    """
+    if not db.exists():
+        raise MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=30.0, isolation_level=None)
+    except sqlite3.Error as error:
+        raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path says where it is") from error
+    connection.row_factory = _as_dict
+    try:
+        yield connection
+    except sqlite3.DatabaseError as error:
+        raise MpsqError(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
+    finally:
+        connection.close()
+
+
+def schema_revision(db: Path) -> str | None:
+    """The revision of the schema in `db`; None where there is no schema yet.
+
+    Raises: MpsqError when the file is no SQLite database.
+    """
+    if not db.exists() or db.stat().st_size == 0:
+        return None
+    with reading(db) as connection:
+        names = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "alembic_version" not in names:
+            if names:
+                raise MpsqError("this database was not made by mpsq", "move it away or set MPSQ_HOME to another folder")
+            return None
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return str(row["version_num"]) if row else None
+
+
+def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list[Any]]:
+    """A condition on v_run, with its values, for what the user named.
+
+    Raises: UsageError when it names nothing that exists.
+    """
+    if selector.last:
+        newest = connection.execute("SELECT max(id) AS id FROM groups").fetchone()["id"]
+        if newest is None:
+            raise UsageError("@last names nothing: the queue is empty", "submit a job first")
+        return "group_id = ?", [newest]
+    if selector.group is not None:
+        condition, values = "group_id = ?", [selector.group]
+    elif selector.number is not None:
+        condition, values = "job_id = ? AND number = ?", [selector.job, selector.number]
+    else:
+        condition, values = "job_id = ?", [selector.job]
+    try:
+        found = connection.execute(f"SELECT 1 FROM v_run WHERE {condition} LIMIT 1", values).fetchone()
+    except OverflowError:
+        found = None
+    if not found:
+        raise UsageError(f"there is no {_noun(selector)} {selector.text}", "mpsq list --all shows every job")
+    return condition, values
+
+
+def _noun(selector: Selector) -> str:
+    return "group" if selector.group is not None else "run" if selector.number is not None else "job"
+
+
+def runs(
+    connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = (), order: str = "job_id, number"
+) -> list[Row]:
+    """Rows of v_run. `condition` and `order` are SQL of ours, `values` the user's."""
+    return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
+
+
+def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
+    """Every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
+    found: dict[int, Row] = {}
+    for selector in selectors:
+        condition, values = where(selector, connection)
+        found.update((row["run_id"], row) for row in runs(connection, condition, values))
+    return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
+
+
+def queue(connection: sqlite3.Connection) -> list[Row]:
+    """What has not ended, in the order in which it will run."""
+    return runs(
+        connection,
+        "state <> 'DONE'",
+        order="state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id",
+    )
+
+
+def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
+    """The history of a job, oldest first."""
+    return list(connection.execute("SELECT * FROM v_event WHERE job_id = ? ORDER BY id", [job_id]))
+
+
+def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]:
+    """All rows of one run in one of the tables that hold its results, in the order of its file."""
+    order = {"taints": "severity DESC, kind", "conditions": "at", "ingests": "source"}.get(table, "offset")
+    return list(connection.execute(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]))
+
+
+def lane(connection: sqlite3.Connection, name: str) -> Row:
+    """The lane's row; a lane that was never blocked nor paused has none, and reads as free."""
+    row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
+    return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None}

@@ -1,0 +1,241 @@
+"""What runs leave behind: events, endings, summaries, conditions. Nothing in here changes a state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from queue_runner.events import PHASES, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
+from queue_runner.snapshot import Snapshot
+from queue_runner.store import schema
+
+_PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
+
+_INSERT_ITERATION = (
+    "INSERT INTO iterations (run_id, offset, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+@dataclass(frozen=True)
+class IngestState:
+    """How far a file of a run has been read. `tail_hash` is of the last 4 KiB before `offset`."""
+
+    offset: int = 0
+    device: int | None = None
+    inode: int | None = None
+    tail_hash: str = ""
+    parser_state: str | None = None
+    unknown: int = 0
+    bad: int = 0
+    forged: int = 0
+    torn: int = 0
+    rewritten: int = 0
+
+
+def save_snapshot(connection: Connection, taken: Snapshot) -> None:
+    """Remember what was snapshotted; the same content is stored once."""
+    revision = taken.revision
+    connection.execute(
+        upsert(schema.snapshots)
+        .values(
+            hash=taken.hash,
+            kind=taken.kind,
+            created_at=time.time(),
+            git_commit=revision.commit if revision else None,
+            git_branch=revision.branch if revision else None,
+            git_dirty=revision.dirty if revision else None,
+            diff=revision.diff if revision else None,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
+    """How far `source` (events or stdout) of this run has been read; the beginning for one never read."""
+    table = schema.ingests
+    row = connection.execute(select(table).where(table.c.run_id == run_id, table.c.source == source)).mappings().first()
+    return IngestState(**{k: v for k, v in row.items() if k not in ("run_id", "source")}) if row else IngestState()
+
+
+def save_ingest_state(connection: Connection, run_id: int, source: str, state: IngestState) -> None:
+    values = asdict(state)
+    connection.execute(
+        upsert(schema.ingests)
+        .values(run_id=run_id, source=source, **values)
+        .on_conflict_do_update(index_elements=["run_id", "source"], set_=values)
+    )
+
+
+def save_events(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> None:
+    """Store events under (run, byte offset). Not-a-number is stored as NULL, with a note of the first one."""
+    iterations = [
+        (
+            run_id,
+            e.offset,
+            e.i,
+            e.dur_s,
+            e.loss,
+            _PHASE_NUMBER[e.phase],
+            int(e.synced),
+            e.allocated_bytes,
+            e.reserved_bytes,
+        )
+        for e in events
+        if type(e) is Iter
+    ]
+    if iterations:
+        connection.exec_driver_sql(_INSERT_ITERATION, iterations)
+        _note_first_nan(connection, run_id, events)
+    if len(iterations) == len(events):
+        return
+    for event in events:
+        if type(event) is Hello:
+            _save_hello(connection, run_id, event)
+    _many(connection, schema.phases, [_phase(run_id, e) for e in events if type(e) is Phase])
+    _many(connection, schema.evals, [row for e in events if type(e) is Eval for row in _evals(run_id, e)])
+    _many(connection, schema.metrics, [_metric(run_id, e) for e in events if type(e) is Metric])
+    _many(connection, schema.notes, [_note(run_id, e) for e in events if isinstance(e, Note | Unknown)])
+
+
+def _many(connection: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _note_first_nan(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> None:
+    first = next((e for e in events if type(e) is Iter and e.loss is not None and math.isnan(e.loss)), None)
+    if first is None or "nan_loss" in note_texts(connection, run_id):
+        return
+    text = f"the loss is not a number from iteration {first.i} on"
+    values = {"run_id": run_id, "offset": first.offset, "kind": "nan_loss", "text": text}
+    connection.execute(upsert(schema.notes).values(values).on_conflict_do_nothing())
+
+
+def _phase(run_id: int, e: Phase) -> dict[str, Any]:
+    return {"run_id": run_id, "offset": e.offset, "t_s": e.t, "name": e.name, "edge": e.edge}
+
+
+def _evals(run_id: int, e: Eval) -> Iterable[dict[str, Any]]:
+    for name, value in e.metrics.items():
+        yield {
+            "run_id": run_id,
+            "offset": e.offset,
+            "metric": name,
+            "i": e.i,
+            "split": e.split,
+            "value": value,
+            "dur_s": e.dur_s,
+        }
+
+
+def _metric(run_id: int, e: Metric) -> dict[str, Any]:
+    return {"run_id": run_id, "offset": e.offset, "name": e.name, "i": e.i, "value": e.value, "unit": e.unit}
+
+
+def _note(run_id: int, e: Note | Unknown) -> dict[str, Any]:
+    kind, text = (e.kind, e.text) if isinstance(e, Note) else ("unknown_event", e.raw)
+    return {"run_id": run_id, "offset": e.offset, "kind": kind, "text": text}
+
+
+def _save_hello(connection: Connection, run_id: int, hello: Hello) -> None:
+    """Merge what is said now over what was said before: a log's header comes in several lines."""
+    table = schema.hellos
+    before = connection.execute(select(table.c.hello_json).where(table.c.run_id == run_id)).scalar_one_or_none()
+    said = {**(json.loads(before) if before else {}), **hello.said()}
+    values = {column.name: said.get(column.name) for column in table.c if column.name in said and column.name != "run_id"}
+    data, framework = said.get("data") or {}, said.get("framework")
+    values |= {
+        "framework_version": (said.get("versions") or {}).get(framework) if framework else None,
+        "data_name": _text_or_none(data.get("name")),
+        "data_sha256": _text_or_none(data.get("sha256")),
+        "hello_json": json.dumps(said, sort_keys=True),
+    }
+    connection.execute(
+        upsert(table).values(run_id=run_id, **values).on_conflict_do_update(index_elements=["run_id"], set_=values)
+    )
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
+    """The first text of each kind of note that the run has."""
+    table = schema.notes
+    rows = connection.execute(select(table.c.kind, table.c.text).where(table.c.run_id == run_id).order_by(table.c.offset.desc()))
+    return {row.kind: row.text for row in rows}
+
+
+def boot_of(connection: Connection, run_id: int) -> str | None:
+    """The boot id under which the run was claimed."""
+    return connection.execute(select(schema.runs.c.boot_id).where(schema.runs.c.id == run_id)).scalar_one()
+
+
+def mark_started(connection: Connection, run_id: int, at: float) -> None:
+    """Note when the warden wrote the fence; the state is RUNNING since the claim."""
+    connection.execute(
+        update(schema.runs).where(schema.runs.c.id == run_id, schema.runs.c.started_at.is_(None)).values(started_at=at)
+    )
+
+
+def save_exit(connection: Connection, run_id: int, exit_: Mapping[str, Any]) -> None:
+    """Keep the warden's word (or what an imported log says of its times) on how the run ended."""
+    names = ("real_s", "slept_s", "paused_s", "user_s", "sys_s", "max_rss_bytes")
+    values = {name: exit_.get(name) for name in names} | {"exit_json": json.dumps(exit_, sort_keys=True)}
+    connection.execute(upsert(schema.exits).values(run_id=run_id, **values).on_conflict_do_nothing())
+
+
+def save_summary(connection: Connection, run_id: int, summary: Mapping[str, Any]) -> None:
+    """Write the summary that reports read; written once, at the run's end."""
+    known = {column.name for column in schema.summaries.c}
+    values = {key: value for key, value in summary.items() if key in known}
+    connection.execute(
+        upsert(schema.summaries).values(run_id=run_id, **values).on_conflict_do_update(index_elements=["run_id"], set_=values)
+    )
+
+
+def save_taints(connection: Connection, run_id: int, found: Iterable[tuple[str, str, str]]) -> None:
+    """Store (kind, severity, detail) triples."""
+    rows = [{"run_id": run_id, "kind": k, "severity": s, "detail": d} for k, s, d in found]
+    if rows:
+        connection.execute(upsert(schema.taints).on_conflict_do_nothing(), rows)
+
+
+def save_condition(connection: Connection, run_id: int, at: float, data: Mapping[str, Any]) -> None:
+    """One sample of the conditions under which the run was measured."""
+    text = json.dumps(data, sort_keys=True)
+    connection.execute(upsert(schema.conditions).values(run_id=run_id, at=at, data_json=text).on_conflict_do_nothing())
+
+
+def save_fingerprint(connection: Connection, kind: str, data: Mapping[str, Any]) -> str:
+    """Store a part of a run's fingerprint once; returns its hash (sha256, hex)."""
+    text = json.dumps(data, sort_keys=True)
+    digest = hashlib.sha256(f"{kind}\0{text}".encode()).hexdigest()
+    connection.execute(
+        upsert(schema.fingerprints).values(hash=digest, kind=kind, data_json=text).on_conflict_do_nothing()
+    )
+    return digest
+
+
+def mark_fingerprint(connection: Connection, run_id: int, machine_hash: str, software_hash: str) -> None:
+    connection.execute(
+        update(schema.runs)
+        .where(schema.runs.c.id == run_id)
+        .values(machine_hash=machine_hash, software_hash=software_hash)
+    )
+
+
+def rows_of(connection: Connection, table: str, run_id: int) -> list[dict[str, Any]]:
+    """All rows of one run in one table, in the order of its file."""
+    source = schema.metadata.tables[table]
+    order = source.c.offset if "offset" in source.c else source.c.run_id
+    return [dict(r) for r in connection.execute(select(source).where(source.c.run_id == run_id).order_by(order)).mappings()]

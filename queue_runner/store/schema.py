@@ -1,0 +1,342 @@
+"""The tables, as SQLAlchemy Core. docs/schema.md explains them; the views in views.py are the public read contract.
+
+Times of day are Unix seconds (`_at`), durations seconds (`_s`), sizes bytes. Migrations must end in exactly this
+schema: a test compares the two. `HEAD` is the revision that this code reads and writes.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from queue_runner.model import DEFAULT_LANE, Outcome, State
+
+HEAD = "0001"
+
+metadata = MetaData()
+
+
+def _one_of(column: str, values: type[State] | type[Outcome]) -> str:
+    return f"{column} IN ({', '.join(repr(v.value) for v in values)})"
+
+
+def _run_key(**more: bool) -> Column[int]:
+    return Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True, **more)
+
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("created_at", Float, nullable=False),
+    Column("title", Text, nullable=False),  # the command line that made it
+    Column("seed", Integer, nullable=False),  # of the interleaving
+    sqlite_autoincrement=True,
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("hash", Text, primary_key=True),  # sha256 of the content
+    Column("kind", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("git_commit", Text),
+    Column("git_branch", Text),
+    Column("git_dirty", Integer),
+    Column("diff", Text),  # patch of the tracked files, secrets left out
+    CheckConstraint("kind IN ('workload', 'tree')", name="kind"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("group_id", Integer, ForeignKey("groups.id"), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("workload", Text),
+    Column("framework", Text),
+    Column("device", Text),
+    Column("compile", Integer),
+    Column("dtype", Text),
+    Column("config", Text),
+    Column("spec_json", Text, nullable=False),  # the whole question: queue_runner.spec.JobSpec
+    Column("spec_hash", Text, nullable=False),  # sha256 of the question without the place it is asked from
+    Column("snapshot_hash", Text, ForeignKey("snapshots.hash")),
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    Column("lane", Text, nullable=False, server_default=DEFAULT_LANE),
+    CheckConstraint("kind IN ('workload', 'command', 'import')", name="kind"),
+    CheckConstraint("compile IN (0, 1)", name="compile"),
+    Index("jobs_group", "group_id"),
+    sqlite_autoincrement=True,
+)
+
+job_tags = Table(
+    "job_tags",
+    metadata,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
+    Column("tag", Text, primary_key=True),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job_id", Integer, ForeignKey("jobs.id"), nullable=False),
+    Column("number", Integer, nullable=False),  # the 3 of run 12.3
+    Column("repeat", Integer, nullable=False),  # which repeat of the job it answers
+    Column("attempt", Integer, nullable=False),  # first try 1, a retry 2, ...
+    Column("lane", Text, nullable=False, server_default=DEFAULT_LANE),
+    Column("position", Integer, nullable=False),  # order within one priority
+    Column("state", Text, nullable=False),
+    Column("outcome", Text),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("reason", Text),
+    Column("created_at", Float, nullable=False),
+    Column("claimed_at", Float),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    Column("cancel_requested_at", Float),
+    Column("blocked_reason", Text),
+    Column("paused_at", Float),
+    Column("token", Text),  # the 128-bit tag in the environment of everything this run started
+    Column("boot_id", Text),
+    Column("machine_hash", Text, ForeignKey("fingerprints.hash")),
+    Column("software_hash", Text, ForeignKey("fingerprints.hash")),
+    UniqueConstraint("job_id", "number", name="runs_number"),
+    CheckConstraint(_one_of("state", State), name="state"),
+    CheckConstraint(_one_of("outcome", Outcome), name="outcome"),
+    CheckConstraint("(state = 'DONE') = (outcome IS NOT NULL)", name="outcome_exactly_when_done"),
+    CheckConstraint("(outcome IS 'KILLED') <= (signal IS NOT NULL)", name="killed_has_a_signal"),
+    CheckConstraint("(outcome IS 'FAILED') <= (exit_code IS NOT NULL AND exit_code <> 0)", name="failed_has_a_code"),
+    CheckConstraint("(outcome IS 'SUCCEEDED') <= (exit_code IS 0 OR exit_code IS NULL)", name="succeeded_is_zero"),
+    CheckConstraint("(state = 'RUNNING') <= (claimed_at IS NOT NULL AND token IS NOT NULL)", name="running_is_claimed"),
+    Index("runs_one_running_per_lane", "lane", unique=True, sqlite_where=text("state = 'RUNNING'")),
+    Index("runs_queue", "lane", "position", sqlite_where=text("state = 'QUEUED'")),
+    sqlite_autoincrement=True,
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("job_id", Integer, ForeignKey("jobs.id"), nullable=False),
+    Column("run_id", Integer, ForeignKey("runs.id")),
+    Column("actor", Text, nullable=False),  # submit, worker, user, ...
+    Column("verb", Text, nullable=False),
+    Column("from_state", Text),
+    Column("to_state", Text),
+    Column("outcome", Text),
+    Column("reason", Text),
+    Index("job_events_job", "job_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("blocked_reason", Text),  # a process that will not die: nothing starts beside it
+    Column("blocked_at", Float),
+    Column("paused_at", Float),
+)
+
+fingerprints = Table(
+    "fingerprints",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("data_json", Text, nullable=False),
+    CheckConstraint("kind IN ('machine', 'software')", name="kind"),
+)
+
+conditions = Table(
+    "conditions",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("at", Float, primary_key=True),
+    Column("data_json", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+hellos = Table(
+    "hellos",
+    metadata,
+    _run_key(),
+    Column("workload", Text),
+    Column("framework", Text),
+    Column("framework_version", Text),
+    Column("device", Text),
+    Column("device_name", Text),
+    Column("dtype", Text),
+    Column("compile", Integer),
+    Column("config", Text),
+    Column("params", Integer),
+    Column("flops_per_iter", Float),
+    Column("tokens_per_iter", Float),
+    Column("samples_per_iter", Float),
+    Column("optimizer", Text),
+    Column("seed", Integer),
+    Column("planned_iters", Integer),
+    Column("compile_cache", Text),  # cold, warm or mixed
+    Column("data_name", Text),
+    Column("data_sha256", Text),
+    Column("hello_json", Text, nullable=False),  # all that was said
+)
+
+exits = Table(
+    "exits",
+    metadata,
+    _run_key(),
+    Column("real_s", Float),
+    Column("slept_s", Float),
+    Column("paused_s", Float),
+    Column("user_s", Float),
+    Column("sys_s", Float),
+    Column("max_rss_bytes", Integer),
+    Column("exit_json", Text, nullable=False),  # the warden's exit.json, or what an imported log said
+)
+
+iterations = Table(
+    "iterations",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("offset", Integer, primary_key=True),  # of the line in its file: a resumed job repeats numbers
+    Column("i", Integer, nullable=False),
+    Column("dur_s", Float, nullable=False),
+    Column("loss", Float),
+    Column("phase", Integer, nullable=False),  # index into events.PHASES
+    Column("synced", Integer, nullable=False),
+    Column("allocated_bytes", Integer),
+    Column("reserved_bytes", Integer),
+    sqlite_with_rowid=False,
+)
+
+phases = Table(
+    "phases",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("offset", Integer, primary_key=True),
+    Column("t_s", Float, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("edge", Text, nullable=False),
+    CheckConstraint("edge IN ('begin', 'end')", name="edge"),
+    sqlite_with_rowid=False,
+)
+
+evals = Table(
+    "evals",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("offset", Integer, primary_key=True),
+    Column("metric", Text, primary_key=True),
+    Column("i", Integer, nullable=False),
+    Column("split", Text, nullable=False),
+    Column("value", Float),
+    Column("dur_s", Float),
+    sqlite_with_rowid=False,
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("offset", Integer, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("i", Integer),
+    Column("value", Float),
+    Column("unit", Text),
+    sqlite_with_rowid=False,
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("offset", Integer, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+taints = Table(
+    "taints",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("severity", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    CheckConstraint("severity IN ('invalid', 'caveat')", name="severity"),
+    sqlite_with_rowid=False,
+)
+
+ingests = Table(
+    "ingests",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("source", Text, primary_key=True),
+    Column("device", Integer),
+    Column("inode", Integer),
+    Column("offset", Integer, nullable=False),  # past the last complete line
+    Column("tail_hash", Text, nullable=False),  # of the 4 KiB before offset
+    Column("parser_state", Text),  # JSON; stored in the transaction that stored the events
+    Column("unknown", Integer, nullable=False, server_default=text("0")),
+    Column("bad", Integer, nullable=False, server_default=text("0")),
+    Column("forged", Integer, nullable=False, server_default=text("0")),
+    Column("torn", Integer, nullable=False, server_default=text("0")),
+    Column("rewritten", Integer, nullable=False, server_default=text("0")),
+    CheckConstraint("source IN ('events', 'stdout')", name="source"),
+)
+
+summaries = Table(
+    "summaries",
+    metadata,
+    _run_key(),
+    *(
+        Column(name, Integer)
+        for name in ("n_iters", "n_measure", "peak_allocated_bytes", "peak_reserved_bytes")
+    ),
+    *(
+        Column(name, Float)
+        for name in (
+            "median_s",
+            "mad_s",
+            "q1_s",
+            "q3_s",
+            "mean_s",
+            "min_s",
+            "max_s",
+            "first_iter_s",
+            "first_iter_excess_s",
+            "first_third_median_s",
+            "last_third_median_s",
+            "drift_ratio",
+            "loss_first",
+            "loss_last",
+            "loss_min",
+            "val_loss_last",
+            "setup_s",
+            "compile_s",
+            "warmup_s",
+            "measure_s",
+            "eval_s",
+            "checkpoint_s",
+            "other_s",
+            "projected_real_s",
+        )
+    ),
+)

@@ -1,0 +1,70 @@
+"""The views and triggers, as SQL. The views are the public read contract: anyone may query them, a migration keeps them."""
+
+from __future__ import annotations
+
+V_RUN = """
+CREATE VIEW v_run AS
+SELECT
+    r.id AS run_id, j.id AS job_id, r.number, j.id || '.' || r.number AS run, j.group_id, j.name, j.kind,
+    COALESCE(h.workload, j.workload) AS workload, COALESCE(h.framework, j.framework) AS framework,
+    h.framework_version,
+    COALESCE(h.device, j.device) AS device, j.device AS asked_device, h.device_name,
+    COALESCE(h.compile, j.compile) AS compile, COALESCE(h.dtype, j.dtype) AS dtype,
+    COALESCE(h.config, j.config) AS config,
+    j.spec_hash, j.spec_json, j.snapshot_hash, j.priority,
+    (SELECT group_concat(tag, ',') FROM (SELECT tag FROM job_tags WHERE job_id = j.id ORDER BY tag)) AS tags,
+    r.repeat, r.attempt, r.lane, r.position, r.state, r.outcome, r.exit_code, r.signal, r.reason, r.blocked_reason,
+    r.created_at, r.claimed_at, r.started_at, r.ended_at, r.cancel_requested_at, r.paused_at,
+    r.machine_hash, r.software_hash,
+    h.params, h.flops_per_iter, h.tokens_per_iter, h.samples_per_iter, h.optimizer, h.seed, h.planned_iters,
+    h.compile_cache, h.data_name, h.data_sha256,
+    e.real_s, e.slept_s, e.paused_s, e.user_s, e.sys_s, e.max_rss_bytes,
+    s.n_iters, s.n_measure, s.median_s, s.mad_s, s.q1_s, s.q3_s, s.mean_s, s.min_s, s.max_s,
+    s.first_iter_s, s.first_iter_excess_s, s.first_third_median_s, s.last_third_median_s, s.drift_ratio,
+    s.loss_first, s.loss_last, s.loss_min, s.val_loss_last,
+    s.setup_s, s.compile_s, s.warmup_s, s.measure_s, s.eval_s, s.checkpoint_s, s.other_s, s.projected_real_s,
+    s.peak_allocated_bytes, s.peak_reserved_bytes,
+    (SELECT group_concat(kind, ',') FROM (SELECT kind FROM taints WHERE run_id = r.id ORDER BY severity DESC, kind)) AS taints,
+    NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid') AS valid
+FROM runs r
+JOIN jobs j ON j.id = r.job_id
+LEFT JOIN hellos h ON h.run_id = r.id
+LEFT JOIN exits e ON e.run_id = r.id
+LEFT JOIN summaries s ON s.run_id = r.id
+"""
+
+V_ITERATION = """
+CREATE VIEW v_iteration AS
+SELECT
+    t.run_id, j.id || '.' || r.number AS run, t.offset, t.i, t.dur_s, t.loss,
+    CASE t.phase WHEN 0 THEN 'setup' WHEN 1 THEN 'compile' WHEN 2 THEN 'warmup' WHEN 3 THEN 'measure'
+                 WHEN 4 THEN 'eval' WHEN 5 THEN 'checkpoint' ELSE 'eval_iter' END AS phase,
+    t.synced, t.allocated_bytes, t.reserved_bytes
+FROM iterations t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id
+"""
+
+V_EVAL = """
+CREATE VIEW v_eval AS
+SELECT t.run_id, j.id || '.' || r.number AS run, t.offset, t.i, t.split, t.metric, t.value, t.dur_s
+FROM evals t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id
+"""
+
+V_EVENT = """
+CREATE VIEW v_event AS
+SELECT t.id, t.at, t.job_id, t.run_id, CASE WHEN r.id IS NULL THEN NULL ELSE t.job_id || '.' || r.number END AS run,
+    t.actor, t.verb, t.from_state, t.to_state, t.outcome, t.reason
+FROM job_events t LEFT JOIN runs r ON r.id = t.run_id
+"""
+
+VIEWS = {"v_run": V_RUN, "v_iteration": V_ITERATION, "v_eval": V_EVAL, "v_event": V_EVENT}
+
+TRIGGERS = {
+    "job_events_are_final": """
+CREATE TRIGGER job_events_are_final BEFORE UPDATE ON job_events
+BEGIN SELECT RAISE(ABORT, 'job_events is append-only'); END
+""",
+    "done_is_final": """
+CREATE TRIGGER done_is_final BEFORE UPDATE OF state, outcome ON runs WHEN OLD.state = 'DONE'
+BEGIN SELECT RAISE(ABORT, 'a run that is DONE stays as it is: a retry is a new run'); END
+""",
+}

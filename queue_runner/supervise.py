@@ -1,0 +1,199 @@
+"""Supervise: reap what ended, start what waits. One `step` at a time, from the state on disk and nothing remembered.
+
+A worker that was just started and one that has run for weeks do the same thing: they look at the run that the
+database calls RUNNING, at its warden's lock and at the lane, and act on what they see (SUPERVISION.md, Deaths).
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from queue_runner import launch, locks, stop_points
+from queue_runner.config import Config
+from queue_runner.ending import of_exit, of_silence
+from queue_runner.finish import finish
+from queue_runner.host.clocks import boot_id
+from queue_runner.leftovers import end_leftovers
+from queue_runner.model import DEFAULT_LANE, Verb
+from queue_runner.observe_run import Observer
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.store import jobs, results
+from queue_runner.store.engine import writing
+from queue_runner.store.jobs import Claimed
+
+RETRY_AFTER_S = 30.0
+"""How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
+
+
+class Supervisor:
+    """Owns one lane of one queue. Only the holder of worker.lock may make one."""
+
+    def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._config = config
+        self._engine = engine
+        self._log = log
+        self._lane: locks.Lock | None = None
+        self._warden: subprocess.Popen[bytes] | None = None
+        self._observer: Observer | None = None
+        self._blocked: str | None = None
+        self._not_before = 0.0
+
+    def step(self) -> bool:
+        """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
+        run = self._running()
+        if run is not None and not self._reap(run):
+            return True
+        return self._start_next()
+
+    def close(self) -> None:
+        """Let go of the lane, if this worker holds it; a run goes on under its warden."""
+        if self._lane is not None:
+            self._lane.close()
+            self._lane = None
+
+    def something_waits(self) -> bool:
+        """Whether a run is QUEUED, startable now or not."""
+        with self._engine.connect() as connection:
+            return jobs.something_waits(connection, DEFAULT_LANE)
+
+    # -- the run that is there ------------------------------------------------------------------------------------
+
+    def _running(self) -> Claimed | None:
+        with self._engine.connect() as connection:
+            return jobs.running(connection, DEFAULT_LANE)
+
+    def _reap(self, run: Claimed) -> bool:
+        """Watch a run; returns True once it is no longer RUNNING."""
+        folder = RunDir(self._layout.run_dir(run.id))
+        ended = folder.exit() is not None  # its warden may still be sweeping
+        if not ended and self._is_supervised(folder):
+            self._watch(run, folder)
+            return False
+        if not self._take_lane():
+            if self._is_supervised(folder) or not self._was_started(folder):
+                return False
+            if not self._sweep(run, folder, spare_daemons=ended) or not self._take_lane():
+                return False
+        stop_points.reach("worker.took_lane")
+        return self._end(run, folder)
+
+    def _is_supervised(self, folder: RunDir) -> bool:
+        if self._warden is not None and self._warden.poll() is not None:
+            self._warden = None
+        return self._warden is not None or (folder.path.is_dir() and locks.is_held(folder.warden_lock))
+
+    def _was_started(self, folder: RunDir) -> bool:
+        """Whether a warden that is gone had written the fence. It takes its lock first, so the lock is looked at last."""
+        return folder.started() is not None and not locks.is_held(folder.warden_lock)
+
+    def _watch(self, run: Claimed, folder: RunDir) -> None:
+        if self._observer is None or self._observer.run_id != run.run_id:
+            self._observer = Observer(self._engine, run, folder)
+        self._observer.observe()
+        with self._engine.connect() as connection:
+            cancelled = jobs.cancel_requested(connection, run.run_id)
+        if cancelled and not folder.cancel.exists():
+            folder.request_cancel("worker")  # the CLI died between its commit and its request
+
+    def _end(self, run: Claimed, folder: RunDir) -> bool:
+        """With the lane in hand and so no warden: read its word once more, see that nothing is left, store the end."""
+        exit_ = folder.exit()
+        started = folder.started() is not None
+        if exit_ is None and not started:
+            self._unclaim(run, "it never started: no fence was written")
+            return True
+        if not self._sweep(run, folder, spare_daemons=exit_ is not None and not exit_.get("stop")):
+            return False
+        stop_points.reach("worker.scanned")
+        observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
+        (observer or Observer(self._engine, run, folder)).finish()
+        stop_points.reach("worker.ingested")
+        with self._engine.connect() as connection:
+            notes = results.note_texts(connection, run.run_id)
+            rebooted = results.boot_of(connection, run.run_id) != boot_id()
+        ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=rebooted)
+        ending = finish(self._engine, run, folder, ending, exit_)
+        stop_points.reach("worker.done")
+        self._observer = None
+        self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
+        return True
+
+    def _sweep(self, run: Claimed, folder: RunDir, *, spare_daemons: bool) -> bool:
+        """End whatever the run left behind. Returns True after two empty scans; otherwise the lane is BLOCKED."""
+        if spare_daemons and run.spec.allow_daemons:
+            return True
+        grace = (self._config.grace_int_s, self._config.grace_term_s)
+        survivors = end_leftovers(run.token, folder, locks.lane_lock_path(DEFAULT_LANE), grace)
+        if survivors:
+            names = ", ".join(str(process.pid) for process in survivors)
+            self._block(f"process {names} of run {run.id} will not die: end it by hand (kill -9 {names}) or restart the machine")
+            return False
+        return True
+
+    def _unclaim(self, run: Claimed, reason: str) -> None:
+        with writing(self._engine) as connection:
+            jobs.move(
+                connection, run.run_id, Verb.UNCLAIM, actor="worker", reason=reason, claimed_at=None, token=None, boot_id=None
+            )
+        self._observer = None
+        self._log(f"run {run.id}: back in the queue: {reason}")
+
+    # -- the run that comes next ----------------------------------------------------------------------------------
+
+    def _start_next(self) -> bool:
+        if time.monotonic() < self._not_before or not self.something_waits():
+            self.close()
+            return False
+        if not self._take_lane():
+            self._block("another queue of this machine is measuring; this one goes on when the lane is free")
+            return False
+        assert self._lane is not None
+        stop_points.reach("worker.lane")
+        token = secrets.token_hex(16)
+        with writing(self._engine) as connection:
+            run = jobs.claim(connection, DEFAULT_LANE, token, boot_id())
+        if run is None:
+            self.close()
+            return False
+        stop_points.reach("worker.claimed")
+        return self._launch(run, self._lane)
+
+    def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
+        try:
+            lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
+            folder = launch.prepare(self._layout, self._config, run, lane.fd)
+            self._warden = launch.spawn(folder, lane)
+        except OSError as error:
+            self._not_before = time.monotonic() + RETRY_AFTER_S
+            self._unclaim(run, f"the machine refused to start it: {error.strerror}")
+            self._block(f"the machine refused to start run {run.id}: {error.strerror}; it is tried again every {RETRY_AFTER_S:.0f} s")
+            self.close()
+            return False
+        stop_points.reach("worker.spawned")
+        self.close()  # the warden and the trainer have the lane now
+        self._block(None)
+        self._observer = Observer(self._engine, run, folder)
+        self._log(f"run {run.id}: started: {run.spec.name}")
+        return True
+
+    def _take_lane(self) -> bool:
+        if self._lane is None:
+            self._lane = locks.try_lock(locks.lane_lock_path(DEFAULT_LANE))
+        return self._lane is not None
+
+    def _block(self, reason: str | None) -> None:
+        """Say in status why nothing starts; written only when it changes."""
+        if reason == self._blocked:
+            return
+        with writing(self._engine) as connection:
+            jobs.block_lane(connection, DEFAULT_LANE, reason)
+        self._blocked = reason
+        if reason:
+            self._log(f"blocked: {reason}")

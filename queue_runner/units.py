@@ -1,0 +1,253 @@
+"""Numbers as words: the only formatter of numbers, and the reader of durations and sizes given as options.
+
+Everything inside mpsq is SI (seconds, bytes, FLOP per second); a unit is chosen here, at the edge. A missing number
+is `MISSING`, never 0; a number that is not finite says so. Values have 3 or 4 significant digits, and beside a spread
+never more digits than the spread supports.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from queue_runner.errors import UsageError
+
+MISSING = "-"
+PLUS_MINUS = "±"
+
+Number = float | int | None
+
+_BELOW_A_MINUTE = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_RATES = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
+_COUNTS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+_TIME_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+_SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
+    f"{prefix}{end}": (1000 if end == "b" else 1024) ** power
+    for power, prefix in enumerate("kmgt", start=1)
+    for end in ("", "ib", "b")
+}
+_DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(ns|us|µs|ms|min|[smhd])", re.ASCII)
+_SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
+MAX_DURATION_S = 10 * 365.25 * 86400.0
+"""The longest duration an option takes: ten years. Beyond it a typing error is likelier."""
+MAX_SIZE_BYTES = 2**63 - 1
+"""The largest size an option takes: what SQLite and file offsets hold."""
+
+
+def not_finite(x: Number) -> str | None:
+    """The text of what is no finite number - missing, nan, inf, -inf - and None for every other."""
+    if x is None:
+        return MISSING
+    try:
+        if math.isfinite(x):
+            return None
+    except OverflowError:  # an int too large for a float
+        return "inf" if x > 0 else "-inf"
+    return "nan" if math.isnan(x) else "inf" if x > 0 else "-inf"
+
+
+def _magnitude(x: float) -> int:
+    """The power of ten of the first significant digit; 0 for zero."""
+    return math.floor(math.log10(abs(x))) if x else 0
+
+
+def _decimals(x: float, digits: int) -> int:
+    """How many decimals give `digits` significant digits; negative where tens or hundreds are rounded away."""
+    decimals = digits - 1 - _magnitude(x)
+    return decimals - 1 if abs(round(x, decimals)) >= 10 ** (_magnitude(x) + 1) else decimals  # 9.996 is 10.00
+
+
+def _fixed(x: float, decimals: int) -> str:
+    return f"{round(x, decimals) + 0.0:,.{max(decimals, 0)}f}"
+
+
+def number(x: Number, digits: int = 4) -> str:
+    """`digits` significant digits, never an exponent, thousands apart: 74222.9 is "74,220"."""
+    if (text := not_finite(x)) is not None or x is None:
+        return text or MISSING
+    return _fixed(x, _decimals(x, digits))
+
+
+def _with_unit(x: Number, digits: int, unit: str) -> str:
+    text = number(x, digits)
+    return text if text == MISSING else f"{text} {unit}"
+
+
+def _scaled(x: Number, table: tuple[tuple[str, float], ...], digits: int, below: str) -> str:
+    """The value in the first unit of `table` that it reaches, else unscaled in the unit `below`."""
+    if (text := not_finite(x)) is not None or x is None:
+        return text or MISSING
+    for unit, size in table:
+        if abs(x) >= size * 0.99995:  # 4 digits of it round up to one unit
+            return f"{number(x / size, digits)} {unit}"
+    return f"{number(x, digits)} {below}".rstrip()
+
+
+def count(n: Number) -> str:
+    """A number of things, exact: "10,745,088"."""
+    return not_finite(n) or f"{n:,.0f}"
+
+
+def short_count(n: Number) -> str:
+    """A number of things, rounded: "10.75 M"; up to 9,999 exact."""
+    if n is not None and not_finite(n) is None and abs(n) < 10_000:
+        return count(n)
+    return _scaled(n, _COUNTS, 4, "")
+
+
+def ms(x_s: Number, digits: int = 4) -> str:
+    """Seconds as milliseconds without the unit, for a column that names it: 0.22074 is "220.7"."""
+    return number(x_s if x_s is None or not_finite(x_s) else x_s * 1e3, digits)
+
+
+def short_duration(x_s: Number, digits: int = 4) -> str:
+    """Seconds in the unit that fits, up to a minute: "220.7 ms", "1.984 s"; longer ones as `duration`."""
+    if (text := not_finite(x_s)) is not None or x_s is None:
+        return text or MISSING
+    if abs(x_s) >= 59.995:
+        return duration(x_s)
+    if x_s == 0:
+        return "0 s"
+    for unit, size in _BELOW_A_MINUTE:
+        if abs(x_s) >= size * 0.99995:
+            return f"{number(x_s / size, digits)} {unit}"
+    return f"{number(x_s / 1e-9, digits)} ns"
+
+
+def duration(x_s: Number) -> str:
+    """Seconds for people: "1 h 02 min", "59 min 48 s", "3 d 04 h"; below a minute as `short_duration` with 3 digits."""
+    if (text := not_finite(x_s)) is not None or x_s is None:
+        return text or MISSING
+    sign, x_s = ("-" if x_s < 0 else ""), abs(x_s)
+    if x_s < 59.95:
+        return sign + short_duration(x_s, 3)
+    if round(x_s) < 3600:
+        return f"{sign}{round(x_s) // 60} min {round(x_s) % 60:02d} s"
+    minutes = round(x_s / 60)
+    if minutes < 24 * 60:
+        return f"{sign}{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(x_s / 3600)
+    return f"{sign}{hours // 24:,} d {hours % 24:02d} h"
+
+
+def seconds(x_s: Number, decimals: int = 2) -> str:
+    """Seconds as `time -p` writes them: "3588.66"."""
+    return not_finite(x_s) or f"{x_s:.{decimals}f}"
+
+
+def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) -> str:
+    """A value with its spread, both divided by `scale`: "220.7 ± 0.3 ms".
+
+    The spread has one significant digit, two if the first is a 1. The value is rounded to the place of the spread's
+    last digit and has at most 4 significant digits. Without a spread: the value alone.
+    """
+    if (text := not_finite(x)) is not None or x is None:
+        return text or MISSING
+    value = x / scale
+    tail = f" {unit}" if unit else ""
+    if not_finite(spread) is not None or spread is None:
+        return number(value) + tail
+    width = abs(spread / scale)
+    if width == 0:
+        return f"{number(value)} {PLUS_MINUS} 0{tail}"
+    places = _decimals(width, 1)
+    if round(width * 10.0**places) == 1:
+        places += 1
+    return f"{_fixed(value, min(places, _decimals(value, 4)))} {PLUS_MINUS} {_fixed(width, places)}{tail}"
+
+
+def ms_plus_minus(x_s: Number, spread_s: Number) -> str:
+    """Seconds with their spread, in milliseconds: "220.7 ± 0.3 ms"."""
+    return plus_minus(x_s, spread_s, "ms", 1e-3)
+
+
+def tokens_per_s(x: Number) -> str:
+    """Throughput: "74,220 tokens/s"."""
+    return _with_unit(x, 4, "tokens/s")
+
+
+def flops_per_s(x: Number) -> str:
+    """Arithmetic throughput: "5.27 TFLOP/s"."""
+    return _scaled(x, _RATES, 3, "FLOP/s")
+
+
+def tflops(x: Number) -> str:
+    """FLOP per second as TFLOP/s without the unit, for a column that names it: "5.27"."""
+    return number(x if x is None or not_finite(x) else x / 1e12, 3)
+
+
+def percent(share: Number, digits: int = 3) -> str:
+    """A share of 1: 0.0169 is "1.69 %"."""
+    return _with_unit(share if share is None or not_finite(share) else share * 100, digits, "%")
+
+
+def ratio(x: Number) -> str:
+    """How many times: "8.99 x"."""
+    return _with_unit(x, 3, "x")
+
+
+def ratio_interval(low: Number, high: Number) -> str:
+    """Both ends of an interval of ratios: "8.91 to 9.07 x"; "-" where either is missing."""
+    if not_finite(low) == MISSING or not_finite(high) == MISSING:
+        return MISSING
+    return f"{number(low, 3)} to {number(high, 3)} x"
+
+
+def size(n_bytes: Number) -> str:
+    """Bytes in binary units: "7.10 GiB", "512 MiB", "17 B"."""
+    return _scaled(n_bytes, _BINARY, 3, "B")
+
+
+def loss(x: Number) -> str:
+    """A loss, in nats: "1.7106"; "nan" is a finding and says so."""
+    return not_finite(x) or f"{x:.4f}"
+
+
+def parse_duration(text: str, option: str = "duration") -> float:
+    """Seconds of "90", "90s", "250ms", "2h", "1h30m" or "1.5 h"; a bare number is seconds.
+
+    Raises: UsageError for anything else, a negative one, or more than MAX_DURATION_S.
+    """
+    hint = "write it like 90s, 250ms, 15m, 2h or 1h30m"
+    cleaned = text.strip()
+    if re.fullmatch(r"\d{1,15}(?:\.\d{0,15})?", cleaned, re.ASCII):
+        total = float(cleaned)
+    else:
+        total, at, last = 0.0, 0, math.inf
+        while at < len(cleaned):
+            part = _DURATION_PART.match(cleaned, at)
+            if part is None or _TIME_UNITS[part[2]] >= last:  # large units first, each once
+                raise UsageError(f'{option}: "{text}" is not a duration', hint)
+            last = _TIME_UNITS[part[2]]
+            total, at = total + float(part[1]) * last, part.end()
+        if not cleaned:
+            raise UsageError(f'{option}: "{text}" is not a duration', hint)
+    if total > MAX_DURATION_S:
+        raise UsageError(f'{option}: "{text}" is more than ten years', hint)
+    return total
+
+
+def parse_size(text: str, option: str = "size") -> int:
+    """Bytes of "2GiB", "512M", "10 GB" or "4096". K, M, G, T and KiB... are powers of 1024, KB, MB, GB, TB of 1000.
+
+    Raises: UsageError for anything else, or more than MAX_SIZE_BYTES.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = _SIZE_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise UsageError(f'{option}: "{text}" is not a size', "write it like 2GiB, 512M, 10GB or a number of bytes")
+    whole = int(match[1]) * unit if "." not in match[1] else round(float(match[1]) * unit)
+    if whole > MAX_SIZE_BYTES:
+        raise UsageError(f'{option}: "{text}" is more than a file can hold', "write it like 2GiB or 512M")
+    return whole

@@ -1,0 +1,188 @@
+"""May one say that this is faster than that? Over one number per run, never over iterations.
+
+The iterations of one run share its thermal state, its memory layout and its drift: a test over them calls two equal
+configurations different half of the time (docs/methodology.md). The unit here is the run, the number its median.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+
+ALPHA = 0.05
+SAME_WITHIN = 0.01
+"""An interval inside ±1 % is called practically the same: the noise threshold of Criterion.rs."""
+MAX_SPLITS = 20_000
+"""Up to this many splits are all formed (8 + 8 runs have 12,870); beyond, this many are drawn."""
+
+
+class Word(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    NO_DIFFERENCE = "no difference shown"
+    SAME = "practically the same"
+    TOO_FEW = "too few repeats"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What may be said of one arm against its baseline. `speedup` above 1: it takes less time than the baseline.
+
+    `low` and `high` are the ends of the 95 % interval of the speedup, `p` the two-sided p-value, `p_holm` the same
+    corrected for all pairs judged together; all None with too few repeats. `need` is how many runs each arm must have.
+    """
+
+    word: Word
+    speedup: float
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    n: int
+    n_baseline: int
+    need: int
+
+    def __str__(self) -> str:
+        if self.word is Word.TOO_FEW:
+            return f"too few repeats ({min(self.n, self.n_baseline)} of {self.need})"
+        return str(self.word)
+
+
+def needed_repeats(n_pairs: int = 1, alpha: float = ALPHA) -> int:
+    """The fewest runs an arm with which `n_pairs` comparisons at once can show anything at all.
+
+    With n runs each the smallest two-sided p-value is 2 / C(2n, n): 0.1 for 3, 0.029 for 4. Holm's first step asks for
+    alpha / n_pairs: 4 for one pair, 5 for up to 6, 6 for up to 23.
+    """
+    n = 2
+    while 2 / math.comb(2 * n, n) > alpha / max(1, n_pairs):
+        n += 1
+    return n
+
+
+def speedup(arm: Sequence[float], baseline: Sequence[float]) -> float:
+    """Geometric mean of the baseline's run medians over that of the arm's: with one run each the plain ratio."""
+    return math.exp(_mean_log(baseline) - _mean_log(arm))
+
+
+def compare(arm: Sequence[float], baseline: Sequence[float], n_pairs: int = 1, seed: int = 0) -> Verdict:
+    """Judge run medians of times (seconds, each positive) of an arm against those of its baseline.
+
+    Raises: ValueError when an arm is empty or holds a time that is not positive and finite.
+    """
+    for times in (arm, baseline):
+        if not times or not all(0 < x < math.inf for x in times):
+            raise ValueError("an arm needs run medians that are positive and finite")
+    ratio = speedup(arm, baseline)
+    n, m, need = len(arm), len(baseline), needed_repeats(n_pairs)
+    p_least = _smallest_p(n, m)
+    if min(n, m) < needed_repeats() or p_least * max(1, n_pairs) > ALPHA:
+        return Verdict(Word.TOO_FEW, ratio, None, None, None, None, n, m, need)
+    p, low, high = _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)
+    verdict = Verdict(Word.NO_DIFFERENCE, ratio, math.exp(low), math.exp(high), p, p, n, m, need)
+    return replace(verdict, word=_word(verdict))
+
+
+def compare_all(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: int = 0) -> list[Verdict]:
+    """Judge many (arm, baseline) pairs together: words follow p-values corrected by Holm over all pairs.
+
+    The intervals are per pair, not simultaneous.
+    """
+    verdicts = [compare(arm, baseline, len(pairs), seed) for arm, baseline in pairs]
+    tested = [k for k, verdict in enumerate(verdicts) if verdict.p is not None]
+    corrected = holm([verdicts[k].p or 0.0 for k in tested])
+    for k, p_holm in zip(tested, corrected, strict=True):
+        judged = replace(verdicts[k], p_holm=p_holm)
+        verdicts[k] = replace(judged, word=_word(judged))
+    return verdicts
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """p-values corrected for being many: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure",
+    Scandinavian Journal of Statistics 6, 65-70; in the order given, at most 1."""
+    corrected = [0.0] * len(ps)
+    floor = 0.0
+    for rank, k in enumerate(sorted(range(len(ps)), key=lambda k: ps[k])):
+        floor = max(floor, min(1.0, (len(ps) - rank) * ps[k]))
+        corrected[k] = floor
+    return corrected
+
+
+def permutation_p(arm: Sequence[float], baseline: Sequence[float], seed: int = 0) -> float | None:
+    """Two-sided p-value of the exact permutation test on the difference of mean log run medians (see `_permute`);
+    None with fewer than 4 runs an arm, where no p-value can reach 0.05."""
+    if min(len(arm), len(baseline)) < needed_repeats():
+        return None
+    return _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)[0]
+
+
+def _word(verdict: Verdict) -> Word:
+    assert verdict.low is not None and verdict.high is not None and verdict.p_holm is not None
+    if 1 - SAME_WITHIN <= verdict.low and verdict.high <= 1 + SAME_WITHIN:
+        return Word.SAME
+    if verdict.p_holm > ALPHA:
+        return Word.NO_DIFFERENCE
+    return Word.FASTER if verdict.speedup > 1 else Word.SLOWER
+
+
+def _mean_log(xs: Sequence[float]) -> float:
+    return math.fsum(map(math.log, xs)) / len(xs)
+
+
+def _smallest_p(n: int, m: int) -> float:
+    """With arms of equal size the mirrored split is as extreme as the one observed, so it counts as well."""
+    return (2 if n == m else 1) / math.comb(n + m, n)
+
+
+def _splits(total: int, n: int, seed: int) -> tuple[list[tuple[int, ...]], int]:
+    """All ways to choose n of `total`, or MAX_SPLITS random ones after the observed one; and how many are random."""
+    if math.comb(total, n) <= MAX_SPLITS:
+        return list(combinations(range(total), n)), 0
+    draw = random.Random(seed)
+    drawn = [tuple(draw.sample(range(total), n)) for _ in range(MAX_SPLITS)]
+    return [tuple(range(n)), *drawn], MAX_SPLITS
+
+
+def _permute(arm: Sequence[float], baseline: Sequence[float], seed: int) -> tuple[float, float, float]:
+    """(p, low, high) for d = mean(baseline) - mean(arm), here of logarithms: the log of the speedup.
+
+    p is the share of all splits of the pooled runs whose |d| is at least the observed (Fisher 1935, The Design of
+    Experiments, section 21; drawn splits count the observed one in, Phipson & Smyth 2010, SAGMB 9:39). The interval
+    holds the shifts that the same test would not reject at 5 % (inversion: Lehmann 1963; Ernst 2004, Statistical
+    Science 19, 676-685), exactly: adding a shift s to the arm changes the observed d by -s, and that of a split which
+    swaps k runs of each side by -c s with c = 1 - k/n - k/m, so |d_split - c s| >= |d - s| holds on one interval
+    around d. The test does not reject s while more than 5 % of the splits' intervals hold it.
+    """
+    n, m = len(arm), len(baseline)
+    pooled = [*arm, *baseline]
+    total = math.fsum(pooled)
+    observed = math.fsum(baseline) / m - math.fsum(arm) / n
+    splits, _ = _splits(n + m, n, seed)
+    slack = 1e-12 * max(1.0, abs(observed))
+    extreme = 0
+    lows: list[float] = []
+    highs: list[float] = []
+    for split in splits:
+        chosen = 0.0
+        swapped = 0
+        for k in split:
+            chosen += pooled[k]
+            swapped += k >= n
+        d = (total - chosen) / m - chosen / n
+        c = 1 - swapped / n - swapped / m
+        extreme += abs(d) >= abs(observed) - slack
+        if abs(c) > 1 - 1e-9:  # the observed split or its mirror: never less extreme, whatever the shift
+            lows.append(-math.inf)
+            highs.append(math.inf)
+            continue
+        ends = ((observed - d) / (1 - c), (observed + d) / (1 + c))
+        lows.append(min(ends))
+        highs.append(max(ends))
+    allowed = math.floor(ALPHA * len(splits))  # shifts held by more than this many splits are kept
+    lows.sort()
+    highs.sort(reverse=True)
+    return extreme / len(splits), lows[allowed], highs[allowed]

@@ -1,0 +1,39 @@
+"""The doorbell: a FIFO that a worker listens on, so that a submitted job starts at once and not at the next poll.
+
+A FIFO and not a unix socket: socket paths are limited to 104 bytes on macOS. Nobody waits on the ringing side.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from queue_runner.errors import MpsqError
+
+
+def ring(fifo: Path) -> None:
+    """Wake the worker, if there is one; without one (ENXIO) or without a FIFO the poll of the next worker does it."""
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(descriptor, b"!")
+    except OSError:
+        pass  # the pipe is full: the worker has enough reasons to wake up
+    finally:
+        os.close(descriptor)
+
+
+def listen(fifo: Path) -> int:
+    """A descriptor to read rings from. Opened for reading and writing, so that it never sees an end of file.
+
+    Raises: MpsqError when the path is taken by something else.
+    """
+    try:
+        os.mkfifo(fifo, 0o600)
+    except FileExistsError:
+        if not stat.S_ISFIFO(fifo.stat().st_mode):
+            raise MpsqError(f"{fifo.name} is in the way: it is no FIFO", f"move {fifo} away") from None
+    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
