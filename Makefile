@@ -13,7 +13,7 @@ $(STAMP): constraints.txt pyproject.toml
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/python demo.py
+	$(BIN)/python -m queue_runner.cli.demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests/fast -n 2

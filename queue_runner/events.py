@@ -31,6 +31,7 @@ HELLO_KEYS = (
     "optimizer",
     "seed",
     "compile",
+    "compile_cache",
     "planned_iters",
     "config",
     "data",
@@ -72,6 +73,8 @@ class Hello:
     optimizer: str | None = None
     seed: int | None = None
     compile: bool | None = None
+    compile_cache: str | None = None
+    """cold, warm or mixed; a note of kind compile_cache says the same"""
     planned_iters: int | None = None
     config: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)

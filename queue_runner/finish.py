@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,15 +12,13 @@ from sqlalchemy import Connection, Engine
 
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
-from queue_runner.rundir import RunDir
+from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize import Summary, summarize
 from queue_runner.taints import Facts, find_taints
 from queue_runner.text import last_line
-
-_REASON_BYTES = 4096
 
 
 def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None) -> Ending:
@@ -93,10 +90,5 @@ def _with_reason(ending: Ending, folder: RunDir) -> Ending:
     """A failure always has a reason: the last thing that the job said on stderr."""
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
-    try:
-        with folder.stderr.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _REASON_BYTES))
-            said = last_line(stream.read())
-    except OSError:
-        said = ""
+    said = last_line(read_end(folder.stderr))
     return Ending(ending.outcome, ending.exit_code, ending.signal, said or "it said nothing on stderr")

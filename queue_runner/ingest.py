@@ -35,7 +35,8 @@ class Ingest:
     def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
         self._engine = engine
         self._run_id = run.run_id
-        self._parser = parsers.load(run.spec.parser) if run.spec.parser else None
+        told = {k: v for k, v in (("compile", run.spec.compile), ("device", run.spec.device)) if v is not None}
+        self._parser = parsers.load(run.spec.parser, told) if run.spec.parser else None
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
         with engine.connect() as connection:

@@ -106,9 +106,9 @@ def parse_selector(text: str) -> Selector:
     """
     if text == "@last":
         return Selector(text, last=True)
-    if match := re.fullmatch(r"g(\d{1,18})", text):
+    if match := re.fullmatch(r"g([0-9]{1,18})", text):
         return Selector(text, group=int(match[1]))
-    if match := re.fullmatch(r"(\d{1,18})(?:\.(\d{1,9}))?", text):
+    if match := re.fullmatch(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?", text):
         return Selector(text, job=int(match[1]), number=int(match[2]) if match[2] else None)
     raise UsageError(f'"{text}" names no job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list")
 

@@ -106,3 +106,13 @@ class RunDir:
         except (OSError, ValueError):
             return torn
         return data if isinstance(data, dict) else torn
+
+
+def read_end(path: Path, size: int = 4096) -> bytes:
+    """The last `size` bytes of a file; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
+            return stream.read(size)
+    except OSError:
+        return b""

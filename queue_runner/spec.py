@@ -48,6 +48,13 @@ class JobSpec:
         data: dict[str, Any] = json.loads(text)
         return cls(**{**data, "argv": tuple(data["argv"])})
 
+    def label(self) -> str:
+        """The question in a few words, `nanogpt tiny cpu fp32 compiled max_iters=20`, as a person tells runs apart."""
+        mode = None if self.compile is None else "compiled" if self.compile else "eager"
+        framework = self.framework if self.framework != "torch" else None
+        words = [self.name, framework, self.config, self.device, self.dtype, mode]
+        return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items())])
+
     def content_hash(self) -> str:
         """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
         asked = {k: v for k, v in asdict(self).items() if k not in _PLACE}

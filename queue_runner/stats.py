@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 MAD_TO_SD = 1.4826022185056018
 """1 / Φ⁻¹(3/4): the raw MAD times this estimates the standard deviation of normal data
@@ -18,7 +19,7 @@ THEIL_SEN_POINTS = 90
 MIN_BIMODAL_N = 40
 BIMODAL_SEPARATION = 5.0
 """Ashman's D at the best split, above which two levels are reported. Halving one normal distribution gives 2.6, a
-uniform one 3.5, so the threshold of 2 for fitted mixtures (Ashman, Bird & Zepf 1994, AJ 108, 2348) says nothing here."""
+uniform one 3.5: the usual threshold of 2, for fitted mixtures (Ashman, Bird & Zepf 1994, AJ 108, 2348), is too low."""
 BIMODAL_SHARE = 0.1
 BIMODAL_GAP = 0.02
 
@@ -111,7 +112,7 @@ def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:
     n = len(xs)
     if n > THEIL_SEN_POINTS:
         cuts = [n * k // THEIL_SEN_POINTS for k in range(THEIL_SEN_POINTS + 1)]
-        blocks = list(zip(cuts, cuts[1:], strict=False))
+        blocks = list(pairwise(cuts))
         positions = [median(positions[a:b]) for a, b in blocks]
         xs = [median(xs[a:b]) for a, b in blocks]
     slopes = [

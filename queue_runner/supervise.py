@@ -19,16 +19,19 @@ from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
 from queue_runner.host.clocks import boot_id
 from queue_runner.leftovers import end_leftovers
-from queue_runner.model import DEFAULT_LANE, Verb
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
+from queue_runner.text import last_line
 
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
+MAX_FRUITLESS_STARTS = 5
+"""Wardens that may die before their fence, one after the other, before the run is given up as SPAWN_FAILED."""
 
 
 class Supervisor:
@@ -44,6 +47,7 @@ class Supervisor:
         self._observer: Observer | None = None
         self._blocked: str | None = None
         self._not_before = 0.0
+        self._fruitless = 0
 
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
@@ -107,8 +111,8 @@ class Supervisor:
         exit_ = folder.exit()
         started = folder.started() is not None
         if exit_ is None and not started:
-            self._unclaim(run, "it never started: no fence was written")
-            return True
+            return self._never_ran(run, folder)
+        self._fruitless = 0
         if not self._sweep(run, folder, spare_daemons=exit_ is not None and not exit_.get("stop")):
             return False
         stop_points.reach("worker.scanned")
@@ -117,12 +121,24 @@ class Supervisor:
         stop_points.reach("worker.ingested")
         with self._engine.connect() as connection:
             notes = results.note_texts(connection, run.run_id)
-            rebooted = results.boot_of(connection, run.run_id) != boot_id()
-        ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=rebooted)
+        ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
         ending = finish(self._engine, run, folder, ending, exit_)
         stop_points.reach("worker.done")
         self._observer = None
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
+        return True
+
+    def _never_ran(self, run: Claimed, folder: RunDir) -> bool:
+        """No fence: back in the queue, unless wardens keep dying before they come that far."""
+        self._fruitless += 1
+        if self._fruitless < MAX_FRUITLESS_STARTS:
+            self._unclaim(run, "it never started: no fence was written")
+            return True
+        said = last_line(read_end(folder.warden_log)) or "it said nothing in warden.log"
+        reason = f"its supervisor died {self._fruitless} times before the start: {said}"
+        finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None)
+        self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
+        self._fruitless = 0
         return True
 
     def _sweep(self, run: Claimed, folder: RunDir, *, spare_daemons: bool) -> bool:
@@ -130,7 +146,7 @@ class Supervisor:
         if spare_daemons and run.spec.allow_daemons:
             return True
         grace = (self._config.grace_int_s, self._config.grace_term_s)
-        survivors = end_leftovers(run.token, folder, locks.lane_lock_path(DEFAULT_LANE), grace)
+        survivors = end_leftovers(run, folder, DEFAULT_LANE, grace)
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
             self._block(f"process {names} of run {run.id} will not die: end it by hand (kill -9 {names}) or restart the machine")
@@ -180,7 +196,7 @@ class Supervisor:
         self.close()  # the warden and the trainer have the lane now
         self._block(None)
         self._observer = Observer(self._engine, run, folder)
-        self._log(f"run {run.id}: started: {run.spec.name}")
+        self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
     def _take_lane(self) -> bool:

@@ -17,27 +17,17 @@ PLUS_MINUS = "±"
 
 Number = float | int | None
 
-_BELOW_A_MINUTE = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+_NANOSECONDS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _RATES = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 _COUNTS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
-_TIME_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+_TIME_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
     f"{prefix}{end}": (1000 if end == "b" else 1024) ** power
     for power, prefix in enumerate("kmgt", start=1)
     for end in ("", "ib", "b")
 }
-_DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(ns|us|µs|ms|min|[smhd])", re.ASCII)
+_DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(us|µs|ms|min|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
 MAX_DURATION_S = 10 * 365.25 * 86400.0
 """The longest duration an option takes: ten years. Beyond it a typing error is likelier."""
@@ -57,26 +47,29 @@ def not_finite(x: Number) -> str | None:
     return "nan" if math.isnan(x) else "inf" if x > 0 else "-inf"
 
 
-def _magnitude(x: float) -> int:
-    """The power of ten of the first significant digit; 0 for zero."""
-    return math.floor(math.log10(abs(x))) if x else 0
+def _exponent(x: float, digits: int) -> int:
+    """The power of ten of the first of `digits` significant digits, once rounded to them: 1 for 9.996 and 3."""
+    return int(f"{x:.{digits - 1}e}".split("e")[1])
 
 
-def _decimals(x: float, digits: int) -> int:
-    """How many decimals give `digits` significant digits; negative where tens or hundreds are rounded away."""
-    decimals = digits - 1 - _magnitude(x)
-    return decimals - 1 if abs(round(x, decimals)) >= 10 ** (_magnitude(x) + 1) else decimals  # 9.996 is 10.00
+def _to_place(x: float, places: int) -> str:
+    """Rounded to that many decimals; to tens, hundreds, ... where negative."""
+    if places >= 0:
+        text = f"{x:,.{min(places, 30)}f}"
+    else:
+        text = f"{round(x / 10.0**-places) * 10**-places:,}"
+    return text if any(digit in text for digit in "123456789") else text.lstrip("-")
 
 
-def _fixed(x: float, decimals: int) -> str:
-    return f"{round(x, decimals) + 0.0:,.{max(decimals, 0)}f}"
+def _rounded(x: float, digits: int) -> float:
+    return float(f"{x:.{digits - 1}e}")
 
 
 def number(x: Number, digits: int = 4) -> str:
     """`digits` significant digits, never an exponent, thousands apart: 74222.9 is "74,220"."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
-    return _fixed(x, _decimals(x, digits))
+    return _to_place(x, digits - 1 - _exponent(x, digits)) if x else "0"
 
 
 def _with_unit(x: Number, digits: int, unit: str) -> str:
@@ -85,18 +78,18 @@ def _with_unit(x: Number, digits: int, unit: str) -> str:
 
 
 def _scaled(x: Number, table: tuple[tuple[str, float], ...], digits: int, below: str) -> str:
-    """The value in the first unit of `table` that it reaches, else unscaled in the unit `below`."""
+    """The value in the first unit of `table` that it reaches once rounded, else unscaled in the unit `below`."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
     for unit, size in table:
-        if abs(x) >= size * 0.99995:  # 4 digits of it round up to one unit
+        if abs(_rounded(x / size, digits)) >= 1:
             return f"{number(x / size, digits)} {unit}"
-    return f"{number(x, digits)} {below}".rstrip()
+    return f"{count(x) if x == int(x) else number(x, digits)} {below}".rstrip()
 
 
 def count(n: Number) -> str:
     """A number of things, exact: "10,745,088"."""
-    return not_finite(n) or f"{n:,.0f}"
+    return not_finite(n) or (f"{n:,}" if isinstance(n, int) else f"{n:,.0f}")
 
 
 def short_count(n: Number) -> str:
@@ -115,14 +108,9 @@ def short_duration(x_s: Number, digits: int = 4) -> str:
     """Seconds in the unit that fits, up to a minute: "220.7 ms", "1.984 s"; longer ones as `duration`."""
     if (text := not_finite(x_s)) is not None or x_s is None:
         return text or MISSING
-    if abs(x_s) >= 59.995:
+    if abs(_rounded(x_s, digits)) >= 60:
         return duration(x_s)
-    if x_s == 0:
-        return "0 s"
-    for unit, size in _BELOW_A_MINUTE:
-        if abs(x_s) >= size * 0.99995:
-            return f"{number(x_s / size, digits)} {unit}"
-    return f"{number(x_s / 1e-9, digits)} ns"
+    return _scaled(x_s / 1e-9, _NANOSECONDS, digits, "ns") if x_s else "0 s"
 
 
 def duration(x_s: Number) -> str:
@@ -161,10 +149,11 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
     width = abs(spread / scale)
     if width == 0:
         return f"{number(value)} {PLUS_MINUS} 0{tail}"
-    places = _decimals(width, 1)
-    if round(width * 10.0**places) == 1:
+    places = -_exponent(width, 1)
+    if f"{width:.0e}".startswith("1"):
         places += 1
-    return f"{_fixed(value, min(places, _decimals(value, 4)))} {PLUS_MINUS} {_fixed(width, places)}{tail}"
+    shown = _to_place(value, min(places, 3 - _exponent(value, 4)))
+    return f"{shown} {PLUS_MINUS} {_to_place(width, places)}{tail}"
 
 
 def ms_plus_minus(x_s: Number, spread_s: Number) -> str:

@@ -48,7 +48,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.word is Word.TOO_FEW:
-            return f"too few repeats ({min(self.n, self.n_baseline)} of {self.need})"
+            return f"too few repeats (need {self.need} runs each)"
         return str(self.word)
 
 
@@ -122,7 +122,7 @@ def permutation_p(arm: Sequence[float], baseline: Sequence[float], seed: int = 0
 
 def _word(verdict: Verdict) -> Word:
     assert verdict.low is not None and verdict.high is not None and verdict.p_holm is not None
-    if 1 - SAME_WITHIN <= verdict.low and verdict.high <= 1 + SAME_WITHIN:
+    if verdict.low >= 1 - SAME_WITHIN and verdict.high <= 1 + SAME_WITHIN:
         return Word.SAME
     if verdict.p_holm > ALPHA:
         return Word.NO_DIFFERENCE
@@ -138,13 +138,12 @@ def _smallest_p(n: int, m: int) -> float:
     return (2 if n == m else 1) / math.comb(n + m, n)
 
 
-def _splits(total: int, n: int, seed: int) -> tuple[list[tuple[int, ...]], int]:
-    """All ways to choose n of `total`, or MAX_SPLITS random ones after the observed one; and how many are random."""
+def _splits(total: int, n: int, seed: int) -> list[tuple[int, ...]]:
+    """All ways to choose n of `total`; where they are too many, the observed one and MAX_SPLITS random ones."""
     if math.comb(total, n) <= MAX_SPLITS:
-        return list(combinations(range(total), n)), 0
+        return list(combinations(range(total), n))
     draw = random.Random(seed)
-    drawn = [tuple(draw.sample(range(total), n)) for _ in range(MAX_SPLITS)]
-    return [tuple(range(n)), *drawn], MAX_SPLITS
+    return [tuple(range(n)), *(tuple(draw.sample(range(total), n)) for _ in range(MAX_SPLITS))]
 
 
 def _permute(arm: Sequence[float], baseline: Sequence[float], seed: int) -> tuple[float, float, float]:
@@ -161,7 +160,7 @@ def _permute(arm: Sequence[float], baseline: Sequence[float], seed: int) -> tupl
     pooled = [*arm, *baseline]
     total = math.fsum(pooled)
     observed = math.fsum(baseline) / m - math.fsum(arm) / n
-    splits, _ = _splits(n + m, n, seed)
+    splits = _splits(n + m, n, seed)
     slack = 1e-12 * max(1.0, abs(observed))
     extreme = 0
     lows: list[float] = []

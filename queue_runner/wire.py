@@ -84,6 +84,7 @@ _HELLO_FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "optimizer": fields.text,
     "seed": fields.integer,
     "compile": fields.flag,
+    "compile_cache": fields.text,
     "planned_iters": fields.count,
     "config": fields.text,
     "data": fields.mapping,

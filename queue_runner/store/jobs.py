@@ -30,6 +30,7 @@ class Claimed:
     id: RunId
     spec: JobSpec
     token: str
+    boot_id: str
 
 
 def record(
@@ -194,19 +195,19 @@ def claim(connection: Connection, lane: str, token: str, boot_id: str) -> Claime
         target=State.RUNNING,
     )
     spec_json = connection.execute(select(jobs.c.spec_json).where(jobs.c.id == row.job_id)).scalar_one()
-    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(spec_json), token)
+    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(spec_json), token, boot_id)
 
 
 def running(connection: Connection, lane: str) -> Claimed | None:
     """The run that the database calls RUNNING on this lane: at most one, the unique index sees to it."""
     row = connection.execute(
-        select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.token, jobs.c.spec_json)
+        select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.token, runs.c.boot_id, jobs.c.spec_json)
         .join(jobs, jobs.c.id == runs.c.job_id)
         .where(runs.c.state == State.RUNNING, runs.c.lane == lane)
     ).one_or_none()
     if row is None:
         return None
-    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json), row.token)
+    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json), row.token, row.boot_id)
 
 
 def something_waits(connection: Connection, lane: str) -> bool:

@@ -175,11 +175,6 @@ def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
     return {row.kind: row.text for row in rows}
 
 
-def boot_of(connection: Connection, run_id: int) -> str | None:
-    """The boot id under which the run was claimed."""
-    return connection.execute(select(schema.runs.c.boot_id).where(schema.runs.c.id == run_id)).scalar_one()
-
-
 def mark_started(connection: Connection, run_id: int, at: float) -> None:
     """Note when the warden wrote the fence; the state is RUNNING since the claim."""
     connection.execute(

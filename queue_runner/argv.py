@@ -1,0 +1,25 @@
+"""The command line of a trainer, from its question: what the warden runs, and what --dry-run and show print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from queue_runner.spec import JobSpec, Value
+
+
+def of(spec: JobSpec, snapshots: Path) -> list[str]:
+    """The snapshotted workload with its options, or the command as it was submitted."""
+    if spec.kind != "workload":
+        return list(spec.argv)
+    script = snapshots / (spec.snapshot or "<snapshot>") / str(spec.script)
+    options = ["--device", str(spec.device), "--compile", "on" if spec.compile else "off", "--dtype", str(spec.dtype)]
+    if spec.config:
+        options += ["--config", spec.config]
+    options += ["--seed", str(spec.seed)]
+    for key, value in spec.params.items():
+        options += ["--set", f"{key}={_as_text(value)}"]
+    return [spec.python, str(script), *options]
+
+
+def _as_text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,97 @@
+"""Cancel: ask for the end of runs, and then tell the truth about what came of it (SUPERVISION.md, Cancel).
+
+The wish is committed first and then left in the run's folder, where its warden looks: no worker is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from queue_runner import queue_state, stop_points, wake
+from queue_runner.model import Outcome, RunId, Selector, State
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.store import read
+
+_POLL_S = 0.05
+_STATES = "SELECT id, state, outcome FROM runs WHERE id BETWEEN ? AND ?"
+
+
+class Result(StrEnum):
+    """What became of one run that was to be cancelled."""
+
+    CANCELLED = "cancelled"
+    ENDED_BEFORE = "had already ended"
+    FINISHED_FIRST = "finished before it could be cancelled"
+    ENDING = "is being ended"
+    UNRECORDED = "has ended, and no worker is there to record it"
+    UNWATCHED = "is marked: the next worker ends it"
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """`run` is 12.3, `outcome` the stored one where there is one."""
+
+    run: str
+    result: Result
+    outcome: str | None
+
+
+def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | None, within_s: float) -> list[Cancelled]:
+    """Ask for the end of all that is named and look for up to `within_s` seconds what comes of it.
+
+    `grace_s` is the time between the signals, None what the run was started with.
+
+    Raises: UsageError (names nothing), SchemaError, MpsqError (disk).
+    """
+    from queue_runner.store import jobs
+    from queue_runner.store.engine import open_engine, writing
+
+    with read.reading(layout.db) as connection:
+        rows = read.select(connection, selectors)
+    engine = open_engine(layout.db)
+    who = os.environ.get("USER") or f"user {os.getuid()}"
+    if grace_s is not None:
+        who += f" (grace {grace_s:g} s)"  # the warden reads it there
+    with writing(engine) as writer:
+        asked = jobs.request_cancel(writer, [row["run_id"] for row in rows], actor="user")
+    engine.dispose()
+    stop_points.reach("cancel.committed")
+    running = [row for row in asked if row["state"] == State.RUNNING]
+    for row in running:
+        RunDir(layout.run_dir(RunId(row["job_id"], row["number"]))).request_cancel(who)
+    stop_points.reach("cancel.filed")
+    wake.ring(layout.fifo)
+    ids = {row["id"] for row in asked}
+    return _watch(layout, rows, ids, time.monotonic() + within_s)
+
+
+def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], deadline: float) -> list[Cancelled]:
+    while True:
+        alive, _ = queue_state.worker(layout)
+        ids = [row["run_id"] for row in rows]
+        with read.reading(layout.db) as connection:
+            now = {r["id"]: r for r in connection.execute(_STATES, [min(ids), max(ids)])}
+        found = [_judge(layout, row["run"], now[row["run_id"]], row["run_id"] in asked, alive) for row in rows]
+        if all(c.result is not Result.ENDING for c in found) or time.monotonic() >= deadline:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _judge(layout: Layout, run: str, row: Mapping[str, Any], asked: bool, worker: bool) -> Cancelled:
+    if row["state"] == State.DONE:
+        if not asked:
+            return Cancelled(run, Result.ENDED_BEFORE, row["outcome"])
+        done = Result.CANCELLED if row["outcome"] == Outcome.CANCELLED else Result.FINISHED_FIRST
+        return Cancelled(run, done, row["outcome"])
+    if worker:
+        return Cancelled(run, Result.ENDING, None)
+    folder = RunDir(layout.runs / run)
+    if folder.exit() is not None:
+        return Cancelled(run, Result.UNRECORDED, None)
+    return Cancelled(run, Result.ENDING if queue_state.is_supervised(folder) else Result.UNWATCHED, None)

@@ -1,0 +1,60 @@
+"""mpsq cancel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.cancel import Cancelled
+
+app = new_app()
+
+
+@app.command("cancel")
+def cancel(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, 12.3, g4 or @last.")],
+    grace: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Between the signals INT, TERM and KILL; 0 kills at once.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask, and do not look what comes of it.")] = False,
+    json: Json = False,
+) -> None:
+    """End jobs, whether they wait or run.
+
+    What waits is cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL; it works without a worker.
+    """
+    from dataclasses import asdict
+
+    from queue_runner import cancel as use_case
+    from queue_runner import config, queue_state, units
+    from queue_runner.model import parse_selector
+
+    layout = home()
+    selectors = [parse_selector(text) for text in ids]
+    grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
+    settings = config.load(layout.config)
+    patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s
+    found = use_case.cancel(layout, selectors, grace_s=grace_s, within_s=0.0 if no_wait else patience_s + 2.0)
+    if json:
+        print_json("mpsq.cancel/1", runs=[asdict(one) for one in found])
+    else:
+        for line in _lines(found):
+            print(line)
+    if any(one.result in (use_case.Result.UNRECORDED, use_case.Result.UNWATCHED) for one in found):
+        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+
+
+def _lines(found: list[Cancelled]) -> list[str]:
+    """A sentence for each run; many with the same fate share one."""
+    fates: dict[str, list[str]] = {}
+    for one in found:
+        told = f"{one.result} ({one.outcome})" if one.outcome and one.outcome != "CANCELLED" else str(one.result)
+        fates.setdefault(told, []).append(one.run)
+    return [
+        f"run {runs[0]} {fate}" if len(runs) == 1 else f"{len(runs)} runs ({runs[0]} ... {runs[-1]}): {fate}"
+        for fate, runs in fates.items()
+    ]

@@ -1,0 +1,75 @@
+"""mpsq config."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+app = new_app("Read and change the settings.")
+
+Name = Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")]
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List every setting with its value and its meaning."""
+    from queue_runner import config, render
+
+    layout = home()
+    settings = config.load(layout.config)
+    said = config.read(layout.config)
+    rows = [
+        {"name": k.name, "value": _plain(config.get(settings, k.name)), "unit": k.unit, "set": k.name in said, "help": k.help}
+        for k in config.KEYS.values()
+    ]
+    if json:
+        print_json("mpsq.config/1", path=str(layout.config), settings=rows)
+        return
+    columns = [
+        render.Column("name", "key"),
+        render.Column("value", "value", words=_words, right=True),
+        render.Column("unit", "unit", words=lambda unit: unit or ""),
+        render.Column("help", "", words=lambda text: render.shorten(text, 34)),
+    ]
+    print(render.table(rows, columns))
+
+
+@app.command("get")
+def get(key: Name) -> None:
+    """Print one setting."""
+    from queue_runner import config
+
+    value = config.get(config.load(home().config), key)
+    print("" if value is None else _words(value))
+
+
+@app.command("set")
+def set_(
+    key: Name, value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")]
+) -> None:
+    """Change one setting; comments in the file stay."""
+    from queue_runner import config_file, paths
+
+    print(f"{key} = {_words(config_file.set_value(paths.ensure_home().config, key, value))}")
+    say("a running worker takes it over when it is started again")
+
+
+@app.command("path")
+def path() -> None:
+    """Print where the settings are."""
+    print(home().config)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "items") else value
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if hasattr(value, "items"):
+        return ", ".join(f"{name}={number:g}" for name, number in value.items()) or "{}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,60 @@
+"""mpsq db."""
+
+from __future__ import annotations
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+app = new_app("Look after the database.")
+
+
+@app.command("path")
+def path() -> None:
+    """Print where the database is."""
+    print(home().db)
+
+
+@app.command("upgrade")
+def upgrade() -> None:
+    """Bring the database to this mpsq's schema, after a backup."""
+    from queue_runner import paths
+    from queue_runner.store import migrate
+    from queue_runner.store.read import schema_revision
+
+    layout = paths.ensure_home()
+    before = schema_revision(layout.db)
+    saved = migrate.upgrade(layout)
+    now = schema_revision(layout.db)
+    print(f"the database is at schema {now}" + (", as it was" if before == now else f" (it was {before or 'not there'})"))
+    if saved is not None:
+        say(f"the database from before is kept as {saved}")
+
+
+@app.command("check")
+def check(json: Json = False) -> None:
+    """Look for damage in the database."""
+    from queue_runner.errors import MpsqError, SchemaError
+    from queue_runner.store import migrate
+    from queue_runner.store.read import schema_revision
+    from queue_runner.store.schema import HEAD
+
+    layout = home()
+    found = migrate.check(layout.db)
+    revision = schema_revision(layout.db)
+    if json:
+        print_json("mpsq.db.check/1", path=str(layout.db), schema=revision, expected=HEAD, problems=found)
+    else:
+        print(f"{layout.db}: schema {revision}, " + ("sound" if not found else f"{len(found)} problems"))
+        for problem in found:
+            print(f"  {problem}")
+    if found:
+        raise MpsqError("the database is damaged", f"restore the newest file of {layout.backups}")
+    if revision != HEAD:
+        raise SchemaError(f"the database is at schema {revision}, this mpsq needs {HEAD}", "run mpsq db upgrade")
+
+
+@app.command("backup")
+def backup() -> None:
+    """Copy the database to the backups folder, while others use it."""
+    from queue_runner.store import migrate
+
+    print(migrate.backup(home()))

@@ -1,0 +1,41 @@
+"""`make demo`: the main job, on this machine, with the commands that a user would type. Its queue is var/demo."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+REPEATS = 4  # the fewest with which a comparison can come to a verdict
+
+
+def main() -> int:
+    """Queue nanoGPT on every device that computes here, eager and compiled; run it; report. Returns an exit code."""
+    home = Path(os.environ.get("MPSQ_HOME") or Path.cwd() / "var" / "demo")
+    os.environ["MPSQ_HOME"] = str(home)
+    from queue_runner.doctor import computing_devices
+
+    devices = computing_devices()
+    print(f"devices that compute here: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)
+    steps = [
+        ["submit", "nanogpt", "--config", "tiny", "--device", ",".join(devices), "--compile", "both", "--repeats", str(REPEATS)],
+        ["worker", "--until-idle"],
+        ["report", "--group", "@last"],
+        ["report", "breakdown", "--group", "@last"],
+    ]
+    return max(mpsq(step) for step in steps)
+
+
+def mpsq(arguments: Sequence[str]) -> int:
+    """Show a command and run it. Returns its exit code."""
+    print(f"$ mpsq {shlex.join(arguments)}", flush=True)
+    code = subprocess.run([sys.executable, "-m", "queue_runner.cli.main", *arguments], check=False).returncode
+    print(flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""mpsq doctor."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json
+
+app = new_app()
+
+
+@app.command("doctor")
+def doctor(
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Look at this interpreter's torch; ours when not given.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check this machine: python, torch, devices, compiler, store.
+
+    Exit 1 when something fails; what only warns does not stop the queue.
+    """
+    from dataclasses import asdict
+
+    from queue_runner import doctor as use_case
+    from queue_runner.text import plain
+
+    found = use_case.examine(home(), python)
+    failed = any(one.verdict == "fail" for one in found)
+    if json:
+        print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(one) for one in found])
+    else:
+        width = max(len(one.name) for one in found) + 2
+        for one in found:
+            print(plain(f"{one.verdict:<6}{one.name:<{width}}{one.finding}"))
+            if one.fix and one.verdict != "ok":
+                print(plain(f"{'':<6}{'':<{width}}fix: {one.fix}"))
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,46 @@
+"""mpsq import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, hint, new_app, print_json
+
+app = new_app()
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of runs that have ended.")],
+    parser: Annotated[str | None, typer.Option(help="Reads the log; found out from its look when not given.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What is known of the runs: device=mps, compile=on. Repeatable."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What lists and reports call it; the file's name when not given.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A word to find it by. Repeatable.")] = None,
+    json: Json = False,
+) -> None:
+    """Take over the logs of runs that happened elsewhere."""
+    from dataclasses import asdict
+
+    from queue_runner import capture, imports, parsers, paths, render, units
+    from queue_runner.text import plain
+
+    labels = capture.assignments(set_ or (), "--set")
+    if name is not None:
+        labels["name"] = name
+    if parser is not None:
+        parsers.find(parser)
+    found = imports.import_logs(paths.ensure_home(), files, parser, labels, tuple(tag or ()))
+    if json:
+        print_json("mpsq.import/1", runs=[asdict(one) for one in found])
+        return
+    for one in found:
+        real = f", {units.seconds(one.real_s)} s real" if one.real_s is not None else ""
+        count = f"{units.count(one.iterations)} iterations{real}"
+        print(plain(f"run {one.run}: {render.shorten(one.file, 40)}, read as {one.parser}: {count}"))
+    hint("mpsq report compares them")

@@ -1,0 +1,88 @@
+"""mpsq list."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+app = new_app()
+
+LIMIT = 20
+
+
+@app.command("list")
+def list_(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, g4 or @last.")] = None,
+    state: Annotated[str | None, typer.Option(help="A state or an outcome: queued, running, failed, ...")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="g4 or @last. Repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Jobs with this tag. Repeatable: all of them.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show this many of the newest jobs.")] = LIMIT,
+    all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="A line for each run instead of each job.")] = False,
+    json: Json = False,
+) -> None:
+    """List jobs."""
+    from queue_runner import listing
+    from queue_runner.model import parse_selector
+    from queue_runner.store.read import reading
+
+    selectors = tuple(parse_selector(text) for text in [*(ids or ()), *(_group(text) for text in group or ())])
+    wanted = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1)
+    layout = home()
+    with reading(layout.db) as connection:
+        jobs = listing.jobs(connection, wanted)
+    more = not all and len(jobs) > limit
+    if more:
+        jobs = jobs[1:]
+    if json:
+        print_json("mpsq.list/1", jobs=jobs, more=more)
+        return
+    _print(jobs, runs)
+    if more:
+        say(f"these are the newest {limit}; --all shows every job")
+
+
+def _group(text: str) -> str:
+    return text if text.startswith(("g", "@")) else f"g{text}"
+
+
+def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
+    from queue_runner import listing, render, units
+
+    if not jobs:
+        say("no job fits")
+        return
+    rows = [_run(run) for job in jobs for run in job["runs"]] if runs else [_job(job) for job in jobs]
+    columns = [
+        render.Column("id", "run" if runs else "job", right=not runs),
+        render.Column("group_id", "group", words=lambda group: f"g{group}"),
+        render.Column("name", "name", words=lambda name: render.shorten(name, 14)),
+        render.Column("asks", "asks", words=lambda asks: render.shorten(asks, 22)),
+        render.Column("state", "state"),
+        render.Column("median_s", "ms/iter", words=lambda s: units.ms(s), right=True),
+    ]
+    if not runs:
+        columns.insert(4, render.Column("count", "ok", right=True))
+    print(render.table([{**row, "asks": listing.question(row)} for row in rows], columns))
+
+
+def _job(job: dict[str, Any]) -> dict[str, Any]:
+    state = job["state"]
+    if state == "DONE":
+        state = "SUCCEEDED" if job["ok"] else _first_failure(job)
+    return {**job, "id": job["job"], "state": state, "count": f"{job['succeeded']}/{job['repeats']}"}
+
+
+def _first_failure(job: dict[str, Any]) -> str:
+    from queue_runner import listing
+
+    return listing.ending(next((r for r in job["runs"] if r["outcome"] != "SUCCEEDED"), job["runs"][-1]))
+
+
+def _run(run: dict[str, Any]) -> dict[str, Any]:
+    from queue_runner import listing
+
+    return {**run, "id": run["run"], "state": listing.ending(run)}

@@ -1,0 +1,187 @@
+"""`mpsq`: the one place where errors become sentences and exit codes. Each command is a file of its own, read when used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from queue_runner.errors import MpsqError
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Run": {
+        "submit": "Queue a workload or a command, over a grid of settings.",
+        "worker": "Run the queue, one job at a time.",
+        "cancel": "End jobs, whether they wait or run.",
+        "wait": "Wait until jobs have ended.",
+    },
+    "Look": {
+        "status": "Show what runs, what waits, and whether a worker is there.",
+        "list": "List jobs.",
+        "show": "Show all that is known of a job or a run.",
+        "why": "Say why a job is in its state, and what to do next.",
+        "logs": "Print what a job wrote, or follow it.",
+    },
+    "Measure": {
+        "report": "Answer a question from the runs that are stored.",
+        "import": "Take over the logs of runs that happened elsewhere.",
+        "workloads": "List the built-in workloads, or one's settings.",
+    },
+    "Keep": {
+        "doctor": "Check this machine: python, torch, devices, compiler, store.",
+        "service": "Run the worker as a service of launchd or systemd.",
+        "config": "Read and change the settings.",
+        "db": "Look after the database.",
+    },
+}
+"""Every command and its line in `mpsq --help`; a test compares the lines with the commands' own."""
+
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+
+_MODULES = {"import": "import_"}
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal ended
+
+
+class Commands(TyperGroup):
+    """The commands by name; a command's module is imported when that command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        command = get_command(import_module(f"queue_runner.cli.{_MODULES.get(cmd_name, cmd_name)}").app)
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:
+            raise _unknown_command(args[0])
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+
+app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from queue_runner import __version__
+
+        print(f"mpsq {__version__}")
+        raise typer.Exit()
+
+
+@app.callback(epilog="Ids: 12 is a job, 12.3 a run, g4 a group, @last the newest group. Exit codes: see docs/cli.md.")
+def _mpsq(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """An experiment queue for training benchmarks: one accelerator, one job at a time, numbers you can trust."""
+
+
+def _unknown_command(name: str) -> MpsqError:
+    from queue_runner.catalog import did_you_mean
+    from queue_runner.errors import UsageError
+
+    return UsageError(f'no command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code; an error a user can mend never shows a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" and gets on with it
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = EXIT_BROKEN_PIPE
+    if code == EXIT_BROKEN_PIPE:
+        _silence(sys.stdout)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = get_command(app).main(args=arguments, prog_name="mpsq", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except MpsqError as error:
+        return _complain(error.message, error.hint, error.exit_code)
+    except typer.TyperException as error:
+        return _misused(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        return _refused(error)
+
+
+def _complain(message: str, hint: str, code: int) -> int:
+    from queue_runner.text import plain
+
+    sys.stdout.flush()
+    print(f"error: {plain(message)}", file=sys.stderr)
+    if hint:
+        print(f"\nhint: {plain(hint)}", file=sys.stderr)
+    return code
+
+
+def _misused(error: typer.TyperException) -> int:
+    """What typer says of a command line, in our words' style."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message())
+        return 0
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "mpsq"
+    near = getattr(error, "possibilities", None) or ()
+    hint = f"did you mean {' or '.join(sorted(near))}? " if near else ""
+    message = error.message if near else error.format_message()
+    message = message.strip().removesuffix(".")
+    return _complain(message[:1].lower() + message[1:], f"{hint}see {path} --help", error.exit_code)
+
+
+def _refused(error: OSError) -> int:
+    """What the operating system refuses, as a sentence."""
+    where = f": {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _complain(f"the disk is full{where}", "free some space and run the command again; mpsq doctor looks at it", 1)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return _complain(f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of yours", 1)
+    return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor looks at this machine", 1)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let the interpreter's own flush at exit go nowhere, once nobody reads any more."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""mpsq show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json
+
+if TYPE_CHECKING:
+    from queue_runner.show import Details
+
+app = new_app()
+
+
+@app.command("show")
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last", json: Json = False
+) -> None:
+    """Show all that is known of a job or a run."""
+    from dataclasses import asdict
+
+    from queue_runner import show as use_case
+    from queue_runner.model import parse_selector
+    from queue_runner.store.read import reading, select
+
+    layout, selector = home(), parse_selector(id)
+    with reading(layout.db) as connection:
+        found = [use_case.details(layout, connection, row) for row in select(connection, [selector])]
+    if json:
+        print_json("mpsq.show/1", runs=[asdict(one) for one in found])
+        return
+    for number, one in enumerate(found):
+        print(("\n" if number else "") + _text(one))
+
+
+def _text(one: Details) -> str:
+    import shlex
+
+    from queue_runner import listing, render, units
+
+    run = one.run
+    facts = [
+        ("run", f"{run['run']}  {run['name']}  (job {run['job_id']}, group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']})"),
+        ("state", listing.ending(run) + (f": {run['reason']}" if run["reason"] else "")),
+        ("asks", listing.question(run) or units.MISSING),
+        ("command", shlex.join(one.argv) or units.MISSING),
+        ("folder", one.cwd or units.MISSING),
+        ("python", one.python or units.MISSING),
+        ("environment", f"{len(one.env)} variables: {', '.join(one.env)}" if one.env else "none captured"),
+        ("code", _code(one)),
+        ("tags", ", ".join(run["tags"]) or units.MISSING),
+        ("priority", str(run["priority"])),
+    ]
+    if one.timeout_s is not None:
+        facts.append(("timeout", units.duration(one.timeout_s)))
+    if one.parser:
+        facts.append(("parser", one.parser))
+    facts += [(f"{name} at", _when(run[f"{name}_at"])) for name in ("created", "started", "ended") if run[f"{name}_at"]]
+    facts += _measured(run)
+    if one.phases_s:
+        facts.append(("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())))
+    if one.hello:
+        facts.append(("said", "\n".join(f"{k}: {v}" for k, v in sorted(one.hello.items()))))
+    facts += [(t["severity"], f"{t['kind']}: {t['detail']}") for t in one.taints]
+    facts += [("note", f"{n['kind']}: {n['text']}") for n in one.notes]
+    lost = {key: count for key, count in one.lines.items() if count}
+    if lost:
+        facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
+    facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
+    facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
+    return render.facts(facts)
+
+
+def _measured(run: Any) -> list[tuple[str, str]]:
+    from queue_runner import units
+
+    facts = []
+    if run["median_s"] is not None:
+        spread = units.ms_plus_minus(run["median_s"], run["mad_s"])
+        facts.append(("per iteration", f"{spread} (median and MAD of {units.count(run['n_measure'])} measured)"))
+    if run["loss_last"] is not None:
+        facts.append(("loss", f"{units.loss(run['loss_first'])} first, {units.loss(run['loss_last'])} last"))
+    if run["val_loss_last"] is not None:
+        facts.append(("validation loss", units.loss(run["val_loss_last"])))
+    if run["real_s"] is not None:
+        times = [f"{units.seconds(run[f'{name}_s'])} {name}" for name in ("real", "user", "sys")]
+        facts.append(("time", ", ".join(times) + " (s)"))
+    if run["max_rss_bytes"] is not None:
+        facts.append(("memory", f"{units.size(run['max_rss_bytes'])} at most"))
+    return facts
+
+
+def _code(one: Details) -> str:
+    if one.code is None:
+        return "outside of a repository"
+    commit = one.code["git_commit"]
+    changed = ", with changes" if one.code["git_dirty"] else ""
+    revision = f"commit {commit[:12]}{changed}" if commit else "no commit"
+    branch = f" on {one.code['git_branch']}" if one.code["git_branch"] else ""
+    return f"{revision}{branch}; snapshot {one.code['hash'][:12]}"
+
+
+def _event(event: Any) -> str:
+    to = f" -> {event['outcome'] or event['to_state']}" if event["to_state"] else ""
+    return f"{_when(event['at'])}  {event['actor']}: {event['verb']}{to}" + (f": {event['reason']}" if event["reason"] else "")
+
+
+def _when(at: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

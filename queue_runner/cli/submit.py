@@ -1,0 +1,171 @@
+"""mpsq submit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.submit import Plan
+
+app = new_app()
+
+EPILOG = (
+    "Lists are swept: --device cpu,mps --compile both --set lr=1e-3,1e-4 is a grid of 8 jobs. "
+    "A command goes after --: mpsq submit --parser nanogpt -- python train.py --device=mps; "
+    "{device} or {key} in it stands for the value of that cell."
+)
+
+
+class WithCommand(TyperCommand):
+    """What follows `--` is the job's own command line and never ours to read."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta["command"] = args[:at], tuple(args[at + 1 :])
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", "[WORKLOAD | -- COMMAND ...]"]
+
+
+@app.command("submit", cls=WithCommand, epilog=EPILOG)
+def submit(
+    ctx: typer.Context,
+    workload: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORKLOAD]", help="A name of mpsq workloads, or a command after --.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, mps, cuda, cuda:1 or auto; a list is swept.")] = None,
+    compile: Annotated[str | None, typer.Option(help="off, on or both (False and True are understood).")] = None,
+    config: Annotated[str | None, typer.Option(help="The workload's preset; a list is swept.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; a list is swept.")] = None,
+    framework: Annotated[str | None, typer.Option(help="Where a workload has several; a list is swept.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; VALUE,VALUE is swept. Repeatable.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="How often each cell runs; 4 allow a verdict.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Of the workload.")] = None,
+    order_seed: Annotated[int | None, typer.Option(help="Of the order of the runs; drawn when not given.")] = None,
+    priority: Annotated[int, typer.Option(help="Higher runs first, then older.")] = 0,
+    name: Annotated[str | None, typer.Option(help="What lists and reports call it.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A word to find it by. Repeatable.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job. Repeatable.")] = None,
+    cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the job runs; here when not given.")] = None,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="The interpreter of a workload.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="End a run after this: 90s, 15m, 2h.")] = None,
+    parser: Annotated[str | None, typer.Option(help="Reads a command's output live: nanogpt.")] = None,
+    allow_daemons: Annotated[bool, typer.Option("--allow-daemons", help="Let what the job leaves running live on.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Queue a workload or a command, over a grid of settings."""
+    from queue_runner import cells, units
+    from queue_runner import submit as use_case
+    from queue_runner.errors import UsageError
+
+    words = workload or []
+    if len(words) > 1:
+        raise UsageError(f'submit takes one workload, not "{" ".join(words)}"', f"a command goes after --: mpsq submit -- {' '.join(words)}")
+    planned = use_case.plan(
+        cells.Request(
+            workload=words[0] if words else None,
+            argv=ctx.meta.get("command", ()),
+            framework=framework,
+            device=device,
+            compile=compile,
+            config=config,
+            dtype=dtype,
+            sets=tuple(set_ or ()),
+            seed=cells.DEFAULT_SEED if seed is None else seed,
+            repeats=repeats,
+            priority=priority,
+            name=name,
+            tags=tuple(tag or ()),
+            env=tuple(env or ()),
+            cwd=cwd,
+            python=python,
+            timeout_s=units.parse_duration(timeout, "--timeout") if timeout else None,
+            parser=parser,
+            allow_daemons=allow_daemons,
+            order_seed=order_seed,
+            title=_title(ctx),
+        )
+    )
+    for warning in planned.warnings:
+        say(f"note: {warning}")
+    if dry_run:
+        _print_plan(planned, json)
+    else:
+        _store(planned, json)
+
+
+def _title(ctx: typer.Context) -> str:
+    """The command line, as it may be kept and shown."""
+    import shlex
+    import sys
+
+    from queue_runner.capture import redact
+
+    return shlex.join(["mpsq", *redact(ctx.find_root().meta.get("argv", sys.argv[1:]))])
+
+
+def _store(planned: Plan, json: bool) -> None:
+    from queue_runner import paths, queue_state
+    from queue_runner import submit as use_case
+
+    layout = paths.ensure_home()
+    stored = use_case.store(layout, planned)
+    if json:
+        print_json(
+            "mpsq.submit/1",
+            group=stored.group,
+            jobs=list(stored.jobs),
+            runs=[f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order],
+            seed=planned.seed,
+        )
+    else:
+        print(_sentence(stored.group, [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order], len(stored.jobs)))
+    if queue_state.worker(layout)[0]:
+        hint("mpsq status shows where it stands; mpsq wait @last waits for it")
+    else:
+        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+
+
+def _sentence(group: int, runs: list[str], jobs: int) -> str:
+    """`g4: 12 jobs, 36 runs queued (12.1 ... 23.3)`."""
+    span = runs[0] if len(runs) == 1 else f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}"
+    return f"g{group}: {jobs} job{'s' * (jobs > 1)}, {len(runs)} run{'s' * (len(runs) > 1)} queued ({span})"
+
+
+def _print_plan(planned: Plan, json: bool) -> None:
+    import shlex
+    from dataclasses import asdict
+
+    from queue_runner import argv, capture, listing
+
+    snapshots = home().snapshots
+    lines = [capture.redact(argv.of(job.spec, snapshots)) for job in planned.jobs]
+    if json:
+        cells = [
+            {k: v for k, v in asdict(job.spec).items() if k in _CELL} | {"sets": dict(job.spec.params), "argv": line}
+            for job, line in zip(planned.jobs, lines, strict=True)
+        ]
+        order = [{"cell": cell, "repeat": repeat} for cell, repeat in planned.order]
+        print_json("mpsq.plan/1", seed=planned.seed, cells=cells, order=order)
+        return
+    for number, (job, line) in enumerate(zip(planned.jobs, lines, strict=True), start=1):
+        asked = listing.question({**asdict(job.spec), "sets": job.spec.params})
+        print(f"cell {number}: {job.spec.name}: {asked}" if asked else f"cell {number}: {job.spec.name}")
+        print(f"    {shlex.join(line)}")
+    print(f"order of the runs (cell.repeat; seed {planned.seed}):")
+    print("    " + " ".join(f"{cell + 1}.{repeat}" for cell, repeat in planned.order))
+    say("nothing was stored")
+
+
+_CELL = ("kind", "name", "workload", "framework", "device", "compile", "dtype", "config", "seed", "cwd", "python", "timeout_s")

@@ -1,0 +1,45 @@
+"""mpsq wait."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+app = new_app()
+
+
+@app.command("wait")
+def wait(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Give up after this: 90s, 15m, 2h; exit 124.")] = None,
+    json: Json = False,
+) -> None:
+    """Wait until jobs have ended.
+
+    Exit 0: all succeeded. 3: some did not. 124: the time is over.
+    """
+    from queue_runner import listing, queue_state, units
+    from queue_runner import wait as use_case
+    from queue_runner.errors import WaitedJobFailed
+    from queue_runner.model import parse_selector
+    from queue_runner.text import plain
+
+    layout = home()
+    selectors = [parse_selector(text) for text in ids or ["@last"]]
+    timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
+    if layout.db.exists() and not queue_state.worker(layout)[0]:
+        say(f"no worker runs this queue: what waits will not start. {queue_state.START_A_WORKER}")
+    rows = use_case.until_done(layout, selectors, timeout_s)
+    counted = use_case.last_attempts(rows)
+    failed = use_case.failed(rows)
+    if json:
+        print_json("mpsq.wait/1", ok=not failed, runs=[listing.run_object(row) for row in rows])
+    else:
+        print(f"{len(counted) - len(failed)} of {len(counted)} runs succeeded")
+        for row in failed:
+            print(plain(f"run {row['run']}: {listing.ending(row)}" + (f": {row['reason']}" if row["reason"] else "")))
+    if failed:
+        raise WaitedJobFailed(f"{len(failed)} of {len(counted)} runs did not succeed", f"mpsq why {failed[0]['run']}")

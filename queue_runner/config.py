@@ -1,0 +1,233 @@
+"""Settings: HOME/config.toml, one table of keys, each with a default, a unit and a sentence of help.
+
+Reading: `load` gives a frozen Config. Writing keeps the file's comments (config_file.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.units import parse_duration, parse_size
+
+Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers"]
+Value = bool | int | float | str
+_WORDS = {
+    "duration": "a time in seconds",
+    "size": "a size in bytes",
+    "count": "a whole number",
+    "number": "a number",
+    "bool": "true or false",
+    "text": "a text",
+    "numbers": "a table of numbers",
+}
+_BOOLS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting, typed; the defaults are here and nowhere else. KEYS says what each is for."""
+
+    grace_int_s: float = 5.0
+    grace_term_s: float = 5.0
+    poll_s: float = 5.0
+    sample_s: float = 5.0
+    cooldown_s: float = 0.0
+    output_limit_bytes: int = 2 * 2**30
+    min_free_bytes: int = 2**30
+    keep_log_bytes: int = 64 * 2**20
+    keep_backups: int = 10
+    keep_awake: bool = True
+    service_label: str = "dev.mpsq.worker"
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the file: its kind, unit and bounds, and what it is for."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    least: float = 0.0
+    most: float = math.inf
+    pattern: str = ""
+
+    @property
+    def default(self) -> Any:
+        """The value where the file says nothing."""
+        return getattr(_DEFAULTS, self.name)
+
+
+_DEFAULTS = Config()
+_DAY_S = 86400.0
+_OTHERWISE = "move it away: the defaults are used then"
+
+KEYS: dict[str, Key] = {
+    key.name: key
+    for key in (
+        Key("grace_int_s", "duration", "s", "from the SIGINT that asks a run to stop to SIGTERM", most=_DAY_S),
+        Key("grace_term_s", "duration", "s", "from SIGTERM to SIGKILL", most=_DAY_S),
+        Key("poll_s", "duration", "s", "how often an idle worker looks, should a ring get lost", least=0.1, most=3600),
+        Key("sample_s", "duration", "s", "how often load, power and heat are noted in a run", least=1, most=3600),
+        Key("cooldown_s", "duration", "s", "rest of the machine between two runs", most=_DAY_S),
+        Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
+        Key("min_free_bytes", "size", "bytes", "a run is stopped when less is free on the disk"),
+        Key("keep_log_bytes", "size", "bytes", "a longer log is cut to head and tail after the end", least=4096),
+        Key("keep_backups", "count", "", "backups of the database that are kept", least=1, most=10_000),
+        Key("keep_awake", "bool", "", "keep the machine from idle sleep while a run goes on"),
+        Key(
+            "service_label",
+            "text",
+            "",
+            "the service's name for launchd and systemd",
+            pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+",
+        ),
+        Key("peak_tflops", "numbers", "TFLOP/s", "peak of a device by its name (cpu, mps, cuda:0), for MFU", most=1e9),
+    )
+}
+
+
+def load(path: Path) -> Config:
+    """The settings of a file; the defaults where it, or a key in it, is missing.
+
+    Raises: MpsqError (unreadable, bad TOML with its line, unknown key, bad value) naming the file.
+    """
+    return to_config(read(path), path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file's own content, unchecked; {} when there is none. Raises: MpsqError when it cannot be read as TOML."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise MpsqError(f"{path} is not UTF-8 text", f"save it as UTF-8, or {_OTHERWISE}") from error
+    except OSError as error:
+        raise MpsqError(f"{path} cannot be read: {error.strerror}", f"mend it, or {_OTHERWISE}") from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> dict[str, Any]:
+    """Parse TOML. Raises: MpsqError with the line and its content."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        match = re.search(r"\(at line (\d+)", str(error))
+        lines = text.splitlines()
+        number = int(match[1]) if match else len(lines)
+        shown = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
+        what = re.sub(r"\s*\(at .*\)$", "", str(error))
+        said = f": {shown}" if shown else ""
+        hint = 'a line reads: key = value, with texts in "quotes"'
+        raise MpsqError(f"{path}, line {number}: {what}{said}", hint) from error
+
+
+def to_config(data: Mapping[str, Any], path: Path) -> Config:
+    """Check what a file says. Raises: MpsqError naming the file, the key and what it takes."""
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        try:
+            key = find(name)
+            values[name] = _check_table(key, value) if key.kind == "numbers" else _check(key, name, value)
+        except UsageError as error:
+            raise MpsqError(f"{path}: {error.message}", error.hint) from error
+    return dataclasses.replace(_DEFAULTS, **values)
+
+
+def get(settings: Config, name: str) -> Any:
+    """The value of a key, or of one entry, as in `peak_tflops.mps`; None for an entry that is not there.
+
+    Raises: UsageError for an unknown key.
+    """
+    value = getattr(settings, find(name).name)
+    return value.get(_entry(name)) if "." in name else value
+
+
+def find(name: str) -> Key:
+    """The key of that name, or of the table in which that entry lies. Raises: UsageError with the nearest name."""
+    first, dot, entry = name.partition(".")
+    key = KEYS.get(first)
+    if key is None or (dot and (key.kind != "numbers" or not entry)):
+        near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)
+        listing = "mpsq config get lists all keys"
+        raise UsageError(f'no setting "{name}"', f'did you mean "{near[0]}"? {listing}' if near else listing)
+    return key
+
+
+def from_text(name: str, text: str) -> Value:
+    """Read a value as typed on the command line: `30s`, `2GiB`, `true`, a number, a text.
+
+    Raises: UsageError for an unknown key, a value of another kind, or one out of bounds.
+    """
+    key = find(name)
+    if key.kind == "numbers" and "." not in name:
+        raise UsageError(f'"{name}" is a table of numbers', f"name the entry: mpsq config set {name}.mps 10.6")
+    return _check(key, name, _typed(key, name, text.strip()))
+
+
+def _typed(key: Key, name: str, text: str) -> Any:
+    if key.kind == "bool":
+        return _BOOLS.get(text.lower(), text)
+    if key.kind == "text":
+        return text
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    if key.kind == "duration":
+        return parse_duration(text, name)
+    if key.kind == "size":
+        return parse_size(text, name)
+    return text
+
+
+def _check(key: Key, name: str, value: Any) -> Value:
+    """The value in its Python type, or a sentence."""
+    if key.kind == "bool" and isinstance(value, bool):
+        return value
+    if key.kind == "text" and isinstance(value, str):
+        if not re.fullmatch(key.pattern, value):
+            raise UsageError(f'{name} cannot be "{value}"', f'a name such as "{key.default}"')
+        return value
+    if key.kind in ("size", "count") and isinstance(value, int) and not isinstance(value, bool):
+        return int(_bounded(key, name, value))
+    if key.kind in ("duration", "number", "numbers") and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(_bounded(key, name, value))
+    wanted = _WORDS["number" if key.kind == "numbers" else key.kind]
+    raise UsageError(f"{name} takes {wanted}, not {_shown(value)}", key.help)
+
+
+def _bounded(key: Key, name: str, value: int | float) -> int | float:
+    most = min(key.most, 2**63 - 1)  # what SQLite and file offsets hold
+    if not key.least <= value <= most:  # false for nan as well
+        unit = f" {key.unit}" if key.unit else ""
+        limits = f"at least {key.least:g}" if math.isinf(key.most) else f"between {key.least:g} and {key.most:g}"
+        raise UsageError(f"{name} cannot be {value}{unit}: {limits}", key.help)
+    return value
+
+
+def _check_table(key: Key, value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{key.name} takes {_WORDS[key.kind]}, not {_shown(value)}", f"write {key.name}.mps = 10.6")
+    return {entry: float(_check(key, f"{key.name}.{entry}", number)) for entry, number in value.items()}
+
+
+def _shown(value: Any) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _entry(name: str) -> str:
+    return name.partition(".")[2]

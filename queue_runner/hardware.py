@@ -1,0 +1,120 @@
+"""Peak arithmetic of devices, each with its source, and MFU from it. A device that is not here has no peak: None, never
+another device's.
+
+Peaks are dense (without structured sparsity) and count a fused multiply-add as two. `fp32` is the rate of true single
+precision; a job that allowed TF32 says dtype "tf32".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DTYPES = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """FLOP per second that the device cannot exceed in that dtype, and where the number is from."""
+
+    flops: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """Peaks of one card in TFLOP/s by dtype; `name` must match the whole name that the framework gives."""
+
+    name: str
+    tflops: dict[str, float]
+    source: str
+
+
+def _tensor_core(fp32: float, tf32: float | None, half: float) -> dict[str, float]:
+    """The usual three rates; bf16 and fp16 (accumulated in fp32) run at the same one from Ampere on."""
+    rates = {"fp32": fp32, "bf16": half, "fp16": half}
+    return rates if tf32 is None else {**rates, "tf32": tf32}
+
+
+_A100 = _tensor_core(19.5, 156, 312)
+_HOPPER_SXM = _tensor_core(66.9, 494.7, 989.4)
+_H100_PAPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper, dense"
+
+# Memory sizes and MIG slices, laptop and regional parts differ: a name has to match whole.
+_CARDS = (
+    _Card(
+        r"NVIDIA A100-SXM4-[48]0GB|NVIDIA A100-PCIE-40GB|NVIDIA A100 80GB PCIe", _A100, "NVIDIA A100 datasheet, dense"
+    ),
+    _Card(r"NVIDIA H100 80GB HBM3", _HOPPER_SXM, f"{_H100_PAPER}, SXM5"),
+    _Card(r"NVIDIA H100 PCIe", _tensor_core(51.2, 378, 756), f"{_H100_PAPER}, PCIe"),
+    _Card(r"NVIDIA H200", _HOPPER_SXM, "NVIDIA H200 datasheet, SXM, sparse figures halved (the chip is H100's)"),
+    _Card(r"Tesla V100-SXM2-(16|32)GB", {"fp32": 15.7, "fp16": 125}, "NVIDIA V100 datasheet, SXM2"),
+    _Card(r"Tesla V100-PCIE-(16|32)GB", {"fp32": 14.0, "fp16": 112}, "NVIDIA V100 datasheet, PCIe"),
+    _Card(r"(NVIDIA |Tesla )?T4|Tesla T4", {"fp32": 8.1, "fp16": 65}, "NVIDIA T4 datasheet"),
+    _Card(r"NVIDIA A10", _tensor_core(31.2, 62.5, 125), "NVIDIA A10 datasheet, dense"),
+    _Card(r"NVIDIA L4", _tensor_core(30.3, 60, 121), "NVIDIA L4 datasheet, sparse figures halved"),
+    _Card(r"NVIDIA L40S", _tensor_core(91.6, 183, 362), "NVIDIA L40S datasheet, dense"),
+    _Card(r"NVIDIA RTX A6000", _tensor_core(38.7, 77.4, 154.8), "NVIDIA GA102 whitepaper, RTX A6000, dense"),
+    _Card(r"NVIDIA GeForce RTX 3090", _tensor_core(35.6, 35.6, 71), "NVIDIA GA102 whitepaper, dense, fp32 accumulate"),
+    _Card(r"NVIDIA GeForce RTX 4090", _tensor_core(82.6, 82.6, 165.2), "NVIDIA Ada whitepaper, dense, fp32 accumulate"),
+    _Card(
+        r"AMD Instinct MI300X", {"fp32": 163.4, "bf16": 1307.4, "fp16": 1307.4}, "AMD Instinct MI300X datasheet, dense"
+    ),
+)
+
+_ALUS_PER_CORE = 128
+_FLOP_PER_FMA = 2
+_APPLE = re.compile(r"Apple (M[1-4])(?: (Pro|Max|Ultra))?")
+_TABLE = "metal-benchmarks table (github.com/philipturner/metal-benchmarks)"
+# Highest GPU clock in Hz, by family and, where parts differ, variant. M5 is missing on purpose: reports of its clock
+# range from 1.62 to 1.74 GHz, and its tensor units make the formula a lower bound in half precision.
+_APPLE_CLOCKS: dict[str, tuple[float, str]] = {
+    "M1": (1.278e9, _TABLE),
+    "M1 Pro": (1.296e9, _TABLE),
+    "M1 Max": (1.296e9, _TABLE),
+    "M1 Ultra": (1.296e9, _TABLE),
+    "M2": (1.398e9, _TABLE),
+    "M3": (1.38e9, "published figures, not verified; they differ by up to 20 %"),
+    "M4": (1.578e9, "highest clock observed on M4, M4 Pro and M4 Max; published figures differ by up to 20 %"),
+}
+_APPLE_MAX_CORES = 80
+"""M3 Ultra: more cores than this is a mistaken reading."""
+
+
+def peak(device_name: str | None, gpu_cores: int | None, dtype: str | None) -> Peak | None:
+    """The sourced peak of a device by the name its framework gives ("Apple M1 Max", "NVIDIA H200"), or None.
+
+    Apple's names do not tell the number of GPU cores (M1 Max: 24 or 32), so without `gpu_cores` there is none.
+    """
+    if device_name is None or dtype not in DTYPES:
+        return None
+    name = " ".join(device_name.split())
+    if match := _APPLE.fullmatch(name):
+        return _apple(match[1], match[2], gpu_cores, dtype)
+    for card in _CARDS:
+        if re.fullmatch(card.name, name):
+            rate = card.tflops.get(dtype)
+            return None if rate is None else Peak(rate * 1e12, card.source)
+    return None
+
+
+def _apple(family: str, variant: str | None, gpu_cores: int | None, dtype: str) -> Peak | None:
+    """cores x 128 ALUs x 2 x clock. M1 to M4 have no tensor units, so half precision has the same ceiling."""
+    if gpu_cores is None or not 1 <= gpu_cores <= _APPLE_MAX_CORES or dtype == "tf32":
+        return None
+    clock_hz, source = _APPLE_CLOCKS.get(f"{family} {variant}") or _APPLE_CLOCKS[family]
+    flops = gpu_cores * _ALUS_PER_CORE * _FLOP_PER_FMA * clock_hz
+    return Peak(flops, f"{gpu_cores} cores x 128 x 2 x {clock_hz / 1e9:.3f} GHz; clock: {source}")
+
+
+def given_peak(tflops: float) -> Peak:
+    """A peak that the user states (`--peak-tflops`)."""
+    return Peak(tflops * 1e12, "given by the user")
+
+
+def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
+    """Model FLOP utilisation as a share of 1 (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second
+    over the peak; None when any of the three is unknown or the time is not positive. More than 1 is not hidden."""
+    if flops_per_iter is None or dur_s is None or of is None or dur_s <= 0 or of.flops <= 0:
+        return None
+    return flops_per_iter / dur_s / of.flops

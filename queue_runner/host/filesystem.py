@@ -1,0 +1,78 @@
+"""What kind of file system a path lies on. SQLite's WAL and flock both need one that this machine alone serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+_NETWORK = frozenset(
+    ["nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afpfs", "webdav", "ftp", "afs", "ncpfs"]
+    + ["ceph", "lustre", "gpfs", "beegfs", "glusterfs", "pvfs2", "orangefs", "ocfs2", "gfs2"]
+)
+_NETWORK_FUSE = re.compile(
+    r"fuse\.(sshfs|glusterfs|ceph\S*|s3fs|rclone|gcsfuse|goofys|davfs\S*|curlftpfs|smb\S*|juicefs|blobfuse\S*|mount-s3)"
+    r"|macfuse|osxfuse"
+)
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_MAC_MOUNT = re.compile(r"^.* on (?P<point>/.*) \((?P<kind>[^,)]+)[^)]*\)$")
+
+
+def network_kind(path: Path, mounts: str | None = None, *, platform: str = sys.platform) -> str | None:
+    """The name of the network file system that `path` (which may not exist yet) lies on; None for a local one.
+
+    `mounts` is the text of /proc/self/mountinfo (Linux) or of `mount` (macOS), asked for when it is not given.
+    """
+    if mounts is None:
+        mounts = _read_mounts(platform)
+    place = str(nearest_existing(path).resolve())
+    found: tuple[int, str, str] | None = None
+    for point, kind, options in (_mac_mounts if platform == "darwin" else _linux_mounts)(mounts):
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and (found is None or len(point) >= found[0]):  # of two on one point, the later covers the earlier
+            found = (len(point), kind, options)
+    if found is None:
+        return None
+    _, kind, options = found
+    # gVisor serves a container's own disk to it by 9p, and says so by these two descriptors.
+    if kind in _NETWORK or _NETWORK_FUSE.fullmatch(kind) or (kind == "9p" and "rfdno=" not in options):
+        return kind
+    return None
+
+
+def nearest_existing(path: Path) -> Path:
+    """`path` itself, or the nearest folder above it that exists."""
+    for place in (path, *path.parents):
+        if os.path.lexists(place):
+            return place
+    return Path("/")
+
+
+def _read_mounts(platform: str) -> str:
+    if platform == "darwin":
+        from queue_runner.host.ask import ask
+
+        return ask(["/sbin/mount"]) or ""
+    try:
+        return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def _linux_mounts(text: str) -> list[tuple[str, str, str]]:
+    """(mount point, type, options) of proc_pid_mountinfo(5): the type follows a lone dash."""
+    found = []
+    for line in text.splitlines():
+        front, _, back = line.partition(" - ")
+        fields, rest = front.split(), back.split(" ", 2)
+        if len(fields) >= 5 and rest[0]:
+            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+            found.append((point, rest[0], rest[2] if len(rest) > 2 else ""))
+    return found
+
+
+def _mac_mounts(text: str) -> list[tuple[str, str, str]]:
+    """Lines such as `//me@nas/share on /Volumes/share (smbfs, nodev, nosuid, mounted by me)`."""
+    matches = (_MAC_MOUNT.match(line) for line in text.splitlines())
+    return [(match["point"], match["kind"].strip(), "") for match in matches if match]

@@ -1,0 +1,170 @@
+"""The table of processes: one pass over /proc on Linux, psutil elsewhere.
+
+A start time is in the kernel's own units: clock ticks since boot (field 22 of /proc/PID/stat, proc(5)) on Linux,
+seconds since 1970 on macOS (psutil create_time). With the pid it names a process for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LINUX = sys.platform.startswith("linux")
+TAG_VARIABLE = "MPSQ_TAG"
+
+_SAME_START_S = 0.02  # macOS only: the same time read through two interfaces
+
+
+@dataclass(frozen=True, order=True)
+class Process:
+    """A process that cannot be confused with a later one of the same pid."""
+
+    pid: int
+    start: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One row of the table. `ended`: a zombie, which uses nothing and only waits for its parent."""
+
+    process: Process
+    parent: int
+    group: int
+    session: int
+    ended: bool
+
+
+def look(pid: int) -> Seen | None:
+    """The row of one process; None when there is no such process."""
+    return _look_linux(pid) if LINUX else _look_psutil(pid)
+
+
+def table() -> dict[int, Seen]:
+    """Every process that can be seen, by pid."""
+    if LINUX:
+        pids: Iterator[int] = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    else:
+        import psutil
+
+        pids = iter(psutil.pids())
+    return {pid: seen for pid in pids if (seen := look(pid))}
+
+
+def same_start(one: float, other: float) -> bool:
+    """Whether two start times are one."""
+    return one == other if LINUX else abs(one - other) < _SAME_START_S
+
+
+def is_ours(pid: int) -> bool:
+    """Whether the process is this user's."""
+    if LINUX:
+        try:
+            return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116
+        except OSError:
+            return False
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).uids().effective == os.geteuid())
+    except (psutil.Error, OSError):
+        return False
+
+
+def has_tag(pid: int, tag: str) -> bool:
+    """Whether the process was given MPSQ_TAG=tag. Apple's own binaries hide their environment."""
+    if LINUX:
+        try:
+            return f"{TAG_VARIABLE}={tag}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+        except OSError:
+            return False
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).environ().get(TAG_VARIABLE) == tag)
+    except (psutil.Error, OSError):
+        return False
+
+
+def holds_lock(pid: int, path: Path, file: os.stat_result, taker: int | None) -> bool:
+    """Whether the process holds the flock on `path` (whose stat is `file`) that the process `taker` once took.
+
+    Having the file open is not holding it: another queue's worker opens it to try. On Linux fdinfo tells the two apart,
+    and by whom the lock was taken (0: by one that is gone, or is outside this container). Elsewhere nothing does, so
+    whoever has a worker's lock open, too, is taken for a worker.
+    """
+    if LINUX:
+        try:
+            return _holds_lock_linux(pid, path.name, file, taker)
+        except OSError:
+            return False  # gone, or another user's
+    import psutil
+
+    try:
+        names = {Path(opened.path).name for opened in psutil.Process(pid).open_files()}
+    except (psutil.Error, OSError):
+        return False
+    return path.name in names and not any(n.startswith("worker-") and n.endswith(".lock") for n in names)
+
+
+def _holds_lock_linux(pid: int, name: str, file: os.stat_result, taker: int | None) -> bool:
+    for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+        try:
+            if not os.readlink(f"/proc/{pid}/fd/{number}").endswith(name):  # noqa: PTH115
+                continue
+            opened = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
+            info = _read(f"/proc/{pid}/fdinfo/{number}")
+        except FileNotFoundError:
+            continue  # closed in the meantime
+        if (opened.st_dev, opened.st_ino) != (file.st_dev, file.st_ino):
+            continue
+        for line in info.splitlines():
+            words = line.split()  # lock: 1: FLOCK ADVISORY WRITE 4711 fd:01:1234 0 EOF
+            if words[:1] == [b"lock:"] and words[2:3] == [b"FLOCK"] and words[4:5] == [b"WRITE"]:
+                return int(words[5]) in (0, taker)
+    return False
+
+
+def _look_linux(pid: int) -> Seen | None:
+    try:
+        text = _read(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    words = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything; words[0] is field 3
+    return Seen(
+        process=Process(pid, int(words[19])),
+        parent=int(words[1]),
+        group=int(words[2]),
+        session=int(words[3]),
+        ended=words[0] in b"ZX" and int(words[17]) <= 1,  # a main thread may end before the others: those still work
+    )
+
+
+def _look_psutil(pid: int) -> Seen | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return Seen(
+            process=Process(pid, process.create_time()),
+            parent=process.ppid(),
+            group=os.getpgid(pid),
+            session=os.getsid(pid),
+            ended=process.status() == psutil.STATUS_ZOMBIE,
+        )
+    except (psutil.Error, OSError):
+        return None
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc, quickly. Raises: OSError when its process is gone or another user's."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)

@@ -1,0 +1,167 @@
+"""Import: a log written elsewhere becomes a finished run, with the caveats that its clock deserves."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from queue_runner import catalog, grid, parsers
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.events import Hello, Iter, LogEvent, Rusage
+from queue_runner.finish import summarise_run
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, State, Verb
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec, NewJob, Value
+from queue_runner.store import jobs, migrate, results, schema
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.jobs import Claimed
+
+MAX_LOG_BYTES = 1 << 30
+_LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One log that was taken in."""
+
+    run: str
+    file: str
+    parser: str
+    iterations: int
+    real_s: float | None
+
+
+@dataclass(frozen=True)
+class _Log:
+    path: Path
+    sha256: str
+    parser: str
+    events: list[LogEvent]
+
+
+def import_logs(
+    layout: Layout, files: Sequence[Path], parser: str | None, labels: Mapping[str, str], tags: tuple[str, ...] = ()
+) -> list[Imported]:
+    """Store every file as a run, or none of them. Without a parser the log's own look decides which one reads it.
+
+    Raises: UsageError (no such file or parser, a bad label, nothing in the log), MpsqError (already imported, disk).
+    """
+    said = _labels(labels)
+    logs = [_read(path, parser, said) for path in files]
+    migrate.ensure(layout)
+    with writing(open_engine(layout.db, check=False)) as connection:
+        for log in logs:
+            _refuse_twice(connection, log)
+        group = jobs.add_group(connection, f"mpsq import {' '.join(path.name for path in files)}", 0)
+        return [_store(connection, group, log, said, tags) for log in logs]
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
+    said: dict[str, Value] = dict(labels)
+    if device := labels.get("device"):
+        (said["device"],) = grid.devices(device)
+    if compiled := labels.get("compile"):
+        modes = grid.compiles(compiled)
+        if len(modes) != 1:
+            raise UsageError("a log is of one mode", "--set compile=on or --set compile=off")
+        said["compile"] = modes[0]
+    if (dtype := labels.get("dtype")) and dtype not in catalog.DTYPES:
+        raise UsageError(f'no dtype "{dtype}"', f"it is one of {', '.join(catalog.DTYPES)}")
+    return said
+
+
+def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
+    try:
+        if path.stat().st_size > MAX_LOG_BYTES:
+            raise UsageError(f"{path} is larger than 1 GiB", "import the part of it that holds the run")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "mpsq import takes the files of finished runs") from error
+    name = parser or parsers.sniff(data.decode("utf-8", "replace"))
+    events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
+    if not any(isinstance(event, Iter | Rusage) for event in events):
+        known = ", ".join(parsers.names())
+        raise UsageError(f"the parser {name} finds no iteration and no times in {path}", f"--parser is one of {known}")
+    return _Log(path, hashlib.sha256(data).hexdigest(), name, events)
+
+
+def _refuse_twice(connection: Connection, log: _Log) -> None:
+    """The same log twice would count as two runs, and make a spread where there is none."""
+    found = connection.execute(
+        select(schema.runs.c.job_id, schema.runs.c.number)
+        .join(schema.hellos, schema.hellos.c.run_id == schema.runs.c.id)
+        .where(schema.hellos.c.hello_json.contains(log.sha256))
+    ).first()
+    if found:
+        run = RunId(found.job_id, found.number)
+        raise MpsqError(f"{log.path.name} was imported before, as run {run}", f"mpsq show {run} shows it")
+
+
+def _store(
+    connection: Connection, group: int, log: _Log, said: Mapping[str, Value], tags: tuple[str, ...]
+) -> Imported:
+    labels = _of(said, *_LABELS[1:])
+    hello = Hello(0, None, extra={"log_sha256": log.sha256, "log_name": log.path.name, **labels})
+    first = next((e for e in log.events if isinstance(e, Hello)), hello)
+    spec = JobSpec(
+        kind="import",
+        name=str(said.get("name") or log.path.stem),
+        parser=log.parser,
+        params={key: value for key, value in said.items() if key not in _LABELS},
+        **{
+            "workload": first.workload,
+            "framework": first.framework,
+            "device": first.device,
+            "compile": first.compile,
+            "dtype": first.dtype,
+            "config": first.config,
+            **labels,
+        },
+    )
+    job = jobs.add_job(connection, group, NewJob(spec, tags=tags))
+    run_id = _add_run(connection, job)
+    # what the user says of a log comes last, and so wins over what the log says of itself
+    results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])
+    rusage = next((e for e in reversed(log.events) if isinstance(e, Rusage)), None)
+    times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}
+    results.save_exit(connection, run_id, times)
+    claimed = Claimed(run_id, RunId(job, 1), spec, token="", boot_id="")
+    summarise_run(connection, claimed, Ending(Outcome.SUCCEEDED), times, unobserved_matters=False)
+    return Imported(
+        str(claimed.id), str(log.path), log.parser, sum(isinstance(e, Iter) for e in log.events), times.get("real_s")
+    )
+
+
+def _of(said: Mapping[str, Value], *names: str) -> dict[str, Any]:
+    return {name: said[name] for name in names if name in said}
+
+
+def _add_run(connection: Connection, job: int) -> int:
+    now = time.time()
+    reason = "imported: its exit status is not known"
+    result = connection.execute(
+        insert(schema.runs).values(
+            job_id=job,
+            number=1,
+            repeat=1,
+            attempt=1,
+            lane=DEFAULT_LANE,
+            position=0,
+            state=State.DONE,
+            outcome=Outcome.SUCCEEDED,
+            reason=reason,
+            created_at=now,
+            ended_at=now,
+        )
+    )
+    run_id = int(result.inserted_primary_key[0])
+    jobs.record(
+        connection, job_id=job, run_id=run_id, actor="user", verb=Verb.IMPORT, target=State.DONE, reason=reason
+    )
+    return run_id

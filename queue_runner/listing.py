@@ -1,0 +1,192 @@
+"""Runs and jobs as they are shown: one object each, without what is nobody's business (the captured environment)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner.errors import UsageError
+from queue_runner.model import Ending, Outcome, Selector, State
+from queue_runner.store import read
+
+Row = Mapping[str, Any]
+
+_AS_STORED = (
+    "run",
+    "job_id",
+    "number",
+    "repeat",
+    "attempt",
+    "group_id",
+    "name",
+    "kind",
+    "workload",
+    "framework",
+    "framework_version",
+    "device",
+    "device_name",
+    "dtype",
+    "config",
+    "priority",
+    "state",
+    "outcome",
+    "exit_code",
+    "signal",
+    "reason",
+    "blocked_reason",
+    "created_at",
+    "started_at",
+    "ended_at",
+    "cancel_requested_at",
+    "real_s",
+    "user_s",
+    "sys_s",
+    "slept_s",
+    "max_rss_bytes",
+    "n_iters",
+    "n_measure",
+    "median_s",
+    "mad_s",
+    "loss_first",
+    "loss_last",
+    "val_loss_last",
+)
+_OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype", "config", "priority", "created_at")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome."""
+
+    selectors: tuple[Selector, ...] = ()
+    state: str | None = None
+    tags: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+def run_object(row: Row) -> dict[str, Any]:
+    """One row of v_run as docs/json.md describes a run."""
+    return {name: row[name] for name in _AS_STORED} | {
+        "compile": _boolean(row["compile"]),
+        "sets": json.loads(row["spec_json"])["params"],
+        "tags": row["tags"].split(",") if row["tags"] else [],
+        "taints": row["taints"].split(",") if row["taints"] else [],
+        "valid": bool(row["valid"]),
+    }
+
+
+def _boolean(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def job_object(rows: Sequence[Row]) -> dict[str, Any]:
+    """All rows of one job as docs/json.md describes a job: its state is derived from its runs."""
+    runs = [run_object(row) for row in rows]
+    first, last = runs[0], _last_attempts(runs)
+    times = sorted(r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None)
+    return {"job": first["job_id"]} | {name: first[name] for name in _OF_JOB} | {
+        "compile": first["compile"],
+        "sets": first["sets"],
+        "tags": first["tags"],
+        "state": state_of(runs),
+        "ok": _ok(last),
+        "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
+        "repeats": len(last),
+        "median_s": times[len(times) // 2] if len(times) % 2 else _middle(times),
+        "runs": runs,
+    }
+
+
+def _middle(times: Sequence[float]) -> float | None:
+    return sum(times[len(times) // 2 - 1 : len(times) // 2 + 1]) / 2 if times else None
+
+
+def _last_attempts(runs: Sequence[Row]) -> list[Row]:
+    return list({r["repeat"]: r for r in sorted(runs, key=lambda r: r["attempt"])}.values())
+
+
+def state_of(runs: Sequence[Row]) -> str:
+    """RUNNING while one runs, DONE once all are, HELD where none can start, else QUEUED."""
+    states = {run["state"] for run in runs}
+    if State.RUNNING in states:
+        return State.RUNNING.value
+    if states == {State.DONE}:
+        return State.DONE.value
+    return State.QUEUED.value if State.QUEUED in states else State.HELD.value
+
+
+def _ok(last: Sequence[Row]) -> bool | None:
+    """Whether every repeat's last attempt succeeded; None while that is not decided."""
+    if any(r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED for r in last):
+        return False
+    return True if all(r["state"] == State.DONE for r in last) else None
+
+
+def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]:
+    """Jobs, the oldest first; of more than `limit` the newest.
+
+    Raises: UsageError for a state that there is not, or a selector that names nothing.
+    """
+    condition, values = _condition(connection, wanted)
+    limit = -1 if wanted.limit is None else wanted.limit
+    chosen = f"SELECT job_id FROM ({condition}) ORDER BY job_id DESC LIMIT ?"
+    rows = read.runs(connection, f"job_id IN ({chosen})", [*values, limit])
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["job_id"], []).append(row)
+    return [job_object(group) for group in found.values()]
+
+
+def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
+    """SQL for the ids of the jobs that are wanted, each once."""
+    terms, values = ["1"], []
+    for tag in wanted.tags:
+        terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
+        values.append(tag)
+    if wanted.state is not None:
+        word = wanted.state.upper()
+        if word in Outcome.__members__:
+            terms.append("r.outcome = ?")
+        elif word in State.__members__:
+            terms.append("r.state = ?")
+        else:
+            raise UsageError(
+                f'no state "{wanted.state}"',
+                f"it is one of {_words(State)}, or an outcome: {_words(Outcome)}",
+            )
+        values.append(word)
+    if wanted.selectors:
+        alternatives = []
+        for selector in wanted.selectors:
+            condition, found = read.where(selector, connection)
+            alternatives.append(condition.replace("job_id", "r.job_id").replace("group_id", "j.group_id"))
+            values += found
+        terms.append("(" + " OR ".join(alternatives) + ")")
+    return (
+        f"SELECT DISTINCT r.job_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {' AND '.join(terms)}",
+        values,
+    )
+
+
+def _words(kind: type[State] | type[Outcome]) -> str:
+    return ", ".join(member.value.lower() for member in kind)
+
+
+def ending(row: Row) -> str:
+    """A run's state or, once it is DONE, how it ended: FAILED(1), KILLED(9), SUCCEEDED."""
+    if row["outcome"] is None:
+        return str(row["state"])
+    return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
+
+
+def question(item: Row) -> str:
+    """What a run or job asks, in a few words: "cpu, compiled, tiny, max_iters=20"."""
+    compiled = {True: "compiled", False: "eager", None: None}[item["compile"]]
+    dtype = None if item["dtype"] == "fp32" else item["dtype"]
+    words = [item["device"], compiled, dtype, item["config"], *(f"{k}={v}" for k, v in item["sets"].items())]
+    if item["framework"] not in (None, "torch"):
+        words.insert(0, item["framework"])
+    return ", ".join(str(word) for word in words if word)

@@ -1,0 +1,125 @@
+"""What `time` commands write at the end of a log, in the words of each shell and system, as Rusage.
+
+| who | example |
+|---|---|
+| BSD and macOS time, mksh | `3588.66 real 90.18 user 32.03 sys`; with -l `10485760  maximum resident set size`, bytes |
+| POSIX -p, bash, ksh | three lines `real 1.23`, `real 0m25.614s`, then user, sys |
+| GNU time | `0.10user 0.02system 0:00.12elapsed 99%CPU (0avgtext+0avgdata 10240maxresident)k`, KiB |
+| GNU time -v | `User time (seconds): 0.10` ... |
+| zsh, tcsh | `python x  1.23s user 0.05s system 98% cpu 1.301 total`, `0.016u 0.014s 0:00.04 50.0%` |
+| fish | `Executed in   14.73 millis`, `usr time    0.65 millis` |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+from queue_runner.events import Rusage
+
+_N = r"(\d{1,12}(?:[.,]\d{1,9})?)"
+_MS = r"((?:\d{1,9}m)?\d{1,12}(?:[.,]\d{1,9})?)s?"  # 1.23, 1.23s, 0m1.23s
+_CLOCK = r"((?:\d{1,9}:){0,2}\d{1,12}(?:[.,]\d{1,9})?)"  # 1.3, 0:01.30, 1:02:03
+_ONE_LINE = {  # groups in the order of the name
+    "real user sys": re.compile(rf"{_MS}\s+real\s+{_MS}\s+user\s+{_MS}\s+sys(?:tem)?\b"),
+    "user sys real rss_kib": re.compile(
+        rf"{_N}user\s+{_N}system\s+{_CLOCK}elapsed\s+[\d?]+%CPU(?:\s+\(\d+avgtext\+\d+avgdata\s+(\d{{1,15}})maxresident\)k)?"
+    ),
+    "user sys real": re.compile(rf"{_N}s user\s+{_N}s system\s+\d+% cpu\s+{_CLOCK} total"),
+    "user sys real ": re.compile(rf"^\s*{_N}u\s+{_N}s\s+{_CLOCK}\s+[\d.]+%(?:\s|$)"),
+}
+_TRIPLE = re.compile(rf"\s*(real|user|sys)\s+{_MS}\s*")
+_VERBOSE = {
+    "user": re.compile(rf"User time \(seconds\): {_N}"),
+    "sys": re.compile(rf"System time \(seconds\): {_N}"),
+    "real": re.compile(rf"Elapsed \(wall clock\) time \(h:mm:ss or m:ss\): {_CLOCK}"),
+    "rss_kib": re.compile(r"Maximum resident set size \(kbytes\): (\d{1,15})"),
+    "rss_bytes": re.compile(r"^\s*(\d{1,18})\s+maximum resident set size"),
+}
+_FISH = {
+    "real": re.compile(rf"Executed in\s+{_N} (micros|millis|secs|mins|hours)\b"),
+    "user": re.compile(rf"usr time\s+{_N} (micros|millis|secs|mins|hours)\b"),
+    "sys": re.compile(rf"sys time\s+{_N} (micros|millis|secs|mins|hours)\b"),
+}
+_FISH_UNITS = {"micros": 1e-6, "millis": 1e-3, "secs": 1.0, "mins": 60.0, "hours": 3600.0}
+_ORDER = ("real", "user", "sys")
+_WORDS = re.compile(
+    r"real|user|sys|usr time|User time|System time|elapsed|Elapsed|aximum resident|Executed in|^\s*[\d.]+u\s"
+)
+"""One of them is in every line of interest: most lines end here."""
+MAX_LINE_CHARS = 1000
+"""No `time` command writes a longer line; progress bars do."""
+
+
+def _seconds(text: str) -> float:
+    """Seconds of 1.23, 1,23, 0m1.23 or 1:02:03.4."""
+    total = 0.0
+    for part in text.replace(",", ".").replace("m", ":").split(":"):
+        total = total * 60 + float(part)
+    return total
+
+
+class TimeOutput:
+    """Collects what the lines of one `time` command say. Each Rusage holds all that is known; the last one counts."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, float] = {}
+        self._triple: list[float] = []
+
+    def feed(self, text: str, offset: int) -> Rusage | None:
+        """What is known after this line, if it said something and the real time is known."""
+        if len(text) > MAX_LINE_CHARS or not _WORDS.search(text):
+            if text.strip():
+                self._triple = []
+            return None
+        if not self._read(text) or "real" not in self._known:
+            return None
+        known = self._known
+        rss = known.get("rss_bytes", known["rss_kib"] * 1024 if "rss_kib" in known else None)
+        return Rusage(offset, known["real"], known.get("user"), known.get("sys"), None if rss is None else int(rss))
+
+    def state(self) -> dict[str, Any]:
+        return {"known": self._known, "triple": self._triple}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        output = cls()
+        output._known, output._triple = dict(state["known"]), list(state["triple"])
+        return output
+
+    def _read(self, text: str) -> bool:
+        if match := _TRIPLE.fullmatch(text):
+            return self._read_triple(match[1], _seconds(match[2]))
+        self._triple = []
+        for order, pattern in _ONE_LINE.items():
+            if match := pattern.search(text):
+                pairs = zip(order.split(), match.groups(), strict=True)
+                self._known = {name: _seconds(value) for name, value in pairs if value is not None}
+                return True
+        for name, pattern in _VERBOSE.items():
+            if match := pattern.search(text):
+                if name == "user":  # the first line of a new table
+                    self._known = {}
+                self._known[name] = _seconds(match[1])
+                return True
+        for name, pattern in _FISH.items():
+            if match := pattern.search(text):
+                if name == "real":
+                    self._known = {}
+                self._known[name] = _seconds(match[1]) * _FISH_UNITS[match[2]]
+                return True
+        return False
+
+    def _read_triple(self, word: str, value: float) -> bool:
+        """real, user and sys follow each other; a lone line that begins with one of the words is no `time` output."""
+        if word == "real":
+            self._triple = []
+        if len(self._triple) >= 3 or word != _ORDER[len(self._triple)]:
+            self._triple = []
+            return False
+        self._triple.append(value)
+        if len(self._triple) < 3:
+            return False
+        self._known = dict(zip(_ORDER, self._triple, strict=True))
+        return True

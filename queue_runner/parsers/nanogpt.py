@@ -1,0 +1,150 @@
+"""The log of karpathy/nanoGPT's train.py, live or from a file, whole or elided.
+
+Its clock does not wait for the device (`synced` is False), shows only every log_interval-th iteration, and counts an
+evaluation into the iteration on which it runs: `step N:` before `iter N:` makes that iteration an `eval_iter`, never
+`measure`. The first iteration of the process holds compilation and the first evaluation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
+from queue_runner.parsers._base import LogParser
+
+NAME = "nanogpt"
+HELP = "train.py of karpathy/nanoGPT: iterations, evaluations, the header, the printed mfu"
+SIGN = re.compile(r"iter \d{1,12}: loss [^\s,]{1,40}, time |step \d{1,12}: train loss ")
+
+_NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
+_EVENT = re.compile(
+    rf"iter (?P<iter>\d{{1,12}}): loss (?P<loss>{_NUMBER}), time (?P<ms>{_NUMBER})ms(?:, mfu (?P<mfu>{_NUMBER})%)?"
+    rf"|step (?P<step>\d{{1,12}}): train loss (?P<train>{_NUMBER}), val loss (?P<val>{_NUMBER})"
+)
+_INTEGERS = {
+    "tokens_per_iter": re.compile(r"tokens per iteration will be: ([\d,]{1,20})"),
+    "vocab_size": re.compile(r"found vocab_size = (\d{1,12})"),
+    "decayed": re.compile(r"num decayed parameter tensors: \d+, with ([\d,]{1,20}) parameters"),
+    "not_decayed": re.compile(r"num non-decayed parameter tensors: \d+, with ([\d,]{1,20}) parameters"),
+}
+_MILLIONS = re.compile(r"number of parameters: (\d{1,9}\.\d{1,6})M")
+_FUSED = re.compile(r"using fused AdamW: (True|False)")
+_CONFIG = re.compile(r"Overriding config with (?:\S*/)?(\w{1,100})\.py:")
+_SETTING = re.compile(r"(?:Overriding: )?([a-z_]{1,40}) = (\S{1,200})(?:\s+#.*)?\s*")
+_SETTINGS = frozenset(
+    {"device", "dtype", "compile", "max_iters", "eval_interval", "log_interval", "batch_size", "block_size"}
+)
+_SIZES = ("vocab_size", "batch_size", "block_size", "eval_interval", "log_interval")
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_NO_MFU = -100.0
+"""What train.py prints until it has five iterations: no value."""
+_TRUE = frozenset({"true", "on", "yes", "1"})
+
+
+def _integer(value: object) -> int | None:
+    """The number that a setting holds; None for an expression or anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+class Parser(LogParser):
+    """State: what the header said, whether the first iteration is past, and the iteration last evaluated on."""
+
+    KEPT = ("header", "started", "iterated", "eval_at")
+
+    def __init__(self, told: Mapping[str, object] | None = None) -> None:
+        super().__init__(told)
+        self.header: dict[str, Any] = {k: v for k, v in (told or {}).items() if k in ("compile", "device")}
+        if "compile" in self.header:
+            self.header["compile"] = str(self.header["compile"]).lower() in _TRUE
+        self.started = False
+        self.iterated = False
+        self.eval_at: int | None = None
+
+    def understand(self, text: str, offset: int) -> list[LogEvent]:
+        events: list[LogEvent] = []
+        for match in _EVENT.finditer(text) if ": " in text else ():
+            if not self.started:
+                self.started = True
+                events.append(self._hello(offset))
+            events += self._iteration(match, offset) if match["iter"] else self._evaluation(match, offset)
+        if not self.started:
+            self._read_header(text)
+        return events
+
+    def _iteration(self, match: re.Match[str], offset: int) -> list[LogEvent]:
+        i, loss, time_ms, mfu = int(match["iter"]), float(match["loss"]), float(match["ms"]), match["mfu"]
+        at = offset + match.start()
+        phase = self._phase(i)
+        if not 0 <= time_ms < 1e12:  # nan compares false
+            return []
+        events: list[LogEvent] = [Iter(at, None, i, time_ms / 1e3, loss, synced=False, phase=phase)]
+        if mfu is not None and float(mfu) != _NO_MFU:
+            events.append(Metric(at, None, "mfu_printed", float(mfu), "%", i))
+        return events
+
+    def _phase(self, i: int) -> str:
+        is_first = not self.iterated and (i == 0 or bool(self.header.get("resumed")))
+        self.iterated = True
+        if is_first:
+            return "compile" if self.header.get("compile") else "warmup"
+        return "eval_iter" if i == self.eval_at else "measure"
+
+    def _evaluation(self, match: re.Match[str], offset: int) -> list[LogEvent]:
+        self.eval_at = int(match["step"])
+        return [
+            Eval(offset + match.start(split), None, self.eval_at, split, {"loss": float(match[split])})
+            for split in ("train", "val")
+        ]
+
+    def _read_header(self, text: str) -> None:
+        header = self.header
+        for key, pattern in _INTEGERS.items():
+            if match := pattern.search(text):
+                header[key] = int(match[1].replace(",", "") or 0)
+        if match := _MILLIONS.search(text):
+            header["millions"] = float(match[1])
+        elif match := _FUSED.search(text):
+            header["fused"] = match[1] == "True"
+            header.setdefault("compile", False)  # the line about compiling follows this one, if at all
+        elif "compiling the model..." in text:
+            header["compile"] = True
+        elif match := _CONFIG.search(text):
+            header["config"] = match[1]
+        elif "Resuming training from" in text:
+            header["resumed"] = True
+        elif (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS and match[1] != "compile":
+            header[match[1]] = match[2].strip("'\"")
+
+    def _hello(self, offset: int) -> Hello:
+        """All of the header. max_iters is counted to inclusively: 5000 plans 5,001 iterations."""
+        header = self.header
+        decayed, not_decayed = header.get("decayed"), header.get("not_decayed")
+        max_iters = _integer(header.get("max_iters"))
+        device = header.get("device")
+        extra: dict[str, Any] = {key: n for key in _SIZES if (n := _integer(header.get(key))) is not None}
+        if "millions" in header:
+            extra["params_without_positions"] = round(header["millions"] * 1e6)
+        return Hello(
+            offset,
+            None,
+            workload="nanogpt",
+            framework="torch",
+            device=device if isinstance(device, str) else None,
+            dtype=self._dtype(device),
+            params=decayed + not_decayed if decayed and not_decayed else None,
+            tokens_per_iter=float(header["tokens_per_iter"]) if header.get("tokens_per_iter") else None,
+            optimizer=None if "fused" not in header else "AdamW(fused)" if header["fused"] else "AdamW",
+            compile=header.get("compile"),
+            planned_iters=None if max_iters is None else max_iters + 1,
+            config=header.get("config"),
+            extra=extra,
+        )
+
+    def _dtype(self, device: object) -> str | None:
+        """train.py casts on CUDA only: on any other device it computes in fp32, whatever its dtype says."""
+        if not isinstance(device, str):
+            return None
+        return _DTYPES.get(str(self.header.get("dtype"))) if "cuda" in device else "fp32"

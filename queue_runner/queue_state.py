@@ -1,0 +1,45 @@
+"""Who decides about this queue right now: is there a worker, and what keeps its lane from starting anything."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from queue_runner import locks
+from queue_runner.model import DEFAULT_LANE
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.store import read
+
+START_A_WORKER = "start one: mpsq worker, or mpsq service install"
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """`worker_pid` is None where no worker runs, or where its lock does not say."""
+
+    worker: bool
+    worker_pid: int | None
+    blocked_reason: str | None
+    paused_at: float | None
+
+
+def worker(layout: Layout) -> tuple[bool, int | None]:
+    """Whether a worker holds this queue, and its process id where its lock tells it."""
+    path = locks.worker_lock_path(layout.home)
+    if not locks.is_held(path):
+        return False, None
+    pid = (locks.read_holder(path) or {}).get("pid")
+    return True, pid if isinstance(pid, int) else None
+
+
+def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
+    """The state of the queue as its locks and its database tell it."""
+    alive, pid = worker(layout)
+    lane = read.lane(connection, DEFAULT_LANE)
+    return QueueState(alive, pid, lane["blocked_reason"] if alive else None, lane["paused_at"])
+
+
+def is_supervised(folder: RunDir) -> bool:
+    """Whether a warden holds this run."""
+    return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)

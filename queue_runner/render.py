@@ -1,0 +1,132 @@
+"""Rows as text: tables, CSV and JSON. The only importer of tabulate.
+
+Numbers stay numbers in CSV and JSON (SI units, named in the key); words and rounding are for tables.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner.errors import UsageError
+from queue_runner.text import plain
+
+Row = Mapping[str, Any]
+
+MISSING = "-"
+_OURS = {"table": "simple", "md": "github"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: the key of its value in a row, its title in tables, and how a value is put into words."""
+
+    key: str
+    title: str
+    words: Callable[[Any], str] | None = None
+    right: bool = False
+
+    def show(self, row: Row) -> str:
+        """The cell's text, safe to print on a terminal and on one line."""
+        value = row.get(self.key)
+        text = self.words(value) if self.words is not None else MISSING if value is None else str(value)
+        return " ".join(plain(text).split())
+
+
+def formats() -> list[str]:
+    """Every name that --format takes: ours, then tabulate's."""
+    from tabulate import tabulate_formats
+
+    return ["table", "csv", "json", "md", *(name for name in tabulate_formats if name not in ("table", "csv", "json", "md"))]
+
+
+def check_format(name: str) -> str:
+    """`name`, if it is a format. Raises: UsageError."""
+    if name in ("table", "csv", "json", "md"):
+        return name
+    from tabulate import tabulate_formats
+
+    if name not in tabulate_formats:
+        from queue_runner.catalog import did_you_mean
+
+        otherwise = "it is table, csv, json, md, or a format of tabulate: " + ", ".join(sorted(tabulate_formats))
+        raise UsageError(f'no format "{name}"', did_you_mean(name, formats(), otherwise))
+    return name
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table") -> str:
+    """Rows as a table in `format`: table, md, csv (raw values) or any format of tabulate. Raises: UsageError."""
+    check_format(format)
+    if format == "csv":
+        return csv(rows, columns)
+    from tabulate import tabulate
+
+    cells = [[column.show(row) for column in columns] for row in rows]
+    text: str = tabulate(
+        cells,
+        headers=[column.title for column in columns],
+        tablefmt=_OURS.get(format, format),
+        colalign=["right" if column.right else "left" for column in columns] if cells else None,
+        disable_numparse=True,
+    )
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """Rows as CSV: a header of keys, raw values, nothing for a missing one.
+
+    A text that a spreadsheet would run as a formula gets a quote in front (OWASP, "CSV Injection").
+    """
+    import csv as standard
+    import io
+
+    out = io.StringIO()
+    writer = standard.writer(out, lineterminator="\n")
+    writer.writerow([column.key for column in columns])
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(column.key)) for column in columns])
+    return out.getvalue().rstrip("\n")
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"'{value}" if value[:1] in "=+-@\t\r" and value[:1] else value
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(finite(value), sort_keys=True)
+    return value
+
+
+def envelope(schema: str, **fields: Any) -> str:
+    """One JSON object that names its schema, for example mpsq.list/1; numbers that JSON has no words for are texts."""
+    return json.dumps({"schema": schema, **finite(fields)}, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """`value` with nan, inf and -inf as texts, as on the wire, and mappings and sequences as JSON has them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def facts(pairs: Sequence[tuple[str, str]], indent: str = "") -> str:
+    """Names and values in two columns, a value's further lines below its first."""
+    width = max((len(name) for name, _ in pairs), default=0) + 2
+    lines = []
+    for name, value in pairs:
+        first, *others = [plain(line) for line in value.split("\n")]
+        lines.append(f"{indent}{name:<{width}}{first}".rstrip())
+        lines += [f"{indent}{'':<{width}}{line}".rstrip() for line in others]
+    return "\n".join(lines)
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` on one line of at most `width` characters."""
+    text = " ".join(plain(text).split())
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"

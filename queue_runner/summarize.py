@@ -1,0 +1,178 @@
+"""What one run amounts to: its iterations, phases and clocks become the one row that reports read.
+
+Pure: rows in, a Summary out. Rows have the columns of the store's tables `iterations`, `phases` and `evals`, in the
+order of the file; `phase` of an iteration is its index into events.PHASES. Only what was logged counts: of a log with
+every tenth iteration, every tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from queue_runner import phases as clock
+from queue_runner import stats
+from queue_runner.events import PHASES
+
+Rows = Sequence[Mapping[str, Any]]
+
+_COMPILE, _WARMUP, _MEASURE, _EVAL_ITER = map(PHASES.index, ("compile", "warmup", "measure", "eval_iter"))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run in one row. Times are of `measure` iterations unless named otherwise; None is "not known"."""
+
+    n_iters: int = 0
+    n_measure: int = 0
+    median_s: float | None = None
+    mad_s: float | None = None
+    """raw, not scaled to a standard deviation: see stats.mad"""
+    q1_s: float | None = None
+    q3_s: float | None = None
+    mean_s: float | None = None
+    min_s: float | None = None
+    max_s: float | None = None
+    first_iter_s: float | None = None
+    """the process's first iteration: with compilation, and in a foreign log with the first evaluation"""
+    first_iter_excess_s: float | None = None
+    first_third_median_s: float | None = None
+    last_third_median_s: float | None = None
+    drift_ratio: float | None = None
+    bimodal: bool = False
+    """see stats.two_levels and its limits"""
+    loss_first: float | None = None
+    loss_last: float | None = None
+    loss_min: float | None = None
+    val_loss_last: float | None = None
+    setup_s: float | None = None
+    compile_s: float | None = None
+    warmup_s: float | None = None
+    measure_s: float | None = None
+    eval_s: float | None = None
+    checkpoint_s: float | None = None
+    other_s: float | None = None
+    """real - slept - the six phases, signed: see phases.other_remark"""
+    projected_real_s: float | None = None
+    """had it done all the iterations it planned; None where nothing is missing"""
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+
+
+def summarize(
+    *,
+    iterations: Rows,
+    phases: Rows = (),
+    evals: Rows = (),
+    real_s: float | None = None,
+    slept_s: float | None = None,
+    planned_iters: int | None = None,
+    eval_interval: int | None = None,
+    last_t_s: float | None = None,
+) -> Summary:
+    """Everything that a report says about one run.
+
+    `last_t_s` is the last time known on the job's clock, at which a phase left open ends; without it that is the end of
+    the process. A job that reported no phases has None for all of them, and for other_s.
+    """
+    measured = [row for row in iterations if row["phase"] == _MEASURE]
+    times = [row["dur_s"] for row in measured]
+    middle = stats.median(times) if times else None
+    drift = stats.drift([row["i"] for row in measured], times)
+    first = _first_iteration(iterations)
+    q1, q3 = stats.quartiles(times) if times else (None, None)
+    losses = [row["loss"] for row in iterations if row["loss"] is not None]
+    val = [row["value"] for row in evals if row["split"] == "val" and row["metric"] == "loss"]
+    spent: dict[str, float] = {}
+    if phases:
+        awake_s = None if real_s is None else real_s - (slept_s or 0.0)
+        seconds = clock.phase_seconds(phases, awake_s if last_t_s is None else last_t_s)
+        spent = {f"{name}_s": seconds.get(name, 0.0) for name in clock.RUN_PHASES}
+    return Summary(
+        n_iters=len(iterations),
+        n_measure=len(times),
+        median_s=middle,
+        mad_s=stats.mad(times, middle) if times else None,
+        q1_s=q1,
+        q3_s=q3,
+        mean_s=math.fsum(times) / len(times) if times else None,
+        min_s=min(times, default=None),
+        max_s=max(times, default=None),
+        first_iter_s=first,
+        first_iter_excess_s=None if first is None or middle is None else first - middle,
+        first_third_median_s=drift.first_third if drift else None,
+        last_third_median_s=drift.last_third if drift else None,
+        drift_ratio=drift.ratio if drift else None,
+        bimodal=stats.two_levels(times) is not None,
+        loss_first=losses[0] if losses else None,
+        loss_last=losses[-1] if losses else None,
+        loss_min=min(filter(math.isfinite, losses), default=None),
+        val_loss_last=val[-1] if val else None,
+        **spent,
+        other_s=clock.account(spent, real_s, slept_s) if phases else None,
+        projected_real_s=_projected(
+            iterations, evals, middle, spent.get("eval_s"), real_s, planned_iters, eval_interval
+        ),
+        peak_allocated_bytes=_greatest(iterations, "allocated_bytes"),
+        peak_reserved_bytes=_greatest(iterations, "reserved_bytes"),
+    )
+
+
+def _greatest(rows: Rows, key: str) -> int | None:
+    return max((row[key] for row in rows if row[key] is not None), default=None)
+
+
+def _first_iteration(iterations: Rows) -> float | None:
+    """Seconds of the process's first iteration; None for a log that begins later."""
+    if not iterations:
+        return None
+    first = iterations[0]
+    seconds: float = first["dur_s"]
+    return seconds if first["i"] == 0 or first["phase"] in (_COMPILE, _WARMUP) else None
+
+
+def _projected(
+    iterations: Rows,
+    evals: Rows,
+    middle: float | None,
+    eval_s: float | None,
+    real_s: float | None,
+    planned_iters: int | None,
+    eval_interval: int | None,
+) -> float | None:
+    """Real seconds of the run had it done all it planned: what it took, plus the median for each iteration missing,
+    plus the mean evaluation for each evaluation missing (which needs two of them, or their interval).
+
+    Without a real time, in a log cut short, what it took is estimated: the first iteration, then the median for each.
+    """
+    if middle is None or planned_iters is None:
+        return None
+    done: int = max(row["i"] for row in iterations) + 1
+    missing = planned_iters - done
+    first = _first_iteration(iterations)
+    if missing <= 0 or (real_s is None and first is None):
+        return None
+    so_far = real_s if real_s is not None else (first or 0.0) + (done - 1) * middle
+    return (
+        so_far
+        + missing * middle
+        + _missing_evals(evals, done, planned_iters, eval_interval) * _eval_cost(iterations, evals, middle, eval_s)
+    )
+
+
+def _missing_evals(evals: Rows, done: int, planned_iters: int, eval_interval: int | None) -> int:
+    at = sorted({row["i"] for row in evals})
+    interval = eval_interval or (round(stats.median(b - a for a, b in pairwise(at))) if len(at) > 1 else 0)
+    return planned_iters // interval - (done - 1) // interval if interval > 0 else 0
+
+
+def _eval_cost(iterations: Rows, evals: Rows, middle: float, eval_s: float | None) -> float:
+    """Seconds of one evaluation: of its phase, or what iterations that include one take more than the median."""
+    inside = [row["dur_s"] - middle for row in iterations if row["phase"] == _EVAL_ITER]
+    if inside:
+        return stats.median(inside)
+    n = len({row["i"] for row in evals})
+    return eval_s / n if eval_s and n else 0.0

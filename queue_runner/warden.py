@@ -1,0 +1,359 @@
+"""The warden: starts one trainer, stays with it to its end, and leaves its true status on disk. One per run.
+
+A worker starts it as `python -I -S RUN/warden.py RUN` from a copy in the run's folder (FILES), so that it needs nothing
+but the standard library and is not changed by an upgrade of mpsq. It outlives the worker, the terminal and a logout. What it
+does and writes, and in which order, is docs/architecture.md's protocol of supervision; in short
+
+    warden.lock -> cancel? -> started -> spawn -> watch [-> stop -> signals] -> exit.json -> sweep -> lane closed -> wake
+
+The lane is the inherited lock that says "something may be using the accelerator". The trainer inherits it too, so that
+the lane stays closed if the warden is killed. With allow_daemons only the warden has it: a daemon that may outlive its
+job must not keep the lane closed. There the kernel (Linux) ends the trainer together with its warden.
+
+The clocks of timeout and stall stand still while the machine sleeps and while the trainer is stopped (SIGSTOP).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+FILES = ("warden.py", "warden_tree.py", "warden_files.py")
+"""What has to be copied into a run's folder."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+if TYPE_CHECKING or __package__:
+    from queue_runner.warden_files import LINUX, Progress, awake, grants, hold, publish, reach, read, reserve, say, with_sleep
+    from queue_runner.warden_tree import Ending, Tree, row
+else:
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from warden_files import LINUX, Progress, awake, grants, hold, publish, reach, read, reserve, say, with_sleep
+    from warden_tree import Ending, Tree, row
+
+    del sys.path[0]  # the trainer can write there
+
+POLL_S = 0.25  # cancel, limits
+DISK_S = 1.0
+TOUCH_S = 3600.0  # keeps cleaners of old temporary files away from the lane's lock
+RESCAN_S = 0.02  # while ending what is there
+EXIT_TRIED_S = 60.0
+IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for memory in our control group (v2, v1), or else on the machine; 0 if untold."""
+    places = []
+    try:
+        for line in read("/proc/self/cgroup").decode().splitlines():
+            _, names, path = line.split(":", 2)
+            if not names:
+                places.append(f"/sys/fs/cgroup{path}/memory.events")
+            elif "memory" in names.split(","):
+                places.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+    except (OSError, ValueError):
+        pass
+    for place in (*places, "/proc/vmstat"):
+        try:
+            for counter in read(place).splitlines():
+                if counter.startswith(b"oom_kill "):
+                    return int(counter.split()[1])
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
+class Run:
+    """One trainer from its start to its end."""
+
+    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+        self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
+        self.tree = Tree(spec["tag"], self.own + "pids.jsonl")
+        self.progress = Progress(spec)
+        self.outputs: list[int] = []
+        self.trainer = 0
+        self.status: int | None = None
+        self.usage: Any = None
+        self.began = self.ended = (0.0, 0.0)  # awake, with_sleep
+        self.paused_s = 0.0
+        self.paused_since: float | None = None
+        self.started_at: float | None = None
+        self.ended_at = 0.0
+        self.oom_kills = oom_kills()
+        self.next_disk = self.next_touch = 0.0
+        self.ring, bell = os.pipe()  # rung by SIGCHLD: sigtimedwait does not exist on macOS
+        os.set_blocking(self.ring, False)
+        os.set_blocking(bell, False)
+        signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def wait(self, at_most_s: float) -> None:
+        if select.select([self.ring], [], [], max(0.0, at_most_s))[0]:
+            os.read(self.ring, 4096)
+
+    def reap(self) -> bool:
+        """Take in what happened to children: orphans that became ours, pauses of the trainer, its end. True if it ended.
+
+        Not waitid(WNOWAIT): Python has it on macOS from 3.13 only. Once reaped, the trainer is never signalled by pid.
+        """
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                pid = 0
+            if pid == 0:
+                return self.status is not None
+            if pid != self.trainer:
+                continue
+            if os.WIFSTOPPED(status):
+                self.paused_since = self.paused_since or awake()
+                continue
+            if self.paused_since is not None:
+                self.paused_s += awake() - self.paused_since
+                self.paused_since = None
+            if not os.WIFCONTINUED(status):
+                self.ended, self.ended_at = (awake(), with_sleep()), time.time()
+                self.status, self.usage = status, usage
+
+    def spawn(self, lane: int) -> dict[str, Any] | None:
+        """Start the trainer. Returns the spawn_error, if there is one."""
+        spec, error = self.spec, b""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
+        told, tell = os.pipe()
+        environment = {**spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
+        self.started_at, self.began = time.time(), (awake(), with_sleep())
+        environment["MPSQ_T0"] = repr(time.perf_counter())
+        warden = os.getpid()
+        try:
+            self.trainer = os.fork()
+        except OSError as refused:
+            return {"errno": refused.errno, "text": f"no process can be made: {refused.strerror}"}
+        if self.trainer == 0:
+            place = "its start"
+            try:
+                os.setsid()
+                signal.set_wakeup_fd(-1)
+                for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                for number, fd in enumerate((null, *self.outputs)):
+                    os.dup2(fd, number)
+                if not spec["allow_daemons"]:
+                    os.set_inheritable(lane, True)
+                elif LINUX:
+                    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                    if os.getppid() != warden:
+                        os._exit(127)
+                place = f"its working directory {spec['cwd']}"
+                os.chdir(spec["cwd"])
+                place = spec["argv"][0]
+                os.execvpe(spec["argv"][0], spec["argv"], environment)
+            except OSError as refused:
+                os.write(tell, f"{refused.errno} {place}: {refused.strerror}"[:1500].encode(errors="replace"))
+            except BaseException as broken:
+                os.write(tell, f"{errno.EINVAL} {place}: {broken}"[:1500].encode(errors="replace"))
+            finally:
+                os._exit(127)
+        os.close(tell)
+        os.close(null)
+        while part := os.read(told, 4096):  # ends when exec closes the other side
+            error += part
+        os.close(told)
+        if not error:
+            return None
+        number_text, text = error.decode(errors="replace").split(" ", 1)
+        return {"errno": int(number_text), "text": text}
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of (events, stdout and stderr)."""
+        try:
+            events = os.stat(self.spec["events"]).st_size
+        except OSError:
+            events = 0
+        return events, sum(os.fstat(fd).st_size for fd in self.outputs)
+
+    def cancelled(self) -> tuple[str, str] | None:
+        try:
+            who = read(f"{self.folder}/cancel")[:200].decode(errors="replace").strip()
+        except OSError:
+            return None
+        return "cancel", f"cancelled by {who}" if who else "cancelled"
+
+    def reason_to_stop(self) -> tuple[str, str] | None:
+        """(cause, detail) when the trainer has to be stopped."""
+        spec, now = self.spec, awake()
+        if cancel := self.cancelled():
+            return cancel
+        paused_s = self.paused_s + (now - self.paused_since if self.paused_since is not None else 0.0)
+        running_s = now - self.began[0] - paused_s
+        timeout_s, limit, floor = spec["timeout_s"], spec["output_limit_bytes"], spec["min_free_bytes"]
+        if timeout_s is not None and running_s >= timeout_s:
+            return "timeout", f"it ran longer than {timeout_s:g} s"
+        sizes = self.sizes()
+        if limit and sum(sizes) > limit:
+            return "output", f"it wrote more than {limit} bytes of output and events"
+        if stalled := self.progress.stalled(sizes, running_s):
+            return "stall", stalled
+        if floor and now >= self.next_disk:
+            self.next_disk = now + DISK_S
+            disk = os.statvfs(self.folder)
+            if disk.f_bavail * disk.f_frsize < floor:
+                return "disk", f"less than {floor} bytes of disk are left"
+        return None
+
+    def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Ending | None]:
+        """Stay with the trainer to its end. Returns (stop, whether it came before the end, what has begun to end it)."""
+        stop, stopped, ending = None, False, None
+        while not self.reap():
+            try:
+                reason = self.reason_to_stop() if stop is None else None
+                if reason:
+                    stop = {"v": 1, "cause": reason[0], "at": time.time(), "detail": reason[1]}
+                    reach("warden.before_stop")
+                    self.publish_stop(stop)
+                    reach("warden.stopped")
+                    if self.reap():
+                        break
+                    stopped, ending = True, Ending(self.tree, self.spec["grace_s"])
+                if ending:
+                    ending.step()
+                self.tree.note()
+                if awake() >= self.next_touch:
+                    self.next_touch = awake() + TOUCH_S
+                    os.utime(lane)
+            except OSError as error:
+                say("while watching:", error)
+            self.wait(RESCAN_S if ending else POLL_S)
+        return stop, stopped, ending
+
+    def publish_started(self) -> None:
+        """The fence. Raises: OSError; then nothing was started."""
+        own = row(os.getpid())
+        started = {"v": 1, "run": self.spec["run"], "boot_id": self.spec["boot_id"], "warden_pid": os.getpid()}
+        started |= {"warden_start": own.start if own else None, "trainer_pid": None, "at": time.time()}
+        publish(self.own + "started", {**started, "session": os.getsid(0)})
+
+    def publish_stop(self, stop: dict[str, Any]) -> None:
+        try:
+            publish(self.own + "stop", stop, keep_trying_s=5.0)
+        except OSError as error:
+            say("no stop file:", error)  # exit.json will tell it
+
+    def result(self, stop: dict[str, Any] | None, stopped: bool, spawn_error: dict[str, Any] | None) -> dict[str, Any]:
+        """What exit.json says; no times where nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
+
+        On Linux max_rss_bytes is never less than the warden's own, some 10 MB: exec hands the mark down.
+        """
+        code = os.waitstatus_to_exitcode(self.status) if self.status is not None and not spawn_error else None
+        ran = code is not None
+        real_s = self.ended[1] - self.began[1]
+        return {
+            "v": 1,
+            "run": self.spec["run"],
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "spawn_error": spawn_error,
+            "stop": stop,
+            "stopped": stopped,
+            "real_s": real_s if ran else None,
+            "slept_s": max(0.0, real_s - (self.ended[0] - self.began[0])) if ran else None,
+            "paused_s": self.paused_s if ran else None,
+            "user_s": self.usage.ru_utime if ran else None,
+            "sys_s": self.usage.ru_stime if ran else None,
+            "max_rss_bytes": self.usage.ru_maxrss * (1024 if LINUX else 1) if ran else None,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at if ran else time.time(),
+            "boot_id": self.spec["boot_id"],
+            "oom_killed": ran and oom_kills() > self.oom_kills,
+            "output_bytes": sum(self.sizes()),
+        }
+
+    def sweep(self, ending: Ending) -> None:
+        """End what is left. What does not die is for the worker to report: it finds the lane held, or the process."""
+        give_up = awake() + ending.patience_s
+        try:
+            while not ending.step():
+                if awake() > give_up:
+                    say("will not die:", *ending.tree.find())
+                    return
+                self.wait(RESCAN_S)
+                self.reap()
+        except OSError as error:
+            say("while sweeping:", error)
+
+    def supervise(self, lane: int) -> None:
+        """The whole order of things, from the look for a cancel to the last leftover."""
+        stop, stopped, ending, spawn_error = None, False, None, None
+        if cancel := self.cancelled():
+            stop = {"v": 1, "cause": cancel[0], "at": time.time(), "detail": cancel[1]}
+        else:
+            reach("warden.before_started")
+            self.publish_started()
+            reach("warden.started")
+            spawn_error = self.spawn(lane)
+            reach("warden.spawned")
+            if spawn_error is None:
+                if trainer := row(self.trainer):
+                    self.tree.remember({self.trainer: trainer})
+                stop, stopped, ending = self.watch(lane)
+                reach("warden.reaped")
+        exit_ = self.result(stop, stopped, spawn_error)
+        try:
+            publish(self.own + "exit.json", exit_, "warden.exit_tmp", EXIT_TRIED_S)
+        except OSError as error:
+            say("the result is lost:", error, exit_)
+        reach("warden.exited")
+        if stop or not self.spec["allow_daemons"]:
+            self.sweep(ending or Ending(self.tree, self.spec["grace_s"]))
+        reach("warden.swept")
+
+
+def main(arguments: list[str]) -> int:
+    """Returns 0 when the run has an end on disk; anything else left no fence, so that it never ran."""
+    for name in IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    folder = os.path.abspath(arguments[1])
+    spec = json.loads(read(f"{folder}/spec.json"))
+    lane = spec["lane_fd"]
+    os.set_inheritable(lane, False)
+    if hold(f"{folder}/warden.lock") is None or not grants(lane, fcntl.LOCK_EX):
+        say("another warden has this run, or another run the lane")
+        return 75
+    reach("warden.locked")
+    if any(os.path.exists(f"{folder}/warden/{name}") for name in ("started", "exit.json")):
+        say("this run was started before")
+        return 1
+    if LINUX:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for name in ("exit.json", "stop", "started"):
+        reserve(f"{folder}/warden/{name}")
+    Run(folder, spec).supervise(lane)
+    os.close(lane)
+    try:
+        bell = os.open(spec["wake"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.write(bell, b"!")
+    except OSError:
+        pass  # no worker listens: the next one looks by itself
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

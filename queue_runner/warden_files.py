@@ -1,0 +1,186 @@
+"""The warden's clocks and files. Copied into the run's folder beside warden.py: the standard library only."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # typing itself would cost a quarter of the start
+if TYPE_CHECKING:
+    from typing import Any
+
+LINUX = sys.platform.startswith("linux")
+RESERVED_BYTES = 8192
+LINE_BYTES_MAX = 1 << 16  # docs/protocol.md
+_QUESTIONS_LAST_S = 1.0  # as in queue_runner/locks.py
+
+
+def awake() -> float:
+    """Seconds, standing still while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC))
+
+
+def with_sleep() -> float:
+    """Seconds, going on while the machine sleeps (clock names mean opposite things on the two systems)."""
+    name = "CLOCK_BOOTTIME" if LINUX else "CLOCK_MONOTONIC_RAW"
+    return time.clock_gettime(getattr(time, name, time.CLOCK_MONOTONIC))
+
+
+def reach(name: str) -> None:
+    """A test's stop point; see queue_runner/stop_points.py."""
+    if os.environ.get("MPSQ_STOP_AT") == name:
+        marker = f"{os.environ['MPSQ_STOP_DIR']}/{name}.{os.getpid()}"
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def say(*words: object) -> None:
+    """A line for warden.log."""
+    try:
+        print(*words, file=sys.stderr, flush=True)
+    except OSError:
+        pass  # the disk is full: the result matters more
+
+
+def read(path: str) -> bytes:
+    """A whole file. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def grants(fd: int, kind: int) -> bool:
+    """Try a flock without waiting."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def hold(path: str) -> int | None:
+    """Take a lock that nobody holds; None when somebody does. Who merely asks for it is waited for (locks.py)."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline = awake() + _QUESTIONS_LAST_S
+    while not grants(fd, fcntl.LOCK_EX):
+        if not grants(fd, fcntl.LOCK_SH) or awake() > deadline:
+            os.close(fd)
+            return None
+        time.sleep(0.001)
+    return fd
+
+
+def sync(fd: int) -> None:
+    """To the platter: fsync alone leaves data in the drive's cache on macOS (fcntl(2), F_FULLFSYNC)."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(fd, full)
+            return
+        except OSError:
+            pass
+    os.fsync(fd)
+
+
+def reserve(path: str) -> None:
+    """Take disk space for a file that will be published, so that a full disk does not lose it. Raises: OSError."""
+    fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.pwrite(fd, b" " * RESERVED_BYTES, 0) != RESERVED_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)
+
+
+def publish(path: str, data: dict[str, Any], before_rename: str = "", keep_trying_s: float = 0.0) -> None:
+    """Write a file so that it is there for good or not at all. Raises: OSError after `keep_trying_s` of failing."""
+    text = json.dumps(data).encode()
+    deadline = awake() + keep_trying_s
+    while True:
+        try:
+            fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.pwrite(fd, text, 0) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.ftruncate(fd, len(text))
+                sync(fd)
+            finally:
+                os.close(fd)
+            reach(before_rename)
+            os.rename(path + ".tmp", path)
+            folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                sync(folder)
+            finally:
+                os.close(folder)
+            return
+        except OSError as error:
+            if awake() > deadline:
+                raise
+            say("cannot write", path, error)
+            time.sleep(0.5)
+
+
+class Progress:
+    """Whether the trainer still says something, and in which phase it is (docs/protocol.md: phase and iter lines)."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.limits: dict[str, float] = spec.get("stall_s") or {}
+        self.events = spec["events"]
+        self.offset = 0
+        self.rest = b""
+        self.phases: list[str] = ["*"]
+        self.last: tuple[int, int] = (0, 0)
+        self.at_s = 0.0
+
+    def stalled(self, sizes: tuple[int, int], running_s: float) -> str:
+        """Why it counts as stalled, or "". sizes: bytes of (events, output); output counts while there are no events."""
+        if not self.limits:
+            return ""
+        if sizes != self.last:
+            if sizes[0] != self.last[0] or not sizes[0]:
+                self.at_s = running_s
+            self.last = sizes
+            self.follow(sizes[0])
+        phase = self.phases[-1]
+        limit = self.limits.get(phase, self.limits.get("*"))
+        if limit is None or running_s - self.at_s < limit:
+            return ""
+        return f"nothing was reported for {limit:g} s" + ("" if phase == "*" else f" in phase {phase}")
+
+    def follow(self, size: int) -> None:
+        if size < self.offset or size - self.offset > 1 << 20:
+            self.offset, self.rest = max(0, size - (LINE_BYTES_MAX)), b""
+        if size == self.offset:
+            return
+        with open(self.events, "rb") as file:
+            file.seek(self.offset)
+            data = self.rest + file.read(size - self.offset)
+        self.offset = size
+        *lines, self.rest = data.split(b"\n")
+        for line in lines:
+            if b'"phase"' in line and len(line) <= LINE_BYTES_MAX:
+                try:
+                    self.take(json.loads(line))
+                except (ValueError, RecursionError, AttributeError, TypeError):
+                    pass  # hostile or torn: the worker counts it
+        self.rest = self.rest[-(LINE_BYTES_MAX) :]
+
+    def take(self, event: dict[str, Any]) -> None:
+        if event.get("type") == "iter" and isinstance(event.get("phase"), str):
+            self.phases[-1] = event["phase"]
+        elif event.get("type") == "phase" and isinstance(event.get("name"), str):
+            if event.get("edge") == "begin":
+                self.phases = [*self.phases[-63:], event["name"]]
+            elif len(self.phases) > 1:
+                self.phases.pop()

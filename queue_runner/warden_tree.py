@@ -1,0 +1,173 @@
+"""The warden's view of processes: who belongs to the run, and their end.
+
+Copied into the run's folder beside warden.py: the standard library only, so it reads /proc itself, and libproc on macOS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+if TYPE_CHECKING or __package__:
+    from queue_runner.warden_files import LINUX, awake, read
+else:
+    from warden_files import LINUX, awake, read
+
+NOTE_S = 0.5  # descendants are noted, or less often: looking may cost one percent of one core
+KILL_S = 10.0  # how long SIGKILL is repeated on what is left
+NOTED_MAX = 50_000
+
+
+class Row:
+    """A line of the table of processes: parent, process group, session, start time in the kernel's units, zombie."""
+
+    __slots__ = ("ended", "group", "parent", "session", "start")
+
+    def __init__(self, parent: int, group: int, session: int, start: float, ended: bool) -> None:
+        self.parent, self.group, self.session, self.start, self.ended = parent, group, session, start, ended
+
+
+def row_linux(pid: int) -> Row | None:
+    try:
+        text = read(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    words = text[text.rindex(b")") + 2 :].split()  # proc(5): words[0] is field 3
+    ended = words[0] in b"ZX" and int(words[17]) <= 1  # other threads may go on after the main one
+    return Row(int(words[1]), int(words[2]), int(words[3]), int(words[19]), ended)
+
+
+def row_darwin(pid: int) -> Row | None:
+    """From proc_pidinfo(PROC_PIDTBSDINFO): struct proc_bsdinfo of sys/proc_info.h, 136 bytes; SZOMB is 5."""
+    import ctypes
+    import struct
+
+    buffer = ctypes.create_string_buffer(136)
+    if ctypes.CDLL(None).proc_pidinfo(pid, 3, ctypes.c_uint64(0), buffer, 136) != 136:
+        return None
+    try:
+        session = os.getsid(pid)
+    except OSError:
+        return None
+    status, parent, group = (struct.unpack_from("I", buffer, at)[0] for at in (4, 16, 100))
+    seconds, micros = struct.unpack_from("QQ", buffer, 120)
+    return Row(parent, group, session, seconds + micros / 1e6, status == 5)
+
+
+def pids_darwin() -> list[int]:
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    room = library.proc_listallpids(None, 0) + 64
+    buffer = (ctypes.c_int * room)()
+    return list(buffer[: library.proc_listallpids(buffer, ctypes.sizeof(buffer))])
+
+
+row: Callable[[int], Row | None] = row_linux if LINUX else row_darwin
+
+
+def send(pid: int, start: float, number: int) -> None:
+    """Signal exactly this process, and wake it if it is stopped, so that it can act on it."""
+    numbers = (number, signal.SIGCONT)
+    try:
+        if not hasattr(os, "pidfd_open"):
+            if (now := row(pid)) is not None and now.start == start:
+                for each in numbers:
+                    os.kill(pid, each)
+            return
+        pidfd = os.pidfd_open(pid)
+        try:
+            if (now := row(pid)) is not None and now.start == start:
+                for each in numbers:
+                    signal.pidfd_send_signal(pidfd, each)
+        finally:
+            os.close(pidfd)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+class Tree:
+    """All that the trainer started, however far it has moved away."""
+
+    def __init__(self, tag: str, notes: str) -> None:
+        self.tag = f"MPSQ_TAG={tag}".encode()
+        self.notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.noted: set[tuple[int, float]] = set()
+        self.sessions: dict[int, float | None] = {}  # session -> start time of its leader, if it was seen
+        self.next_note = 0.0
+
+    def find(self) -> dict[int, Row]:
+        """Descendants (on Linux orphans become ours: subreaper), the noted, those of their sessions, the tagged."""
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else pids_darwin()
+        table = {pid: found for pid in pids if (found := row(pid))}
+        children: dict[int, list[int]] = {}
+        for pid, each in table.items():
+            children.setdefault(each.parent, []).append(pid)
+        sessions = {s for s, start in self.sessions.items() if s not in table or start in (None, table[s].start)}
+        seen: set[int] = set()
+        todo = [pid for pid, each in table.items() if (pid, each.start) in self.noted or each.session in sessions]
+        todo += children.get(os.getpid(), [])
+        if LINUX:
+            todo += [pid for pid in table if self.is_tagged(pid)]
+        while todo:
+            pid = todo.pop()
+            if pid > 1 and pid != os.getpid() and pid not in seen:
+                seen.add(pid)
+                todo += children.get(pid, [])
+        return {pid: table[pid] for pid in seen if not table[pid].ended}
+
+    def is_tagged(self, pid: int) -> bool:
+        try:
+            return self.tag in read(f"/proc/{pid}/environ").split(b"\0")
+        except OSError:
+            return False
+
+    def note(self) -> None:
+        """Write down who is there, for a worker that may have to end them without us."""
+        began = awake()
+        if began < self.next_note:
+            return
+        self.remember(self.find())
+        self.next_note = awake() + max(NOTE_S, 100 * (awake() - began))
+
+    def remember(self, found: dict[int, Row]) -> None:
+        for pid, each in found.items():
+            if (pid, each.start) in self.noted or len(self.noted) >= NOTED_MAX:
+                continue
+            self.noted.add((pid, each.start))
+            leader = each if each.session == pid else found.get(each.session)
+            if self.sessions.get(each.session) is None and each.session != os.getsid(0):
+                self.sessions[each.session] = leader.start if leader else None
+            line = {"pid": pid, "start": each.start, "sid": each.session, "pgid": each.group}
+            try:
+                os.write(self.notes, json.dumps(line).encode() + b"\n")
+            except OSError:
+                pass  # the disk is full: the union of the other traces must do
+
+
+class Ending:
+    """SIGINT to all, after its grace SIGTERM, after that grace SIGKILL. A grace of 0 leaves its signal out."""
+
+    def __init__(self, tree: Tree, grace: dict[str, float]) -> None:
+        self.tree, self.int_s, self.term_s = tree, grace["int"], grace["int"] + grace["term"]
+        self.patience_s = self.term_s + KILL_S
+        self.began = awake()
+        self.sent: set[tuple[int, float, int]] = set()
+
+    def step(self) -> bool:
+        """Signal whom it is time to signal. True once two looks in a row find nobody."""
+        left = self.tree.find()
+        if not left and not self.tree.find():
+            return True
+        passed = awake() - self.began
+        number = signal.SIGINT if passed < self.int_s else signal.SIGTERM if passed < self.term_s else signal.SIGKILL
+        for pid, each in left.items():
+            if (pid, each.start, number) not in self.sent or number == signal.SIGKILL:
+                self.sent.add((pid, each.start, number))
+                send(pid, each.start, number)
+        return False

@@ -1,0 +1,130 @@
+"""`make bench`: the figures of docs/benchmarks.md, measured in one run on an idle machine. Never part of `make test`.
+
+Every figure is measured through the real program: the installed command, the real worker, real processes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+MPSQ = [str(Path(sys.executable).with_name("mpsq"))]
+
+
+def once_ms(arguments: Sequence[str], cwd: Path) -> float:
+    begin = time.perf_counter()
+    subprocess.run([*MPSQ, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=cwd)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def command_ms(arguments: Sequence[str], cwd: Path, times: int = 11) -> list[float]:
+    once_ms(arguments, cwd)  # byte code and page cache
+    return sorted(once_ms(arguments, cwd) for _ in range(times))
+
+
+def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
+    worker = subprocess.Popen([sys.executable, "-m", "queue_runner.daemon"], cwd=cwd, stderr=subprocess.DEVNULL)
+    fifo = Path(os.environ["MPSQ_HOME"]) / "worker.fifo"
+    until(fifo.exists)
+    return worker
+
+
+def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not come to pass")
+        time.sleep(0.002)
+
+
+def query(sql: str) -> list[tuple[float, ...]]:
+    with sqlite3.connect(f"file:{os.environ['MPSQ_HOME']}/mpsq.db?mode=ro", uri=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def all_done(count: int) -> Callable[[], bool]:
+    return lambda: query("SELECT count(*) FROM runs WHERE state = 'DONE'")[0][0] >= count
+
+
+def start_latency_ms(cwd: Path, times: int = 11) -> list[float]:
+    """From the return of `mpsq submit` to the first instruction of the job, which writes its clock into a file."""
+    found = []
+    stamp = cwd / "stamp"
+    for _ in range(times):
+        stamp.unlink(missing_ok=True)
+        # a shell's own start is about 1 ms; the clock is the file's modification time
+        subprocess.run([*MPSQ, "submit", "--", "/bin/sh", "-c", f": > {stamp}"], check=True, cwd=cwd, capture_output=True)
+        returned = time.time()
+        until(stamp.exists)
+        found.append((stamp.stat().st_mtime - returned) * 1e3)
+        done = query("SELECT count(*) FROM runs")[0][0]
+        until(all_done(int(done)))
+    return sorted(found)
+
+
+def gap_ms(cwd: Path, times: int = 20) -> list[float]:
+    """From the end of a no-op job to the start of the next, by the wardens' own clocks."""
+    before = int(query("SELECT count(*) FROM runs")[0][0])
+    subprocess.run([*MPSQ, "submit", "--repeats", str(times), "--", "/bin/true"], check=True, cwd=cwd, capture_output=True)
+    until(all_done(before + times))
+    rows = query("SELECT started_at, ended_at FROM runs ORDER BY id DESC LIMIT %d" % times)[::-1]
+    return sorted((after[0] - first[1]) * 1e3 for first, after in zip(rows, rows[1:], strict=False))
+
+
+def idle(worker: psutil.Process, seconds: float = 30.0) -> tuple[float, float]:
+    """(RSS in MB, percent of one core) of a worker that has nothing to do."""
+    spent = sum(worker.cpu_times()[:2])
+    time.sleep(seconds)
+    return worker.memory_info().rss / 1e6, (sum(worker.cpu_times()[:2]) - spent) / seconds * 100
+
+
+def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
+    middle = statistics.median(values)
+    return f"| {what} | {limit} | {middle:.4g} {unit} | {min(values):.4g} to {max(values):.4g} | {len(values)} |"
+
+
+def main() -> None:
+    from tests import bench_store
+
+    with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
+        cwd = Path(name)
+        os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = str(cwd / "home"), str(cwd / "locks")
+        subprocess.run([*MPSQ, "submit", "--priority", "0", "--", "/bin/true"], check=True, cwd=cwd, capture_output=True)
+        rows = [
+            row("`mpsq --help`", "150 ms", command_ms(["--help"], cwd), "ms"),
+            row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
+            row("`mpsq status`", "200 ms", command_ms(["status"], cwd), "ms"),
+            row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/bin/true"], cwd), "ms"),
+        ]
+        worker = start_worker(cwd)
+        try:
+            until(all_done(int(query("SELECT count(*) FROM runs")[0][0])))
+            rows.append(row("submit returns -> first instruction of the job", "150 ms", start_latency_ms(cwd), "ms"))
+            rows.append(row("end of a no-op job -> start of the next", "100 ms", gap_ms(cwd), "ms"))
+            rss, cpu = idle(psutil.Process(worker.pid))
+            rows.append(row("idle worker, memory", "60 MB", [rss], "MB"))
+            rows.append(row("idle worker, CPU", "0.2 %", [cpu], "%"))
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            worker.wait(30)
+        rows += bench_store.rows(cwd, row, command_ms)
+    print("# Benchmarks\n")
+    print("Made by `make bench`, in one run. These machines are noisy: compare ratios within a run, not across runs.\n")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.\n")
+    print("| what | at most | median | range | n |\n|---|--:|--:|--:|--:|")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Imports go down the floors only, and each third-party package has one owner (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "queue_runner"
+
+FLOORS = {
+    0: {"", "errors", "units", "model", "spec", "events", "wire", "wire_fields", "stats", "verdict", "hardware", "text", "summarize", "phases"},
+    1: {"paths", "config", "locks", "catalog", "parsers", "warden", "host", "capture", "grid", "rundir", "snapshot", "stop_points", "vcs", "wake", "cells", "config_file", "warden_tree", "warden_files"},
+    2: {"store"},
+    4: {"daemon"},
+    5: {"cli"},
+}
+"""Every module that is not named here is a use case: floor 3."""
+
+OWNERS = {
+    "sqlalchemy": {"store", "supervise", "finish", "ingest", "observe_run", "imports"},
+    "alembic": {"store"},
+    "apscheduler": {"daemon"},
+    "typer": {"cli"},
+    "tabulate": {"render"},
+    "torch": set(),
+    "tiktoken": set(),
+    "numpy": set(),
+}
+"""Who may import a package. Use cases that write name SQLAlchemy's Engine and Connection as types, and no more."""
+
+
+def room(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0].removesuffix(".py") if relative.name != "__init__.py" or len(relative.parts) > 1 else ""
+
+
+def floor(name: str) -> int:
+    return next((number for number, rooms in FLOORS.items() if name in rooms), 3)
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(str(node.module))
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "queue_runner"}
+    return found
+
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not {"_jobs", "_migrations"} & set(path.parts))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down_only(path: Path) -> None:
+    here = room(path)
+    for name in imports(path):
+        if name.startswith("queue_runner."):
+            there = name.split(".")[1]
+            assert floor(there) <= floor(here), f"{here} (floor {floor(here)}) imports {there} (floor {floor(there)})"
+        top = name.split(".")[0]
+        assert top != "jobs", "the queue never imports a workload"
+        assert here in OWNERS.get(top, {here}), f"{here} imports {top}, which belongs to {OWNERS[top]}"
+
+
+def test_the_warden_needs_the_standard_library_alone() -> None:
+    for name in imports(PACKAGE / "warden.py"):
+        assert name.split(".")[0] in sys.stdlib_module_names, name
+
+
+def test_jobs_never_import_the_queue() -> None:
+    for path in (ROOT / "jobs").rglob("*.py"):
+        assert not any(name.split(".")[0] == "queue_runner" for name in imports(path)), path
+
+
+def test_no_module_shadows_another_distribution() -> None:
+    taken = set(packages_distributions()) | sys.stdlib_module_names
+    ours = {path.stem for path in (ROOT / "jobs").rglob("*.py")} | {path.stem for path in PACKAGE.glob("*.py")}
+    assert not (ours - {"__init__", "mpsq_report", "queue_runner"}) & taken
+
+
+def test_modules_stay_readable() -> None:
+    long = {str(path.relative_to(ROOT)): n for path in MODULES if (n := len(path.read_text().splitlines())) > 400}
+    assert not long

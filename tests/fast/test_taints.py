@@ -1,0 +1,69 @@
+"""Every taint of DESIGN section 6 that the spine can see, from what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from queue_runner.events import PHASES
+from queue_runner.model import Outcome
+from queue_runner.summarize import Summary
+from queue_runner.taints import Facts, find_taints
+
+ITERATION = {"i": 5, "dur_s": 0.1, "loss": 4.0, "phase": PHASES.index("measure"), "synced": 1}
+CLEAN = Facts(
+    outcome=Outcome.SUCCEEDED,
+    expects_iterations=True,
+    iterations=[ITERATION],
+    summary=Summary(n_iters=1, n_measure=1, loss_first=4.2, loss_last=2.0, drift_ratio=1.01),
+    notes={},
+    conditions=[{"others_cpu_share": 0.02, "steal_share": 0.0, "on_battery": False, "thermal_level": 0}],
+    ingests=[],
+    slept_s=0.0,
+)
+
+
+def condition(**said: object) -> dict[str, Any]:
+    return {"conditions": [said, said]}
+
+
+def test_a_clean_run_has_no_taint() -> None:
+    assert find_taints(CLEAN) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "severity"),
+    [
+        ({"slept_s": 2.0}, "slept", "invalid"),
+        ({"notes": {"wrong_loss": "cpu 4.17, mps 9.31"}}, "wrong_loss", "invalid"),
+        ({"notes": {"nan_loss": "not a number from iteration 7 on"}}, "diverged", "invalid"),
+        ({"summary": Summary(loss_first=4.0, loss_last=9.0)}, "diverged", "invalid"),
+        ({"summary": Summary(loss_first=4.0, loss_last=float("inf"))}, "diverged", "invalid"),
+        ({"notes": {"log_rewritten": "events.jsonl: changed"}}, "log_rewritten", "invalid"),
+        ({"iterations": []}, "unobserved", "invalid"),
+        (condition(others_cpu_share=0.5), "contended", "invalid"),
+        (condition(swap_out_bytes_per_s=5e6), "swapping", "invalid"),
+        (condition(priority=20), "throttled_service", "invalid"),
+        ({"iterations": [{**ITERATION, "synced": 0}]}, "unsynced", "caveat"),
+        ({"notes": {"op_fallback": "aten::linalg_svd ran on the CPU"}}, "op_fallback", "caveat"),
+        (condition(on_battery=True), "battery", "caveat"),
+        (condition(low_power=True), "low_power", "caveat"),
+        (condition(thermal_level=2), "throttled", "caveat"),
+        (condition(steal_share=0.1), "stolen", "caveat"),
+        ({"summary": replace(CLEAN.summary, drift_ratio=1.25)}, "drift", "caveat"),
+        ({"summary": replace(CLEAN.summary, bimodal=True)}, "bimodal", "caveat"),
+    ],
+)
+def test_each_taint(change: dict[str, Any], kind: str, severity: str) -> None:
+    (taint,) = find_taints(replace(CLEAN, **change))
+    assert (taint.kind, taint.severity) == (kind, severity)
+    assert taint.detail
+
+
+def test_a_failed_run_is_not_called_unobserved() -> None:
+    assert find_taints(replace(CLEAN, iterations=[], outcome=Outcome.FAILED)) == []
+
+
+def test_what_was_not_sampled_taints_nothing() -> None:
+    assert find_taints(replace(CLEAN, conditions=[{"others_cpu_share": None}])) == []

@@ -1,0 +1,93 @@
+"""Migrations and schema end in the same database; upgrades are safe by themselves."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from queue_runner import locks
+from queue_runner.errors import SchemaError
+from queue_runner.paths import Layout, migrations_dir
+from queue_runner.store import migrate, read, schema, views
+from queue_runner.store.engine import open_engine, writing
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+    (tmp_path / "home").mkdir()
+    return Layout(tmp_path / "home")
+
+
+def shape(db: Path) -> dict[tuple[str, str], str]:
+    """Every table, index, view and trigger, its SQL without white space and quotes."""
+    rows = sqlite3.connect(db).execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {(t, n): re.sub(r"[\s\"]+", "", sql) for t, n, sql in rows if n not in ("alembic_version", "sqlite_sequence")}
+
+
+def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path: Path) -> None:
+    migrate.ensure(layout)
+    by_schema = tmp_path / "schema.db"
+    with writing(open_engine(by_schema, check=False)) as connection:
+        schema.metadata.create_all(connection)
+        for statement in (*views.VIEWS.values(), *views.TRIGGERS.values()):
+            connection.exec_driver_sql(statement)
+    assert shape(layout.db) == shape(by_schema)
+
+
+def test_the_revision_in_the_code_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    assert ScriptDirectory.from_config(config).get_heads() == [schema.HEAD]
+
+
+def test_a_newer_schema_is_refused_with_exit_code_4(layout: Layout) -> None:
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaError, match="newer") as error:
+        migrate.ensure(layout)
+    assert error.value.exit_code == 4
+    assert read.schema_revision(layout.db) == "9999"
+
+
+def test_an_older_schema_is_backed_up_before_it_is_upgraded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(layout)
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")  # as if this code were of another day
+    migrate.upgrade(layout)
+    (saved,) = layout.backups.iterdir()
+    assert shape(saved) == shape(layout.db)
+    assert migrate.check(saved) == []
+
+
+def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(layout)
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")
+    held = locks.try_lock(locks.worker_lock_path(layout.home))
+    assert held is not None
+    with pytest.raises(SchemaError, match="worker is running"):
+        migrate.upgrade(layout)
+    held.close()
+
+
+def test_eight_processes_make_one_database(layout: Layout) -> None:
+    code = f"from pathlib import Path; from queue_runner.paths import Layout; from queue_runner.store import migrate; migrate.ensure(Layout(Path({str(layout.home)!r})))"
+    makers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
+    assert [maker.wait(60) for maker in makers] == [0] * 8
+    assert migrate.check(layout.db) == []
+    assert read.schema_revision(layout.db) == schema.HEAD
+
+
+def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(views.VIEWS, "v_run", "not SQL")  # the schema of a test that never comes to its end
+    engine = open_engine(layout.db, check=False)
+    with pytest.raises(Exception, match="syntax error"), writing(engine) as connection:
+        schema.metadata.create_all(connection)
+        connection.exec_driver_sql(views.VIEWS["v_run"])
+    assert shape(layout.db) == {}
