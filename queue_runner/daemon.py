@@ -20,12 +20,12 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, locks, paths, wake
 from queue_runner.errors import AlreadyRunning, MpsqError
+from queue_runner.retention import prune_backups
 from queue_runner.store import migrate
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.supervise import Supervisor
 
 BUSY_TICK_S = 1.0
-IDLE_TICK_S = 5.0
 CHECKPOINT_EVERY_S = 300.0
 
 log = logging.getLogger("mpsq.worker")
@@ -41,7 +41,7 @@ class Worker:
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
         self._stopped = threading.Event()
         self._rung = threading.Event()
-        self._tick_s = IDLE_TICK_S
+        self._idle_tick_s = self._tick_s = settings.poll_s
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(1)},
             # two instances of a job: one that runs and one behind it in the executor, so that no ring is dropped
@@ -85,7 +85,7 @@ class Worker:
             return
         if self._until_idle and not active and not self._supervisor.something_waits():
             self._stopped.set()
-        wanted = BUSY_TICK_S if active else IDLE_TICK_S
+        wanted = BUSY_TICK_S if active else self._idle_tick_s
         if wanted != self._tick_s:
             self._tick_s = wanted
             self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
@@ -107,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = config.load(layout.config)
         held = _take(layout)
         migrate.ensure(layout, holds_worker_lock=True)
+        prune_backups(layout.backups, settings.keep_backups)
         log.info("worker %d on %s", os.getpid(), layout.home)
         Worker(layout, settings, until_idle=options.until_idle).run()
         held.close()

@@ -13,18 +13,17 @@ from queue_runner.store import results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
 
-SAMPLE_EVERY_S = 5.0
-
 
 class Observer:
     """Observes one run; may be made anew at any time, as a worker that adopts the run does."""
 
-    def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
+    def __init__(self, engine: Engine, run: Claimed, folder: RunDir, sample_every_s: float) -> None:
         self.run_id = run.run_id
         self._engine = engine
         self._folder = folder
         self._ingest = Ingest(engine, run, folder)
         self._sampler = conditions.Sampler()
+        self._sample_every_s = sample_every_s
         self._sample_at = 0.0
         self._marked = False
 
@@ -33,7 +32,7 @@ class Observer:
         self._mark_started()
         self._ingest.step()
         if time.monotonic() >= self._sample_at:
-            self._sample_at = time.monotonic() + SAMPLE_EVERY_S
+            self._sample_at = time.monotonic() + self._sample_every_s
             pids = [n["pid"] for n in self._folder.noted() if isinstance(n.get("pid"), int)]
             sample = self._sampler.sample(pids)
             with writing(self._engine) as connection:

@@ -22,6 +22,7 @@ from queue_runner.leftovers import end_leftovers
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
+from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import writing
@@ -99,7 +100,7 @@ class Supervisor:
 
     def _watch(self, run: Claimed, folder: RunDir) -> None:
         if self._observer is None or self._observer.run_id != run.run_id:
-            self._observer = Observer(self._engine, run, folder)
+            self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._observer.observe()
         with self._engine.connect() as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
@@ -117,14 +118,16 @@ class Supervisor:
             return False
         stop_points.reach("worker.scanned")
         observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
-        (observer or Observer(self._engine, run, folder)).finish()
+        (observer or Observer(self._engine, run, folder, self._config.sample_s)).finish()
         stop_points.reach("worker.ingested")
         with self._engine.connect() as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
         ending = finish(self._engine, run, folder, ending, exit_)
         stop_points.reach("worker.done")
+        compact_logs(folder, self._config.keep_log_bytes)
         self._observer = None
+        self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
         return True
 
@@ -195,7 +198,7 @@ class Supervisor:
         stop_points.reach("worker.spawned")
         self.close()  # the warden and the trainer have the lane now
         self._block(None)
-        self._observer = Observer(self._engine, run, folder)
+        self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 

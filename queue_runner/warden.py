@@ -1,18 +1,20 @@
 """The warden: starts one trainer, stays with it to its end, and leaves its true status on disk. One per run.
 
-A worker starts it as `python -I -S RUN/warden.py RUN` from a copy in the run's folder (FILES), so that it needs nothing
-but the standard library and is not changed by an upgrade of mpsq. It outlives the worker, the terminal and a logout. What it
-does and writes, and in which order, is docs/architecture.md's protocol of supervision; in short
+A worker starts it as `python -I -S RUN/warden.py RUN` from a copy in the run's folder (FILES): it needs nothing but
+the standard library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
+What it does and writes, in this order (docs/architecture.md):
 
-    warden.lock -> cancel? -> started -> spawn -> watch [-> stop -> signals] -> exit.json -> sweep -> lane closed -> wake
+    warden.lock, cancel?, started, spawn, watch [stop, signals], exit.json, sweep, lane closed, wake
 
 The lane is the inherited lock that says "something may be using the accelerator". The trainer inherits it too, so that
-the lane stays closed if the warden is killed. With allow_daemons only the warden has it: a daemon that may outlive its
-job must not keep the lane closed. There the kernel (Linux) ends the trainer together with its warden.
+the lane stays closed if the warden is killed. With allow_daemons only the warden has it: a daemon that may outlive
+its job must not keep the lane closed. There the kernel (Linux) ends the trainer together with its warden.
 
 The clocks of timeout and stall stand still while the machine sleeps and while the trainer is stopped (SIGSTOP).
 """
 
+# pathlib would cost a fifth of the start, so:
+# ruff: noqa: PTH100, PTH108, PTH110, PTH116, PTH120
 from __future__ import annotations
 
 import errno
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 if TYPE_CHECKING or __package__:
-    from queue_runner.warden_files import LINUX, Progress, awake, grants, hold, publish, reach, read, reserve, say, with_sleep
+    from queue_runner import warden_files as files
+    from queue_runner.warden_files import LINUX, awake, reach, read, say, with_sleep
     from queue_runner.warden_tree import Ending, Tree, row
 else:
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from warden_files import LINUX, Progress, awake, grants, hold, publish, reach, read, reserve, say, with_sleep
+    import warden_files as files
+    from warden_files import LINUX, awake, reach, read, say, with_sleep
     from warden_tree import Ending, Tree, row
 
     del sys.path[0]  # the trainer can write there
@@ -47,6 +51,8 @@ DISK_S = 1.0
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files away from the lane's lock
 RESCAN_S = 0.02  # while ending what is there
 EXIT_TRIED_S = 60.0
+NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fd", "wake", "grace_s"}
+NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
@@ -85,7 +91,7 @@ class Run:
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
         self.tree = Tree(spec["tag"], self.own + "pids.jsonl")
-        self.progress = Progress(spec)
+        self.progress = files.Progress(spec)
         self.outputs: list[int] = []
         self.trainer = 0
         self.status: int | None = None
@@ -108,7 +114,7 @@ class Run:
             os.read(self.ring, 4096)
 
     def reap(self) -> bool:
-        """Take in what happened to children: orphans that became ours, pauses of the trainer, its end. True if it ended.
+        """Take in what happened to children: orphans that became ours, the trainer's pauses, its end. True if it ended.
 
         Not waitid(WNOWAIT): Python has it on macOS from 3.13 only. Once reaped, the trainer is never signalled by pid.
         """
@@ -134,18 +140,17 @@ class Run:
     def spawn(self, lane: int) -> dict[str, Any] | None:
         """Start the trainer. Returns the spawn_error, if there is one."""
         spec, error = self.spec, b""
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
-        told, tell = os.pipe()
         environment = {**spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
-        self.started_at, self.began = time.time(), (awake(), with_sleep())
-        environment["MPSQ_T0"] = repr(time.perf_counter())
-        warden = os.getpid()
+        flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
         try:
+            self.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
+            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            told, tell = os.pipe()
+            self.started_at, self.began = time.time(), (awake(), with_sleep())
+            environment["MPSQ_T0"] = repr(time.perf_counter())
             self.trainer = os.fork()
         except OSError as refused:
-            return {"errno": refused.errno, "text": f"no process can be made: {refused.strerror}"}
+            return {"errno": refused.errno, "text": f"no process can be made: {refused}"}
         if self.trainer == 0:
             place = "its start"
             try:
@@ -154,8 +159,8 @@ class Run:
                 for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                     signal.signal(number, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
-                for number, fd in enumerate((null, *self.outputs)):
-                    os.dup2(fd, number)
+                for stream, fd in enumerate((null, *self.outputs)):
+                    os.dup2(fd, stream)
                 if not spec["allow_daemons"]:
                     os.set_inheritable(lane, True)
                 elif LINUX:
@@ -220,7 +225,7 @@ class Run:
         return None
 
     def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Ending | None]:
-        """Stay with the trainer to its end. Returns (stop, whether it came before the end, what has begun to end it)."""
+        """Stay to the end. Returns (stop, whether it came before the end, what has begun to end the tree)."""
         stop, stopped, ending = None, False, None
         while not self.reap():
             try:
@@ -239,8 +244,8 @@ class Run:
                 if awake() >= self.next_touch:
                     self.next_touch = awake() + TOUCH_S
                     os.utime(lane)
-            except OSError as error:
-                say("while watching:", error)
+            except Exception as error:  # whatever it is: the trainer must not be left alone
+                say("while watching:", repr(error))
             self.wait(RESCAN_S if ending else POLL_S)
         return stop, stopped, ending
 
@@ -249,11 +254,11 @@ class Run:
         own = row(os.getpid())
         started = {"v": 1, "run": self.spec["run"], "boot_id": self.spec["boot_id"], "warden_pid": os.getpid()}
         started |= {"warden_start": own.start if own else None, "trainer_pid": None, "at": time.time()}
-        publish(self.own + "started", {**started, "session": os.getsid(0)})
+        files.publish(self.own + "started", {**started, "session": os.getsid(0)})
 
     def publish_stop(self, stop: dict[str, Any]) -> None:
         try:
-            publish(self.own + "stop", stop, keep_trying_s=5.0)
+            files.publish(self.own + "stop", stop, keep_trying_s=5.0)
         except OSError as error:
             say("no stop file:", error)  # exit.json will tell it
 
@@ -317,7 +322,7 @@ class Run:
                 reach("warden.reaped")
         exit_ = self.result(stop, stopped, spawn_error)
         try:
-            publish(self.own + "exit.json", exit_, "warden.exit_tmp", EXIT_TRIED_S)
+            files.publish(self.own + "exit.json", exit_, "warden.exit_tmp", EXIT_TRIED_S)
         except OSError as error:
             say("the result is lost:", error, exit_)
         reach("warden.exited")
@@ -332,9 +337,12 @@ def main(arguments: list[str]) -> int:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     folder = os.path.abspath(arguments[1])
     spec = json.loads(read(f"{folder}/spec.json"))
+    if missing := NEEDED - spec.keys():
+        say("spec.json lacks", *missing)
+        return 1
     lane = spec["lane_fd"]
     os.set_inheritable(lane, False)
-    if hold(f"{folder}/warden.lock") is None or not grants(lane, fcntl.LOCK_EX):
+    if files.hold(f"{folder}/warden.lock") is None or not files.grants(lane, fcntl.LOCK_EX):
         say("another warden has this run, or another run the lane")
         return 75
     reach("warden.locked")
@@ -343,10 +351,14 @@ def main(arguments: list[str]) -> int:
         return 1
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for name in ("exit.json", "stop", "started"):
-        reserve(f"{folder}/warden/{name}")
+    for name in ("exit.json", "stop"):
+        files.reserve(f"{folder}/warden/{name}")
     Run(folder, spec).supervise(lane)
     os.close(lane)
+    try:
+        os.unlink(f"{folder}/warden/stop.tmp")
+    except OSError:
+        pass  # there was a stop
     try:
         bell = os.open(spec["wake"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(bell, b"!")

@@ -10,7 +10,6 @@ from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 app = new_app("Read and change the settings.")
 
-Name = Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")]
 
 
 @app.command("list")
@@ -38,17 +37,23 @@ def list_(json: Json = False) -> None:
 
 
 @app.command("get")
-def get(key: Name) -> None:
-    """Print one setting."""
+def get(
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="A key; all of them when not given.")] = None,
+) -> None:
+    """Print one setting, or all."""
     from queue_runner import config
 
+    if key is None:
+        list_(json=False)
+        return
     value = config.get(config.load(home().config), key)
     print("" if value is None else _words(value))
 
 
 @app.command("set")
 def set_(
-    key: Name, value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")]
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")],
 ) -> None:
     """Change one setting; comments in the file stay."""
     from queue_runner import config_file, paths

@@ -1,8 +1,8 @@
 """The two clocks of a machine that sleeps, and the name of its present boot.
 
 Clock names mean opposite things (clock_gettime(2) of Linux, clock_gettime(3) of macOS): in sleep, CLOCK_MONOTONIC
-stands still on Linux and CLOCK_BOOTTIME goes on; on macOS CLOCK_UPTIME_RAW stands still and CLOCK_MONOTONIC_RAW goes on.
-The warden has its own copy of the two clocks, because its file must run alone.
+stands still on Linux and CLOCK_BOOTTIME goes on; on macOS CLOCK_UPTIME_RAW stands still and CLOCK_MONOTONIC_RAW
+goes on. The warden has its own copy of the two clocks, because its file must run alone.
 """
 
 from __future__ import annotations

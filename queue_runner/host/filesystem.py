@@ -7,9 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-_NETWORK = frozenset(
-    ["nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afpfs", "webdav", "ftp", "afs", "ncpfs"]
-    + ["ceph", "lustre", "gpfs", "beegfs", "glusterfs", "pvfs2", "orangefs", "ocfs2", "gfs2"]
+_NETWORK = re.compile(
+    r"nfs[34]?|cifs|smb[23]|smbfs|afpfs|webdav|ftp|afs|ncpfs|ceph|lustre|gpfs|beegfs|glusterfs|pvfs2|orangefs|ocfs2|gfs2"
 )
 _NETWORK_FUSE = re.compile(
     r"fuse\.(sshfs|glusterfs|ceph\S*|s3fs|rclone|gcsfuse|goofys|davfs\S*|curlftpfs|smb\S*|juicefs|blobfuse\S*|mount-s3)"
@@ -36,7 +35,7 @@ def network_kind(path: Path, mounts: str | None = None, *, platform: str = sys.p
         return None
     _, kind, options = found
     # gVisor serves a container's own disk to it by 9p, and says so by these two descriptors.
-    if kind in _NETWORK or _NETWORK_FUSE.fullmatch(kind) or (kind == "9p" and "rfdno=" not in options):
+    if _NETWORK.fullmatch(kind) or _NETWORK_FUSE.fullmatch(kind) or (kind == "9p" and "rfdno=" not in options):
         return kind
     return None
 

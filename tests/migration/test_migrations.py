@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+
 from queue_runner import locks
 from queue_runner.errors import SchemaError
 from queue_runner.paths import Layout, migrations_dir

@@ -1,0 +1,149 @@
+"""Runs that ask the same question, as one cell: which of them count, their numbers together, and their name in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from queue_runner import stats
+from queue_runner.model import Outcome, State
+
+Row = Mapping[str, Any]
+"""A run: the columns of v_run, and `factors`, the settings and versions by which runs are told apart besides."""
+
+SUBJECT = ("machine", "subject", "config")
+"""What compared cells have in common, whatever is asked: runs of two machines are never compared."""
+MAIN = ("device", "compile", "dtype", "framework")
+"""What tells cells apart and is named first."""
+_BARE = frozenset({"subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"})
+"""Factors whose value says by itself what it is."""
+
+
+def value_of(row: Row, name: str) -> Any:
+    """A column of v_run, or a setting or version of that name."""
+    return row[name] if name in row else row["factors"].get(name)
+
+
+def word(name: str, value: Any) -> str:
+    """A factor's value in words: "eager", "mps", "max_iters=20"."""
+    if name == "compile":
+        return "" if value is None else "compiled" if value else "eager"
+    if name in _BARE:
+        return "" if value is None else str(value)
+    return f"{name}={'unset' if value is None else value}"
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Runs that ask the same. Only `used` ones give numbers: those that succeeded and are valid, or all if so wanted."""
+
+    key: Mapping[str, Any]
+    runs: Sequence[Row]
+    used: Sequence[Row]
+    label: str = ""
+
+    @cached_property
+    def ended(self) -> list[Row]:
+        return [row for row in self.runs if row["state"] == State.DONE]
+
+    @cached_property
+    def left_out(self) -> list[Row]:
+        """Runs that ended and do not count."""
+        ids = {row["run_id"] for row in self.used}
+        return [row for row in self.ended if row["run_id"] not in ids]
+
+    @cached_property
+    def shown(self) -> Sequence[Row]:
+        """Runs whose numbers are shown: those that count or, where none does, the invalid ones, never to be compared."""
+        return self.used or [row for row in self.left_out if row["outcome"] == Outcome.SUCCEEDED]
+
+    @cached_property
+    def times(self) -> list[float]:
+        """Seconds an iteration, one median for each run that counts: what is compared."""
+        return [row["median_s"] for row in self.used if (row["median_s"] or 0) > 0]
+
+    @cached_property
+    def median_s(self) -> float | None:
+        return self.median("median_s")
+
+    @cached_property
+    def spread_s(self) -> tuple[float | None, str | None]:
+        """MAD over the medians of several runs ("runs"); of a single run, over its iterations ("iterations")."""
+        medians = [row["median_s"] for row in self.shown if row["median_s"] is not None]
+        if len(medians) > 1:
+            return stats.mad(medians), "runs"
+        return (self.median("mad_s"), "iterations") if medians else (None, None)
+
+    @property
+    def work(self) -> float | None:
+        """Tokens, else samples, an iteration."""
+        return self.median("tokens_per_iter") or self.median("samples_per_iter")
+
+    def median(self, name: str) -> float | None:
+        """The median of a column over the runs that are shown; None where no run has it."""
+        return middle(self.shown, name)
+
+
+def middle(rows: Iterable[Row], name: str) -> float | None:
+    """The median of a column; None where no row has it."""
+    values = [row[name] for row in rows if row[name] is not None]
+    return stats.median(values) if values else None
+
+
+def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Cell]:
+    """Cells of runs, keyed by SUBJECT and `names`.
+
+    A run without numbers goes with the other runs of its question: it could not report what it ran on.
+    """
+    names = [*SUBJECT, *(name for name in names if name not in SUBJECT)]
+    members: dict[tuple[Any, ...], list[Row]] = {}
+    place: dict[Any, tuple[Any, ...]] = {}
+    for row in sorted(rows, key=lambda row: (row["median_s"] is None, row["run_id"])):
+        key = tuple(value_of(row, name) for name in names)
+        if row["median_s"] is None:
+            key = place.get(row["spec_hash"], key)
+        place.setdefault(row["spec_hash"], key)
+        members.setdefault(key, []).append(row)
+    return [_cell(dict(zip(names, key, strict=True)), runs, include_invalid) for key, runs in members.items()]
+
+
+def _cell(key: Mapping[str, Any], runs: list[Row], include_invalid: bool) -> Cell:
+    runs.sort(key=lambda row: row["run_id"])
+    return Cell(key, runs, [row for row in runs if _counts(row, include_invalid)])
+
+
+def _counts(row: Row, include_invalid: bool) -> bool:
+    well = row["outcome"] == Outcome.SUCCEEDED
+    return bool(well or row["median_s"] is not None) if include_invalid else bool(well and row["valid"])
+
+
+def order(cell: Cell) -> tuple[Any, ...]:
+    """Sorts the cpu first, eager before compiled, full precision before others, then by the rest."""
+    key = cell.key
+    device = str(key.get("device"))
+    rest = [(0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in key.values()]
+    return device != "cpu", device, bool(key.get("compile")), key.get("dtype") not in ("fp32", None), rest
+
+
+def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
+    """Name cells by device and mode, by what else differs among them, and by details only where those leave two alike."""
+    names = [name for name in cells[0].key if name not in common]
+    differ = {name for name in names if len({cell.key[name] for cell in cells}) > 1}
+    shown = [name for name in names if name in ("device", "compile") or (name in differ and name in MAIN)]
+    for name in names:
+        if name in differ and name not in shown and _splits(cells, shown, name):
+            shown.append(name)
+    named = []
+    for cell in cells:
+        words = [word(name, cell.key[name]) for name in shown]
+        named.append(replace(cell, label=" ".join(filter(None, words)) or str(common["subject"])))
+    return named
+
+
+def _splits(cells: Sequence[Cell], shown: Sequence[str], name: str) -> bool:
+    """Whether cells that look the same by `shown` differ in `name`."""
+    seen: dict[tuple[Any, ...], Any] = {}
+    alike = [(tuple(cell.key[other] for other in shown), cell.key[name]) for cell in cells]
+    return any(seen.setdefault(key, value) != value for key, value in alike)

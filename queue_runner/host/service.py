@@ -1,0 +1,139 @@
+"""The worker as a service of the user: what launchd and systemd have in common, and which of them this machine has."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from queue_runner import __version__
+from queue_runner.config import Config
+from queue_runner.errors import MpsqError
+from queue_runner.paths import Layout
+
+DEFAULT_LABEL = "dev.mpsq.worker"
+STOP_TIMEOUT_S = 60
+"""What the worker gets between SIGTERM and SIGKILL; it needs well under a second. Runs are not its children's keepers."""
+RESTART_AFTER_S = 10
+"""Between two starts of a worker that crashes: a tighter loop would disturb the run that goes on meanwhile."""
+_CAPTURED = re.compile(r"PATH|PYTORCH_\w+|LANG|LC_\w+|MPSQ_LOCKS")
+_EPHEMERAL = re.compile(r"/(uv/(archive|builds|environments)-v\d+|pipx/\.cache|\.cache/(uv|pipx)|Caches/uv)/")
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """What the service manager says. `problems` are (what is wrong, what to do about it)."""
+
+    installed: bool
+    running: bool
+    pid: int | None
+    detail: str
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a service manager is to run: the worker of one queue, in one interpreter."""
+
+    label: str
+    python: str
+    home: Path
+    environment: Mapping[str, str]
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line. `python` stays unresolved: a virtual environment is found by the link's own place."""
+        return [self.python, "-m", "queue_runner.daemon", "--service"]
+
+
+class Service(Protocol):
+    """Every method raises MpsqError - a sentence and a remedy - when the service manager refuses."""
+
+    kind: str
+    """launchd or systemd"""
+
+    def install(self) -> str:
+        """Make the service be there and run, whatever was there before. Returns what was done, in a sentence."""
+
+    def uninstall(self) -> str:
+        """Stop it and take it out; the queue stays. Returns what was done."""
+
+    def restart(self) -> str:
+        """Start it anew, as after an upgrade of mpsq; a run goes on meanwhile. Returns what was done."""
+
+    def status(self) -> ServiceStatus:
+        """What is there now."""
+
+
+def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.platform) -> Service:
+    """The service of this queue on this machine.
+
+    Raises: MpsqError when there is neither launchd nor systemd, or this interpreter cannot be a service's.
+    """
+    program = program_for(layout, settings, sys.executable, os.environ)
+    if platform == "darwin":
+        from queue_runner.host.service_launchd import Launchd
+
+        return Launchd(program)
+    if platform.startswith("linux") and (systemctl := shutil.which("systemctl")):
+        from queue_runner.host.service_systemd import Systemd
+
+        return Systemd(program, log=layout.worker_log, systemctl=systemctl)
+    raise MpsqError(
+        "this machine has neither launchd nor systemd to run a service",
+        "keep `mpsq worker` running by other means: tmux, cron's @reboot, a container's entry point",
+    )
+
+
+def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[str, str]) -> Program:
+    """The worker's program with the environment that it will have: a service gets none of the shell's.
+
+    The version is part of it, so that an install after an upgrade restarts the worker.
+    Raises: MpsqError when the interpreter is unknown, or lies in a cache that is cleaned.
+    """
+    if not python or not os.path.isabs(python):
+        raise MpsqError("the path of this Python is unknown", "start mpsq by its full path, /path/to/venv/bin/mpsq")
+    if _EPHEMERAL.search(python):
+        raise MpsqError(
+            f"{python} lies in a cache that may be cleaned at any time",
+            "install mpsq for good first: uv tool install mpsq, or pip install it into a virtual environment",
+        )
+    captured = {k: v for k, v in environ.items() if _CAPTURED.fullmatch(k) and v.isprintable()}
+    captured["PATH"] = _path(python, captured.get("PATH", os.defpath))
+    ours = {"MPSQ_HOME": str(layout.home), "MPSQ_SERVICE_VERSION": __version__, "PYTHONUNBUFFERED": "1"}
+    for value in (python, str(layout.home)):
+        if not value.isprintable():
+            raise MpsqError(f"{value!r} holds a control character, which a service definition cannot", "rename the folder")
+    return Program(settings.service_label, python, layout.home, dict(sorted({**captured, **ours}.items())))
+
+
+def _path(python: str, path: str) -> str:
+    """PATH as it is at install, absolute places only, each once; the system's own are always in it."""
+    places = [os.path.dirname(python), *path.split(os.pathsep), "/usr/bin", "/bin", "/usr/sbin", "/sbin"]  # noqa: PTH120
+    return os.pathsep.join(dict.fromkeys(place for place in places if os.path.isabs(place)))
+
+
+def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:
+    """Cut a service's log to its last quarter when it is longer than the limit: no service manager rotates it.
+
+    In place, since the manager keeps the file open (for appending). Returns whether it was cut.
+    """
+    try:
+        with path.open("r+b") as log:
+            size = log.seek(0, os.SEEK_END)
+            if size <= limit_bytes:
+                return False
+            log.seek(size - limit_bytes // 4)
+            log.readline()
+            tail = log.read()
+            log.seek(0)
+            log.write(b"(older lines were cut)\n" + tail)
+            log.truncate()
+    except OSError:
+        return False
+    return True

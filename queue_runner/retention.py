@@ -1,0 +1,44 @@
+"""Keep what is needed and no more: a big log keeps its head and its tail, old backups go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from queue_runner.rundir import RunDir
+
+
+def compact_logs(folder: RunDir, keep_bytes: int) -> None:
+    """Cut each log of an ended run that is larger than `keep_bytes` to its first and last half of that.
+
+    The new file takes the old one's place by a rename. Nothing is done where the disk refuses: the log stays whole.
+    """
+    for path in (folder.stdout, folder.stderr):
+        try:
+            size = path.stat().st_size
+            if size > keep_bytes:
+                _cut(path, size, keep_bytes // 2)
+        except OSError:
+            path.with_suffix(".partial").unlink(missing_ok=True)
+
+
+def _cut(path: Path, size: int, half: int) -> None:
+    partial = path.with_suffix(".partial")
+    with path.open("rb") as source, partial.open("wb") as target:
+        _copy(source.fileno(), 0, half, target.fileno())
+        os.write(target.fileno(), b"\n[mpsq: %d bytes in the middle of this log were not kept]\n" % (size - 2 * half))
+        _copy(source.fileno(), size - half, half, target.fileno())
+    partial.replace(path)
+
+
+def _copy(source: int, offset: int, count: int, target: int) -> None:
+    while count and (data := os.pread(source, min(count, 1 << 20), offset)):
+        os.write(target, data)
+        offset += len(data)
+        count -= len(data)
+
+
+def prune_backups(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` backups; their names sort by time."""
+    for path in sorted(folder.glob("mpsq-*.db"))[:-keep] if keep else []:
+        path.unlink(missing_ok=True)
