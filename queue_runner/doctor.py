@@ -55,6 +55,15 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
     ]
 
 
+def computing_devices(python: str | None = None) -> list[str]:
+    """The devices (of cpu, cuda, mps) on which torch multiplies matrices, and right; [] without a torch.
+
+    Raises: UsageError when the interpreter `python` (ours when None) is not there.
+    """
+    found = doctor_torch.ask(_interpreter(python))
+    return [name for name, (state, _) in found.devices.items() if state == "computes"]
+
+
 def _interpreter(named: str | None) -> str:
     if named is None:
         return sys.executable
@@ -75,7 +84,9 @@ def _python() -> Check:
 def _is_apple_silicon() -> bool:
     """hw.optional.arm64 is 1 on Apple silicon, for a translated process as well."""
     try:
-        asked = subprocess.run(["/usr/sbin/sysctl", "-n", "hw.optional.arm64"], capture_output=True, timeout=5, check=False)
+        asked = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "hw.optional.arm64"], capture_output=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.stdout.strip() == b"1"
@@ -104,7 +115,9 @@ def _device(name: str, state: str, text: str, torch: doctor_torch.Torch) -> Chec
         return Check(name, "ok", "not there: jobs that ask for it end as DEVICE_UNAVAILABLE")
     if state == "wrong":
         return Check(name, "fail", "its product of two matrices is wrong", "do not measure on it; try another torch")
-    return Check(name, "fail", f"it is there and does not compute: {text}", "end what uses it, restart, or try another torch")
+    return Check(
+        name, "fail", f"it is there and does not compute: {text}", "end what uses it, restart, or try another torch"
+    )
 
 
 def compiler() -> Check:
@@ -139,7 +152,9 @@ def home(layout: Layout) -> Iterator[Check]:
     place = nearest_existing(layout.home)
     later = "" if layout.home.is_dir() else ", made at the first submit"
     if kind := network_kind(layout.home):
-        yield Check("home", "fail", f"{layout.home} is on a network file system ({kind})", "set MPSQ_HOME to a local folder")
+        yield Check(
+            "home", "fail", f"{layout.home} is on a network file system ({kind})", "set MPSQ_HOME to a local folder"
+        )
     elif not place.is_dir():
         yield Check("home", "fail", f"{place} is no folder", "move it away, or set MPSQ_HOME to another folder")
     elif not os.access(place, os.W_OK | os.X_OK):
@@ -148,7 +163,9 @@ def home(layout: Layout) -> Iterator[Check]:
         yield Check("home", "ok", f"{layout.home}{later}")
     free = shutil.disk_usage(place).free
     verdict = "fail" if free < MIN_FREE_BYTES else "warn" if free < _LOW_BYTES else "ok"
-    yield Check("disk", verdict, f"{units.size(free)} free", "free some space: a run stops when less than 1 GiB is left")
+    yield Check(
+        "disk", verdict, f"{units.size(free)} free", "free some space: a run stops when less than 1 GiB is left"
+    )
 
 
 def store(layout: Layout) -> Iterator[Check]:
@@ -166,7 +183,9 @@ def store(layout: Layout) -> Iterator[Check]:
         yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")
         return
     if found != ["ok"]:
-        yield Check("store", "fail", f"the database is damaged: {found[0]}", f"restore the newest file of {layout.backups}")
+        yield Check(
+            "store", "fail", f"the database is damaged: {found[0]}", f"restore the newest file of {layout.backups}"
+        )
     elif revision != HEAD:
         yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", "run mpsq db upgrade")
     else:
@@ -192,7 +211,9 @@ def _locks() -> Check:
     except MpsqError as error:
         return Check("locks", "fail", error.message, error.hint)
     if kind := network_kind(folder):
-        return Check("locks", "fail", f"{folder} is on a network file system ({kind})", "set MPSQ_LOCKS to a local folder")
+        return Check(
+            "locks", "fail", f"{folder} is on a network file system ({kind})", "set MPSQ_LOCKS to a local folder"
+        )
     return Check("locks", "ok", str(folder))
 
 
@@ -205,5 +226,16 @@ def worker(layout: Layout) -> Check:
 
 
 def service(layout: Layout) -> Check:
-    """Whether the worker is a service."""
-    return Check("service", "ok", "not looked at")
+    """Whether the worker is a service, and a healthy one."""
+    from queue_runner import config
+    from queue_runner.host.service import for_this_machine
+
+    try:
+        found = for_this_machine(layout, config.load(layout.config)).status()
+    except MpsqError as error:
+        return Check("service", "warn", error.message, error.hint)
+    if found.problems:
+        return Check("service", "warn", *found.problems[0])
+    if not found.installed:
+        return Check("service", "ok", "not installed; mpsq service install runs the worker at every login")
+    return Check("service", "ok" if found.running else "warn", found.detail, "mpsq service install")

@@ -28,7 +28,7 @@ mps = getattr(torch.backends, "mps", None)
 say(version=torch.__version__, cuda_built=torch.version.cuda, mps_built=bool(mps and mps.is_built()),
     threads=torch.get_num_threads())
 def there(name):
-    return name == "cpu" or (name == "cuda" and torch.cuda.is_available()) or (name == "mps" and mps and mps.is_available())
+    return name == "cpu" or bool(torch.cuda.is_available() if name == "cuda" else mps and mps.is_available())
 for name in ("cpu", "cuda", "mps"):
     try:
         if not there(name):
@@ -101,4 +101,6 @@ def _understand(said: bytes, trouble: str | None) -> Torch:
     if "missing" in head:
         trouble = str(head["missing"])
     version, cuda = head.get("version"), head.get("cuda_built")
-    return Torch(str(version) if version else None, str(cuda) if cuda else None, bool(head.get("mps_built")), trouble, devices)
+    return Torch(
+        str(version) if version else None, str(cuda) if cuda else None, bool(head.get("mps_built")), trouble, devices
+    )

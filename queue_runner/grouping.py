@@ -1,4 +1,4 @@
-"""Runs that ask the same question, as one cell: which of them count, their numbers together, and their name in words. Pure."""
+"""Runs that ask the same question, as one cell: which of them count, their numbers together, their name. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _BARE = frozenset({"subject", "config", "device", "dtype", "framework", "device_
 
 
 def value_of(row: Row, name: str) -> Any:
-    """A column of v_run, or a setting or version of that name."""
-    return row[name] if name in row else row["factors"].get(name)
+    """A setting or version of that name, or else a column of v_run."""
+    factors: Mapping[str, Any] = row["factors"]
+    return factors[name] if name in factors else row.get(name)
 
 
 def word(name: str, value: Any) -> str:
@@ -37,7 +38,7 @@ def word(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Runs that ask the same. Only `used` ones give numbers: those that succeeded and are valid, or all if so wanted."""
+    """Runs that ask the same. Only `used` ones give numbers: those that succeeded and are valid, or all if wanted."""
 
     key: Mapping[str, Any]
     runs: Sequence[Row]
@@ -56,7 +57,7 @@ class Cell:
 
     @cached_property
     def shown(self) -> Sequence[Row]:
-        """Runs whose numbers are shown: those that count or, where none does, the invalid ones, never to be compared."""
+        """Runs whose numbers are shown: those that count; where none does, the invalid ones, never to be compared."""
         return self.used or [row for row in self.left_out if row["outcome"] == Outcome.SUCCEEDED]
 
     @cached_property
@@ -128,7 +129,7 @@ def order(cell: Cell) -> tuple[Any, ...]:
 
 
 def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
-    """Name cells by device and mode, by what else differs among them, and by details only where those leave two alike."""
+    """Name cells by device and mode, by what else differs of MAIN, and by the rest where two would look alike."""
     names = [name for name in cells[0].key if name not in common]
     differ = {name for name in names if len({cell.key[name] for cell in cells}) > 1}
     shown = [name for name in names if name in ("device", "compile") or (name in differ and name in MAIN)]

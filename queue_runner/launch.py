@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import queue_runner
-from queue_runner import capture, locks
+from queue_runner import capture, locks, warden
 from queue_runner.config import Config
 from queue_runner.host.clocks import boot_id
 from queue_runner.paths import Layout
@@ -32,7 +31,8 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
     if folder.path.exists():
         shutil.rmtree(folder.path)
     (folder.path / "warden").mkdir(mode=0o700, parents=True)
-    shutil.copyfile(Path(queue_runner.__file__).with_name("warden.py"), folder.warden_program)
+    for name in warden.FILES:
+        shutil.copyfile(Path(warden.__file__).with_name(name), folder.path / name)
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),

@@ -87,17 +87,21 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     runs = [run_object(row) for row in rows]
     first, last = runs[0], _last_attempts(runs)
     times = sorted(r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None)
-    return {"job": first["job_id"]} | {name: first[name] for name in _OF_JOB} | {
-        "compile": first["compile"],
-        "sets": first["sets"],
-        "tags": first["tags"],
-        "state": state_of(runs),
-        "ok": _ok(last),
-        "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
-        "repeats": len(last),
-        "median_s": times[len(times) // 2] if len(times) % 2 else _middle(times),
-        "runs": runs,
-    }
+    return (
+        {"job": first["job_id"]}
+        | {name: first[name] for name in _OF_JOB}
+        | {
+            "compile": first["compile"],
+            "sets": first["sets"],
+            "tags": first["tags"],
+            "state": state_of(runs),
+            "ok": _ok(last),
+            "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
+            "repeats": len(last),
+            "median_s": times[len(times) // 2] if len(times) % 2 else _middle(times),
+            "runs": runs,
+        }
+    )
 
 
 def _middle(times: Sequence[float]) -> float | None:

@@ -22,7 +22,7 @@ POLL_S = 0.1
 
 
 def choose(layout: Layout, selector: Selector) -> Mapping[str, Any]:
-    """The run whose log is meant: of several the running one, else the one that started last, else the first that waits.
+    """The run whose log is meant: the running one, else the one that started last, else the first that waits.
 
     Raises: UsageError when nothing is named.
     """
@@ -86,9 +86,7 @@ def tail_offset(stream: BinaryIO, lines: int) -> int:
     return 0 if lines > 0 else stream.seek(0, os.SEEK_END)
 
 
-def chunks(
-    path: Path, *, lines: int | None = None, follow: Callable[[], bool] | None = None
-) -> Iterator[bytes]:
+def chunks(path: Path, *, lines: int | None = None, follow: Callable[[], bool] | None = None) -> Iterator[bytes]:
     """The file's bytes from its last `lines` lines on (None: all). While `follow()` is true, new bytes as they come,
     and b"" whenever there were none for a moment; after it said no, what was written until then."""
     offset: int | None = None
@@ -126,7 +124,7 @@ class Cleaner:
         self._pending = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown now. b"" says that the log pauses: an unfinished line is shown, unless it is a progress bar."""
+        """What can be shown now. b"" says that the log pauses: an unfinished line is shown then, no progress bar."""
         if not data:
             return self._flush() if self._pending and b"\r" not in self._pending else b""
         *lines, rest = (self._pending + data).split(b"\n")

@@ -17,6 +17,7 @@ from queue_runner.text import plain
 Row = Mapping[str, Any]
 
 MISSING = "-"
+_NAMED = ("table", "csv", "json", "md")
 _OURS = {"table": "simple", "md": "github"}
 
 
@@ -40,12 +41,12 @@ def formats() -> list[str]:
     """Every name that --format takes: ours, then tabulate's."""
     from tabulate import tabulate_formats
 
-    return ["table", "csv", "json", "md", *(name for name in tabulate_formats if name not in ("table", "csv", "json", "md"))]
+    return [*_NAMED, *(name for name in tabulate_formats if name not in _NAMED)]
 
 
 def check_format(name: str) -> str:
     """`name`, if it is a format. Raises: UsageError."""
-    if name in ("table", "csv", "json", "md"):
+    if name in _NAMED:
         return name
     from tabulate import tabulate_formats
 
@@ -99,7 +100,7 @@ def _csv_cell(value: Any) -> Any:
     return value
 
 
-def envelope(schema: str, **fields: Any) -> str:
+def envelope(schema: str, /, **fields: Any) -> str:
     """One JSON object that names its schema, for example mpsq.list/1; numbers that JSON has no words for are texts."""
     return json.dumps({"schema": schema, **finite(fields)}, indent=2, ensure_ascii=False, allow_nan=False)
 

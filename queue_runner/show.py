@@ -63,9 +63,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         phases_s={name: row[f"{name}_s"] for name in phases if row[f"{name}_s"] is not None},
         taints=[_without_key(t) for t in read.detail(connection, "taints", run_id)],
         notes=[_without_key(n) for n in read.detail(connection, "notes", run_id)],
-        lines={
-            key: sum(source[key] for source in read.detail(connection, "ingests", run_id)) for key in _LOST_LINES
-        },
+        lines={key: sum(source[key] for source in read.detail(connection, "ingests", run_id)) for key in _LOST_LINES},
         history=[
             {k: v for k, v in event.items() if k not in ("id", "job_id", "run_id")}
             for event in read.events(connection, row["job_id"])

@@ -16,6 +16,7 @@ from queue_runner.queue_state import QueueState
 from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
+_WAS_RUN = "state = 'DONE' AND kind <> 'import'"
 _SO_FAR = 200
 """How many of the newest measured iterations the time per iteration of a running job is taken from."""
 
@@ -57,7 +58,7 @@ def read_status(layout: Layout, *, ended: int = 5) -> Status:
             supervised=running is not None and queue_state.is_supervised(RunDir(layout.runs / running["run"])),
             progress=progress(connection, running) if running else None,
             waiting=[row for row in rows if row["state"] != State.RUNNING],
-            ended=read.runs(connection, "state = 'DONE' AND kind <> 'import'", order=f"ended_at DESC LIMIT {int(ended)}"),
+            ended=read.runs(connection, _WAS_RUN, order=f"ended_at DESC LIMIT {int(ended)}"),
         )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from queue_runner import units
 from queue_runner.errors import WaitTimeout
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
@@ -33,9 +34,8 @@ def until_done(layout: Layout, selectors: Sequence[Selector], timeout_s: float |
                 if not left(rows):
                     return list(rows)
             if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(
-                    f"after {timeout_s:g} s {len(left(rows))} of {len(rows)} runs have not ended", "mpsq status shows them"
-                )
+                waits = f"{len(left(rows))} of {len(rows)} runs have not ended after {units.duration(timeout_s)}"
+                raise WaitTimeout(waits, "mpsq status shows them")
             time.sleep(_POLL_S)
 
 

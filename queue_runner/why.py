@@ -110,7 +110,10 @@ def _done(row: Row) -> tuple[str, str]:
         case Outcome.KILLED:
             return f"signal {row['signal']} killed it{ran}{told}", _LOGS + "; the system's log may say who"
         case Outcome.SPAWN_FAILED:
-            return f"it could not be started{told}", "mpsq show {run} has its command and folder; mend them and submit again"
+            return (
+                f"it could not be started{told}",
+                "mpsq show {run} has its command and folder; mend them and submit again",
+            )
         case Outcome.DEVICE_UNAVAILABLE:
             return f"its device is not there{told}", "mpsq doctor tries every device"
         case Outcome.TIMED_OUT:
@@ -120,7 +123,10 @@ def _done(row: Row) -> tuple[str, str]:
         case Outcome.OUT_OF_MEMORY:
             return f"it ran out of memory{ran}{told}", "submit it smaller: a smaller batch, or gradient accumulation"
         case Outcome.OUTPUT_LIMIT:
-            return f"it wrote more than allowed{ran}{told}", "let it write less, or raise output_limit_bytes: mpsq config list"
+            return (
+                f"it wrote more than allowed{ran}{told}",
+                "let it write less, or raise output_limit_bytes: mpsq config list",
+            )
         case Outcome.CODE_CHANGED:
             return f"its code is no longer what was submitted{told}", "submit it again"
         case Outcome.CANCELLED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON; docs/json.md des
 def new_app(help: str | None = None) -> typer.Typer:
     """A Typer app in our style: plain help, no coloured tracebacks."""
     return typer.Typer(
-        help=help, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False, no_args_is_help=bool(help)
+        help=help,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=bool(help),
     )
 
 
@@ -32,7 +35,7 @@ def hint(text: str) -> None:
         say(f"hint: {text}")
 
 
-def print_json(schema: str, **fields: Any) -> None:
+def print_json(schema: str, /, **fields: Any) -> None:
     """Print one object of a schema that docs/json.md describes."""
     from queue_runner.render import envelope
 

@@ -11,7 +11,6 @@ from queue_runner.cli.common import Json, home, new_app, print_json, say
 app = new_app("Read and change the settings.")
 
 
-
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List every setting with its value and its meaning."""
@@ -21,7 +20,13 @@ def list_(json: Json = False) -> None:
     settings = config.load(layout.config)
     said = config.read(layout.config)
     rows = [
-        {"name": k.name, "value": _plain(config.get(settings, k.name)), "unit": k.unit, "set": k.name in said, "help": k.help}
+        {
+            "name": k.name,
+            "value": _plain(config.get(settings, k.name)),
+            "unit": k.unit,
+            "set": k.name in said,
+            "help": k.help,
+        }
         for k in config.KEYS.values()
     ]
     if json:

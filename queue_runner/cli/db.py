@@ -24,7 +24,9 @@ def upgrade() -> None:
     before = schema_revision(layout.db)
     saved = migrate.upgrade(layout)
     now = schema_revision(layout.db)
-    print(f"the database is at schema {now}" + (", as it was" if before == now else f" (it was {before or 'not there'})"))
+    print(
+        f"the database is at schema {now}" + (", as it was" if before == now else f" (it was {before or 'not there'})")
+    )
     if saved is not None:
         say(f"the database from before is kept as {saved}")
 
@@ -41,7 +43,7 @@ def check(json: Json = False) -> None:
     found = migrate.check(layout.db)
     revision = schema_revision(layout.db)
     if json:
-        print_json("mpsq.db.check/1", path=str(layout.db), schema=revision, expected=HEAD, problems=found)
+        print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
     else:
         print(f"{layout.db}: schema {revision}, " + ("sound" if not found else f"{len(found)} problems"))
         for problem in found:

@@ -21,7 +21,18 @@ def main() -> int:
     devices = computing_devices()
     print(f"devices that compute here: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)
     steps = [
-        ["submit", "nanogpt", "--config", "tiny", "--device", ",".join(devices), "--compile", "both", "--repeats", str(REPEATS)],
+        [
+            "submit",
+            "nanogpt",
+            "--config",
+            "tiny",
+            "--device",
+            ",".join(devices),
+            "--compile",
+            "both",
+            "--repeats",
+            str(REPEATS),
+        ],
         ["worker", "--until-idle"],
         ["report", "--group", "@last"],
         ["report", "breakdown", "--group", "@last"],

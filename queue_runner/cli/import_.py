@@ -18,9 +18,13 @@ def import_(
     parser: Annotated[str | None, typer.Option(help="Reads the log; found out from its look when not given.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="What is known of the runs: device=mps, compile=on. Repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="What is known of the runs: device=mps, compile=on. Repeatable."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What lists and reports call it; the file's name when not given.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What lists and reports call it; the file's name when not given.")
+    ] = None,
     tag: Annotated[list[str] | None, typer.Option(help="A word to find it by. Repeatable.")] = None,
     json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`mpsq`: the one place where errors become sentences and exit codes. Each command is a file of its own, read when used."""
+"""`mpsq`: the one place where errors become sentences and exit codes. Each command is a file, read when used."""
 
 from __future__ import annotations
 
@@ -80,7 +80,13 @@ class Commands(TyperGroup):
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
 
 
-app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(asked: bool) -> None:
@@ -169,9 +175,13 @@ def _refused(error: OSError) -> int:
     """What the operating system refuses, as a sentence."""
     where = f": {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _complain(f"the disk is full{where}", "free some space and run the command again; mpsq doctor looks at it", 1)
+        return _complain(
+            f"the disk is full{where}", "free some space and run the command again; mpsq doctor looks at it", 1
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return _complain(f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of yours", 1)
+        return _complain(
+            f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of yours", 1
+        )
     return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor looks at this machine", 1)
 
 

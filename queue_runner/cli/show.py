@@ -42,13 +42,14 @@ def _text(one: Details) -> str:
 
     run = one.run
     facts = [
-        ("run", f"{run['run']}  {run['name']}  (job {run['job_id']}, group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']})"),
+        ("run", f"{run['run']}  {run['name']}"),
+        ("of", f"job {run['job_id']} in group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']}"),
         ("state", listing.ending(run) + (f": {run['reason']}" if run["reason"] else "")),
         ("asks", listing.question(run) or units.MISSING),
         ("command", shlex.join(one.argv) or units.MISSING),
         ("folder", one.cwd or units.MISSING),
         ("python", one.python or units.MISSING),
-        ("environment", f"{len(one.env)} variables: {', '.join(one.env)}" if one.env else "none captured"),
+        ("environment", _wrapped(f"{len(one.env)} variables: {', '.join(one.env)}") if one.env else "none captured"),
         ("code", _code(one)),
         ("tags", ", ".join(run["tags"]) or units.MISSING),
         ("priority", str(run["priority"])),
@@ -71,6 +72,12 @@ def _text(one: Details) -> str:
     facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
     return render.facts(facts)
+
+
+def _wrapped(text: str) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, 64, break_on_hyphens=False))
 
 
 def _measured(run: Any) -> list[tuple[str, str]]:
@@ -104,7 +111,9 @@ def _code(one: Details) -> str:
 
 def _event(event: Any) -> str:
     to = f" -> {event['outcome'] or event['to_state']}" if event["to_state"] else ""
-    return f"{_when(event['at'])}  {event['actor']}: {event['verb']}{to}" + (f": {event['reason']}" if event["reason"] else "")
+    return f"{_when(event['at'])}  {event['actor']}: {event['verb']}{to}" + (
+        f": {event['reason']}" if event["reason"] else ""
+    )
 
 
 def _when(at: float) -> str:

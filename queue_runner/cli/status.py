@@ -79,12 +79,29 @@ def _print(found: Status, shown: int | None) -> None:
     if shown is not None and len(found.waiting) > shown:
         print(f"... and {len(found.waiting) - shown} more: mpsq status --all")
     if found.ended:
-        print("\nended last")
-        for row in found.ended:
-            real = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
-            item = listing.run_object(row)
-            line = f"{row['run']}  {row['name']}  {listing.question(item)}"
-            print(render.shorten(f"  {line}".rstrip(), 78 - len(real) - 14) + f"  {listing.ending(row)}{real}")
+        titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
+        columns = [
+            render.Column(key, title, words=_after if key == "real_s" else None) for key, title in titles.items()
+        ]
+        print("\n" + render.table([_ended(row) for row in found.ended], columns))
+
+
+def _after(real_s: float | None) -> str:
+    from queue_runner import units
+
+    return units.duration(real_s)
+
+
+def _ended(row: Any) -> dict[str, Any]:
+    from queue_runner import listing, render
+
+    return {
+        "run": row["run"],
+        "name": render.shorten(row["name"], 16),
+        "asks": render.shorten(listing.question(listing.run_object(row)), 28),
+        "ending": listing.ending(row),
+        "real_s": row["real_s"],
+    }
 
 
 def _worker(found: Status, start: str) -> str:
@@ -100,7 +117,9 @@ def _progress(at: Progress) -> str:
 
     parts = [f"phase {at.phase}"] if at.phase else []
     if at.iters:
-        parts.append(f"iteration {units.count(at.iters)}" + (f" of {units.count(at.planned_iters)}" if at.planned_iters else ""))
+        parts.append(
+            f"iteration {units.count(at.iters)}" + (f" of {units.count(at.planned_iters)}" if at.planned_iters else "")
+        )
     if at.median_s is not None:
         parts.append(f"{units.ms(at.median_s)} ms/iter")
     if at.loss is not None:

@@ -47,7 +47,8 @@ def submit(
     dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; a list is swept.")] = None,
     framework: Annotated[str | None, typer.Option(help="Where a workload has several; a list is swept.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; VALUE,VALUE is swept. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; VALUE,VALUE is swept. Repeatable."),
     ] = None,
     repeats: Annotated[int, typer.Option(help="How often each cell runs; 4 allow a verdict.")] = 1,
     seed: Annotated[int | None, typer.Option(help="Of the workload.")] = None,
@@ -55,12 +56,16 @@ def submit(
     priority: Annotated[int, typer.Option(help="Higher runs first, then older.")] = 0,
     name: Annotated[str | None, typer.Option(help="What lists and reports call it.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="A word to find it by. Repeatable.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job. Repeatable.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job. Repeatable.")
+    ] = None,
     cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the job runs; here when not given.")] = None,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="The interpreter of a workload.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="End a run after this: 90s, 15m, 2h.")] = None,
     parser: Annotated[str | None, typer.Option(help="Reads a command's output live: nanogpt.")] = None,
-    allow_daemons: Annotated[bool, typer.Option("--allow-daemons", help="Let what the job leaves running live on.")] = False,
+    allow_daemons: Annotated[
+        bool, typer.Option("--allow-daemons", help="Let what the job leaves running live on.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -71,7 +76,10 @@ def submit(
 
     words = workload or []
     if len(words) > 1:
-        raise UsageError(f'submit takes one workload, not "{" ".join(words)}"', f"a command goes after --: mpsq submit -- {' '.join(words)}")
+        raise UsageError(
+            f'submit takes one workload, not "{" ".join(words)}"',
+            f"a command goes after --: mpsq submit -- {' '.join(words)}",
+        )
     planned = use_case.plan(
         cells.Request(
             workload=words[0] if words else None,
@@ -130,7 +138,11 @@ def _store(planned: Plan, json: bool) -> None:
             seed=planned.seed,
         )
     else:
-        print(_sentence(stored.group, [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order], len(stored.jobs)))
+        print(
+            _sentence(
+                stored.group, [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order], len(stored.jobs)
+            )
+        )
     if queue_state.worker(layout)[0]:
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
     else:
@@ -168,4 +180,17 @@ def _print_plan(planned: Plan, json: bool) -> None:
     say("nothing was stored")
 
 
-_CELL = ("kind", "name", "workload", "framework", "device", "compile", "dtype", "config", "seed", "cwd", "python", "timeout_s")
+_CELL = (
+    "kind",
+    "name",
+    "workload",
+    "framework",
+    "device",
+    "compile",
+    "dtype",
+    "config",
+    "seed",
+    "cwd",
+    "python",
+    "timeout_s",
+)

@@ -13,8 +13,12 @@ app = new_app()
 
 @app.command("wait")
 def wait(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Give up after this: 90s, 15m, 2h; exit 124.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Give up after this: 90s, 15m, 2h; exit 124.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Wait until jobs have ended.

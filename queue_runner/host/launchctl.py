@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from os import getuid
+from pathlib import Path
 
 from queue_runner.errors import MpsqError
 
@@ -23,7 +26,11 @@ EALREADY = 37
 NOT_FOUND = 113
 NO_SUCH_DOMAIN = 125
 _TIMEOUT_S = 30.0
-_ENDING = ("SIGTERMed", "SIGKILLed", "exited", "removing")
+_PATIENCE_S = 30.0
+_LEAVING = ("SIGTERMed", "SIGKILLed", "removing")
+_LIMITED = ("daemon", "standard", "adaptive", "background")
+_AWAITED = (OK, ESRCH, EIO, EINPROGRESS, NOT_FOUND, NO_SUCH_DOMAIN)
+"""Answers of bootout after which the job is gone, or soon will be."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Printed:
     last_exit: str | None
     last_signal: str | None
     spawn_type: str | None
-    path: str | None
+    runs: int | None
 
     @property
     def running(self) -> bool:
@@ -51,12 +58,12 @@ class Printed:
     @property
     def leaving(self) -> bool:
         """Whether it is on its way out: it is printed still, and the next bootstrap would fail."""
-        return self.state is not None and self.state.startswith(_ENDING)
+        return self.state is not None and self.state.startswith(_LEAVING)
 
     @property
     def throttled(self) -> bool:
         """Whether launchd runs it with limits, which its children inherit (ProcessType is not Interactive)."""
-        return self.spawn_type is not None and not self.spawn_type.startswith(("interactive", "app"))
+        return self.spawn_type is not None and self.spawn_type.lower().startswith(_LIMITED)
 
     @property
     def last_exit_code(self) -> int | None:
@@ -73,8 +80,12 @@ def call(launchctl: str, arguments: Sequence[str]) -> Answer:
     except subprocess.TimeoutExpired as error:
         raise MpsqError(f"launchctl {arguments[0]} did not answer within {_TIMEOUT_S:.0f} s", "try again") from error
     except OSError as error:
-        raise MpsqError(f"{launchctl} cannot be run: {error.strerror}", "a service needs launchd, as macOS has it") from error
-    return Answer(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace").strip())
+        raise MpsqError(
+            f"{launchctl} cannot be run: {error.strerror}", "a service needs launchd, as macOS has it"
+        ) from error
+    return Answer(
+        done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace").strip()
+    )
 
 
 def parse_print(text: str) -> Printed:
@@ -90,12 +101,94 @@ def parse_print(text: str) -> Printed:
         elif depth == 1 and " = " in line:
             name, _, value = line.partition(" = ")
             found.setdefault(name.strip().lower(), value.strip())
-    pid = found.get("pid", "")
     return Printed(
         state=found.get("state"),
-        pid=int(pid) if re.fullmatch(r"[1-9]\d{0,9}", pid, re.ASCII) else None,
+        pid=_whole(found.get("pid", "")),
         last_exit=found.get("last exit code"),
         last_signal=found.get("last terminating signal"),
         spawn_type=found.get("spawn type"),
-        path=found.get("path"),
+        runs=_whole(found.get("runs", "")),
     )
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,9}", text) else None
+
+
+@dataclass(frozen=True)
+class Control:
+    """One job and the domains it may be in. Every method raises MpsqError when launchd says what nobody expects."""
+
+    label: str
+    launchctl: str = LAUNCHCTL
+    uid: int = field(default_factory=getuid)
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def loaded(self) -> dict[str, Printed]:
+        """The job in each domain that has it. It is in both, if a login over ssh came before one at the screen."""
+        found = {domain: self.look(domain) for domain in (f"gui/{self.uid}", f"user/{self.uid}")}
+        return {domain: job for domain, job in found.items() if job is not None}
+
+    def look(self, domain: str) -> Printed | None:
+        """The job in that domain; None when it is not loaded there."""
+        answer = self._call("print", f"{domain}/{self.label}")
+        if answer.code == OK:
+            return parse_print(answer.output)
+        if answer.code in (NOT_FOUND, NO_SUCH_DOMAIN, ESRCH):
+            return None
+        raise _refused(answer, "look at it")
+
+    def domain(self) -> str:
+        """Where to load it: the session at the screen if there is one, else the user's own."""
+        gui = f"gui/{self.uid}"
+        return gui if self._call("print", gui).code == OK else f"user/{self.uid}"
+
+    def bootstrap(self, domain: str, plist: Path) -> str:
+        """Load the plist; returns the domain that took it."""
+        self._call("enable", f"{domain}/{self.label}")  # a `disable` outlives reboots
+        deadline, pause_s = self.clock() + _PATIENCE_S, 0.25
+        while True:
+            answer = self._call("bootstrap", domain, str(plist))
+            if answer.code == OK:
+                return domain
+            if answer.code == NO_SUCH_DOMAIN and domain.startswith("gui/"):
+                return self.bootstrap(f"user/{self.uid}", plist)
+            if answer.code not in (EIO, EINPROGRESS, EALREADY):
+                raise _refused(answer, "load it")
+            job = self.look(domain)
+            if job is not None and not job.leaving:
+                return domain  # it said no because it has it
+            if self.clock() >= deadline:
+                raise _refused(answer, "load it")
+            self.sleep(pause_s)
+            pause_s = min(2 * pause_s, 4.0)
+
+    def bootout(self, domain: str, patience_s: float) -> None:
+        """Unload the job and wait until it is gone: launchd answers before it is."""
+        deadline, pause_s = self.clock() + patience_s, 0.1
+        answer = self._call("bootout", f"{domain}/{self.label}")
+        if answer.code not in _AWAITED:
+            raise _refused(answer, "unload it")
+        while (job := self.look(domain)) is not None:
+            if self.clock() >= deadline:
+                raise _refused(answer, "unload it")
+            self.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)
+            if answer.code in (EINPROGRESS, EIO) and not job.leaving:
+                answer = self._call("bootout", f"{domain}/{self.label}")
+
+    def kickstart(self, domain: str, *, kill: bool = False) -> bool:
+        """Start the loaded job, or start it anew. False when it is not loaded after all."""
+        answer = self._call("kickstart", *(["-k"] if kill else []), f"{domain}/{self.label}")
+        if answer.code not in (OK, EALREADY, NOT_FOUND):
+            raise _refused(answer, "start it")
+        return answer.code != NOT_FOUND
+
+    def _call(self, *arguments: str) -> Answer:
+        return call(self.launchctl, arguments)
+
+
+def _refused(answer: Answer, what: str) -> MpsqError:
+    said = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
+    return MpsqError(f"launchd would not {what}: {said}", f"launchctl error {answer.code} explains; see docs/macos.md")

@@ -18,10 +18,10 @@ from queue_runner.paths import Layout
 
 DEFAULT_LABEL = "dev.mpsq.worker"
 STOP_TIMEOUT_S = 60
-"""What the worker gets between SIGTERM and SIGKILL; it needs well under a second. Runs are not its children's keepers."""
+"""What the worker gets between SIGTERM and SIGKILL; it needs well under a second."""
 RESTART_AFTER_S = 10
 """Between two starts of a worker that crashes: a tighter loop would disturb the run that goes on meanwhile."""
-_CAPTURED = re.compile(r"PATH|PYTORCH_\w+|LANG|LC_\w+|MPSQ_LOCKS")
+_CAPTURED = re.compile(r"PATH|PYTORCH_\w+|MPSQ_LOCKS")
 _EPHEMERAL = re.compile(r"/(uv/(archive|builds|environments)-v\d+|pipx/\.cache|\.cache/(uv|pipx)|Caches/uv)/")
 
 
@@ -96,7 +96,7 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
     The version is part of it, so that an install after an upgrade restarts the worker.
     Raises: MpsqError when the interpreter is unknown, or lies in a cache that is cleaned.
     """
-    if not python or not os.path.isabs(python):
+    if not Path(python).is_absolute():
         raise MpsqError("the path of this Python is unknown", "start mpsq by its full path, /path/to/venv/bin/mpsq")
     if _EPHEMERAL.search(python):
         raise MpsqError(
@@ -108,14 +108,16 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
     ours = {"MPSQ_HOME": str(layout.home), "MPSQ_SERVICE_VERSION": __version__, "PYTHONUNBUFFERED": "1"}
     for value in (python, str(layout.home)):
         if not value.isprintable():
-            raise MpsqError(f"{value!r} holds a control character, which a service definition cannot", "rename the folder")
+            raise MpsqError(
+                f"{value!r} holds a control character, which a service definition cannot", "rename the folder"
+            )
     return Program(settings.service_label, python, layout.home, dict(sorted({**captured, **ours}.items())))
 
 
 def _path(python: str, path: str) -> str:
     """PATH as it is at install, absolute places only, each once; the system's own are always in it."""
-    places = [os.path.dirname(python), *path.split(os.pathsep), "/usr/bin", "/bin", "/usr/sbin", "/sbin"]  # noqa: PTH120
-    return os.pathsep.join(dict.fromkeys(place for place in places if os.path.isabs(place)))
+    places = [str(Path(python).parent), *path.split(os.pathsep), "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+    return os.pathsep.join(dict.fromkeys(place for place in places if place.startswith("/")))
 
 
 def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:

@@ -1,7 +1,7 @@
 """The worker as a LaunchAgent: its plist, and the steps by which launchd takes it, keeps it and lets it go.
 
-Every key and every step has its reason in docs/macos.md. launchd changes its mind only by and by: bootout returns before
-the job is gone, and a bootstrap in between fails with 5 and leaves the service down. So each step looks at what is there.
+Every key and every step has its reason in docs/macos.md. launchd changes its mind by and by: bootout returns before the
+job is gone, and a bootstrap in between fails with 5 and leaves the service down. So each step looks at what is there.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 from queue_runner.errors import MpsqError
-from queue_runner.host import launchctl as ctl
-from queue_runner.host.launchctl import LAUNCHCTL, Answer, Printed
+from queue_runner.host.launchctl import LAUNCHCTL, Control, Printed
 from queue_runner.host.service import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
 
-_PATIENCE_S = 30.0
-_START_S = 10.0
+_START_S = 15.0
+_SETTLED_S = 1.0
 _EX_CONFIG = 78
 _PROTECTED = ("Documents", "Desktop", "Downloads", "Library/Mobile Documents")
 
@@ -72,62 +72,66 @@ class Launchd:
         self._refuse_root()
         self._refuse_protected()
         wanted = plistlib.dumps(self.definition(), sort_keys=False)
-        loaded = self._loaded()
-        same = self._written() == wanted
-        if same and len(loaded) == 1 and not (job := next(iter(loaded.values()))).leaving:
-            domain = next(iter(loaded))
+        loaded = self._control.loaded()
+        for domain, job in loaded.items():
+            if len(loaded) > 1 or job.leaving or self._written() != wanted:
+                break
             if job.running:
                 return f"{self.program.label} is installed and running already (process {job.pid}); nothing was changed"
-            self._must(self._call("kickstart", self._service(domain)), "start it")
-            return self._wait_for_start(domain, "started")
+            if self._control.kickstart(domain):
+                return self._see_it_run(domain, "started", job.runs or 0)
         for domain in loaded:
-            self._bootout(domain)
+            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
         self._write(wanted)  # only while nothing is loaded: so what is loaded is always what is written
-        domain = self._bootstrap(self._domain())
-        return self._wait_for_start(domain, "installed" if not loaded else "installed anew")
+        domain = self._control.bootstrap(self._control.domain(), self.plist)
+        return self._see_it_run(domain, "installed anew" if loaded else "installed", 0)
 
     def uninstall(self) -> str:
         """Take the service out of launchd and its plist off the disk."""
         self._refuse_root()
-        loaded = self._loaded()
+        loaded = self._control.loaded()
         was_there = bool(loaded) or self.plist.exists()
         for domain in loaded:
-            self._bootout(domain)
+            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
         try:
             self.plist.unlink(missing_ok=True)
         except OSError as error:
             raise MpsqError(f"{self.plist} cannot be removed: {error.strerror}", "remove it by hand") from error
         if not was_there:
             return f"{self.program.label} was not installed"
-        return f"{self.program.label} is uninstalled; the queue stays in {self.program.home}, and a run goes on to its end"
+        return (
+            f"{self.program.label} is uninstalled; the queue stays in {self.program.home}, and a run goes on to its end"
+        )
 
     def restart(self) -> str:
-        """Start the worker anew. A definition that has changed takes the way of install."""
+        """Start the worker anew. A definition that is no longer right takes the way of install."""
         self._refuse_root()
-        loaded = self._loaded()
-        if not loaded or self._written() != plistlib.dumps(self.definition(), sort_keys=False):
-            return self.install()
-        domain = next(iter(loaded))
-        answer = self._call("kickstart", "-k", self._service(domain))
-        if answer.code == ctl.NOT_FOUND:
-            return self.install()
-        self._must(answer, "restart it")
-        return self._wait_for_start(domain, "restarted")
+        loaded = self._control.loaded()
+        if self._is_right():
+            for domain, job in loaded.items():
+                if self._control.kickstart(domain, kill=True):
+                    return self._see_it_run(domain, "restarted", job.runs or 0)
+        return self.install()
 
     def status(self) -> ServiceStatus:
         """What launchd says, and everything about it that would spoil a measurement."""
+        label, there = self.program.label, self.plist.exists()
         try:
-            loaded = self._loaded()
+            loaded = self._control.loaded()
         except MpsqError as error:
-            return ServiceStatus(self.plist.exists(), False, None, error.message, ((error.message, error.hint),))
+            return ServiceStatus(there, False, None, error.message, ((error.message, error.hint),))
         job = next((j for j in loaded.values() if j.running), next(iter(loaded.values()), None))
-        if job is None and not self.plist.exists():
-            return ServiceStatus(False, False, None, f"{self.program.label} is not installed")
-        detail = f"{self.program.label}: {job.state or 'loaded'} in {', '.join(loaded)}" if job else "written, but not loaded"
+        if job is None and not there:
+            return ServiceStatus(False, False, None, f"{label} is not installed")
+        detail = f"{label}: {job.state or 'loaded'} in {', '.join(loaded)}" if job else f"{label}: not loaded"
         running = job is not None and job.running
         return ServiceStatus(True, running, job.pid if job else None, detail, tuple(self._problems(job)))
 
     # -- what is there ----------------------------------------------------------------------------------------------
+
+    @property
+    def _control(self) -> Control:
+        return Control(self.program.label, self.launchctl, self.uid, self.clock, self.sleep)
 
     def _problems(self, job: Printed | None) -> list[tuple[str, str]]:
         found = []
@@ -136,45 +140,27 @@ class Launchd:
             found.append((f"{self.plist} is there, but launchd has not loaded it", again))
         elif job.throttled:
             found.append((f"launchd throttles it and every job below it (spawn type {job.spawn_type})", again))
-        written = self._written()
-        if written is None:
-            found.append((f"launchd runs a service whose {self.plist.name} is gone", again))
-        elif written != plistlib.dumps(self.definition(), sort_keys=False):
-            found.append(("it was installed by another version of mpsq, for another queue or in another environment", again))
+        if self._written() is None:
+            found.append((f"launchd runs it, but {self.plist} is gone: it will not come back after a login", again))
+        elif not self._is_right():
+            found.append(("it was installed for another queue, or by another version or Python", again))
         if not Path(self.program.python).exists():
             found.append((f"its Python is gone: {self.program.python}", again))
         if job is not None and not job.running:
-            found += self._why_down(job)
+            found.append(self._why_down(job))
         return found
 
-    def _why_down(self, job: Printed) -> list[tuple[str, str]]:
+    def _why_down(self, job: Printed) -> tuple[str, str]:
         if job.last_exit_code == _EX_CONFIG:
-            return [(f"launchd could not start it ({job.last_exit}): its log or folder cannot be opened", f"look at {self.log}")]
+            return (
+                f"launchd could not start it ({job.last_exit}): a path in its plist cannot be opened",
+                f"look at {self.log}",
+            )
         if job.last_exit_code:
-            return [(f"it ended with code {job.last_exit_code} and is started again every {RESTART_AFTER_S} s", f"read {self.log}")]
+            return f"it ended with code {job.last_exit_code} and is tried every {RESTART_AFTER_S} s", f"read {self.log}"
         if job.last_exit_code == 0:
-            return [("it ended by itself: a restart would not have helped", f"read {self.log}, then mpsq service restart")]
-        return [(f"it does not run ({job.state or 'state unknown'})", f"read {self.log}")]
-
-    def _loaded(self) -> dict[str, Printed]:
-        """The job in each domain that has it. It is in both, if a login over ssh came before one at the screen."""
-        found = {}
-        for domain in (f"gui/{self.uid}", f"user/{self.uid}"):
-            if (job := self._look(domain)) is not None:
-                found[domain] = job
-        return found
-
-    def _look(self, domain: str) -> Printed | None:
-        answer = self._call("print", self._service(domain))
-        if answer.code == ctl.OK:
-            return ctl.parse_print(answer.output)
-        if answer.code in (ctl.NOT_FOUND, ctl.NO_SUCH_DOMAIN, ctl.ESRCH):
-            return None
-        raise self._error(answer, "look at it")
-
-    def _domain(self) -> str:
-        gui = f"gui/{self.uid}"
-        return gui if self._call("print", gui).code == ctl.OK else f"user/{self.uid}"
+            return "it ended by itself: a restart would not have helped", f"read {self.log}, then mpsq service restart"
+        return f"it does not run ({job.last_signal or job.state or 'state unknown'})", f"read {self.log}"
 
     def _written(self) -> bytes | None:
         try:
@@ -182,54 +168,41 @@ class Launchd:
         except OSError:
             return None
 
-    # -- steps ------------------------------------------------------------------------------------------------------
+    def _is_right(self) -> bool:
+        """Whether what is written differs at most in the environment of the shell from which it was installed."""
+        try:
+            written = plistlib.loads(self._written() or b"")
+        except (ValueError, ExpatError):  # InvalidFileException is a ValueError
+            return False
+        wanted = self.definition()
+        for one in (written, wanted):
+            said = one.get("EnvironmentVariables") if isinstance(one, dict) else None
+            if not isinstance(said, dict):
+                return False
+            one["EnvironmentVariables"] = {k: v for k, v in said.items() if k.startswith("MPSQ_")}
+        return bool(written == wanted)
 
-    def _bootstrap(self, domain: str) -> str:
-        """Load the plist; returns the domain that took it."""
-        self._call("enable", self._service(domain))  # a `disable` outlives reboots; an answer of its own it has none
-        deadline, pause_s = self.clock() + _PATIENCE_S, 0.25
-        while True:
-            answer = self._call("bootstrap", domain, str(self.plist))
-            if answer.code == ctl.OK:
-                return domain
-            if answer.code == ctl.NO_SUCH_DOMAIN and domain.startswith("gui/"):
-                return self._bootstrap(f"user/{self.uid}")
-            if answer.code not in (ctl.EIO, ctl.EINPROGRESS, ctl.EALREADY):
-                raise self._error(answer, "load it")
-            job = self._look(domain)
-            if answer.code != ctl.EINPROGRESS and job is not None and not job.leaving:
-                return domain  # it said no because it has it
-            if self.clock() >= deadline:
-                raise self._error(answer, "load it")
-            self.sleep(pause_s)
-            pause_s = min(2 * pause_s, 4.0)
-
-    def _bootout(self, domain: str) -> None:
-        """Unload the job and wait until it is gone."""
-        deadline, pause_s = self.clock() + STOP_TIMEOUT_S + 5, 0.1
-        answer = self._call("bootout", self._service(domain))
-        while self._look(domain) is not None:
-            if self.clock() >= deadline:
-                raise self._error(answer, "unload it")
-            self.sleep(pause_s)
-            pause_s = min(2 * pause_s, 1.0)
-            if answer.code == ctl.EINPROGRESS or (answer.code == ctl.EIO and not self._is_leaving(domain)):
-                answer = self._call("bootout", self._service(domain))
-
-    def _is_leaving(self, domain: str) -> bool:
-        job = self._look(domain)
-        return job is None or job.leaving
-
-    def _wait_for_start(self, domain: str, done: str) -> str:
-        """See that it runs and without limits. A job that ended at once, or that launchd could not start, is an error."""
+    def _see_it_run(self, domain: str, done: str, runs_before: int) -> str:
+        """Wait until it runs and still does a second later. Raises: MpsqError when it does not, or runs with limits."""
         deadline = self.clock() + _START_S
-        while (job := self._look(domain)) is None or not job.running:
-            if job is not None and (job.last_exit_code is not None or self.clock() >= deadline):
-                sentence, fix = self._why_down(job)[0]
-                raise MpsqError(f"{self.program.label} is {done}, but {sentence}", fix)
+        pid, since = None, self.clock()
+        while True:
+            job = self._control.look(domain)
+            if job is not None and job.running:
+                if pid is None or job.pid != pid:
+                    pid, since = job.pid, self.clock()
+                if self.clock() - since >= _SETTLED_S:
+                    break
+            elif job is not None and job.last_exit_code is not None and (job.runs or 0) > runs_before:
+                break
             if self.clock() >= deadline:
-                raise MpsqError(f"launchd took {self.program.label} and lost it again", "mpsq service install once more")
+                break
             self.sleep(0.1)
+        if job is None:
+            raise MpsqError(f"launchd took {self.program.label} and lost it again", "mpsq service install once more")
+        if not job.running:
+            sentence, fix = self._why_down(job)
+            raise MpsqError(f"{self.program.label} is {done}, but {sentence}", fix)
         if job.throttled:
             raise MpsqError(
                 f"launchd runs {self.program.label} with limits (spawn type {job.spawn_type})",
@@ -250,13 +223,17 @@ class Launchd:
             Path(partial).chmod(0o644)
             Path(partial).replace(self.plist)
         except OSError as error:
-            raise MpsqError(f"{error.filename or self.plist} cannot be written: {error.strerror}", "mend it, then again") from error
+            raise MpsqError(
+                f"{error.filename or self.plist} cannot be written: {error.strerror}", "mend it, then again"
+            ) from error
 
     # -- refusals and words -----------------------------------------------------------------------------------------
 
     def _refuse_root(self) -> None:
         if self.uid == 0 or os.environ.get("SUDO_UID"):
-            raise MpsqError("a LaunchAgent belongs to a user, not to root", "run mpsq service without sudo, as yourself")
+            raise MpsqError(
+                "a LaunchAgent belongs to a user, not to root", "run mpsq service without sudo, as yourself"
+            )
 
     def _refuse_protected(self) -> None:
         import queue_runner
@@ -271,20 +248,6 @@ class Launchd:
                     f"{what} lies in {place}, which macOS keeps closed to services: {path}",
                     "move it, for instance below ~/src or ~/Library/Application Support, and install again",
                 )
-
-    def _service(self, domain: str) -> str:
-        return f"{domain}/{self.program.label}"
-
-    def _call(self, *arguments: str) -> Answer:
-        return ctl.call(self.launchctl, arguments)
-
-    def _must(self, answer: Answer, what: str) -> None:
-        if answer.code not in (ctl.OK, ctl.EALREADY):
-            raise self._error(answer, what)
-
-    def _error(self, answer: Answer, what: str) -> MpsqError:
-        said = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
-        return MpsqError(f"launchd would not {what}: {said}", f"launchctl error {answer.code} explains; see docs/macos.md")
 
 
 def protected_place(path: Path, user_home: Path) -> str | None:

@@ -1,0 +1,58 @@
+"""mpsq service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.host.service import Service
+    from queue_runner.paths import Layout
+
+app = new_app("Run the worker as a service of launchd or systemd.")
+
+
+def _service(layout: Layout) -> Service:
+    from queue_runner import config
+    from queue_runner.host.service import for_this_machine
+
+    return for_this_machine(layout, config.load(layout.config))
+
+
+@app.command("install")
+def install() -> None:
+    """Install and start the service; again after an upgrade or a change."""
+    from queue_runner import paths
+
+    print(_service(paths.ensure_home()).install())
+    say("mpsq status shows what it does; its log is in the logs folder beside the database")
+
+
+@app.command("uninstall")
+def uninstall() -> None:
+    """Stop the service and take it out. The queue and a run that is going on stay."""
+    print(_service(home()).uninstall())
+
+
+@app.command("status")
+def status(json: Json = False) -> None:
+    """Show what the service manager says of it."""
+    from queue_runner.text import plain
+
+    service = _service(home())
+    found = service.status()
+    if json:
+        print_json(
+            "mpsq.service/1",
+            manager=service.kind,
+            installed=found.installed,
+            running=found.running,
+            pid=found.pid,
+            detail=found.detail,
+            problems=[{"problem": problem, "fix": fix} for problem, fix in found.problems],
+        )
+        return
+    print(plain(f"{service.kind}: {found.detail}"))
+    for problem, fix in found.problems:
+        print(plain(f"problem: {problem}\n    fix: {fix}"))

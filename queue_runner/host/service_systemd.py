@@ -1,0 +1,273 @@
+"""The worker as a systemd user service: its unit, and systemctl's part in installing, restarting and looking at it.
+
+KillMode=process and OOMPolicy=continue are what matters: without them systemd ends the run together with the worker, or
+when the kernel ends one process of it for memory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from queue_runner.errors import MpsqError
+from queue_runner.host.ask import plain_environment
+from queue_runner.host.service import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
+
+_TIMEOUT_S = 90.0
+_SHOWN = (
+    "LoadState,ActiveState,SubState,MainPID,Result,ExecMainStatus,UnitFileState,NeedDaemonReload,KillMode,OOMPolicy"
+)
+_VITAL = {"KillMode": "process", "OOMPolicy": "continue"}
+
+
+@dataclass
+class Systemd:
+    """The user unit of one queue. `systemctl` and `loginctl` are paths; tests put stand-ins there."""
+
+    program: Program
+    log: Path
+    systemctl: str = "systemctl"
+    loginctl: str = "loginctl"
+    user_home: Path = field(default_factory=Path.home)
+    uid: int = field(default_factory=os.getuid)
+    kind: str = "systemd"
+
+    @property
+    def unit(self) -> str:
+        label = self.program.label
+        return "mpsq-worker.service" if label == DEFAULT_LABEL else f"{label}.service"
+
+    @property
+    def path(self) -> Path:
+        """Not below XDG_CONFIG_HOME: the user manager does not see what a shell exports."""
+        return self.user_home / ".config" / "systemd" / "user" / self.unit
+
+    def definition(self) -> str:
+        """The unit's text. Type=exec: a Python that is gone is an error of `start`, and not of later on."""
+        command = " ".join(_word(argument, command=True) for argument in self.program.argv)
+        environment = "".join(f"Environment={_word(f'{k}={v}')}\n" for k, v in self.program.environment.items())
+        return f"""\
+# Written by mpsq service install, which also replaces it; your own changes go into `systemctl --user edit {self.unit}`.
+[Unit]
+Description=mpsq worker: runs the queue of training benchmarks, one at a time
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={command}
+WorkingDirectory={_plain(self.program.home)}
+{environment}StandardOutput=append:{_plain(self.log)}
+StandardError=inherit
+UMask=0077
+Restart=on-failure
+RestartSec={RESTART_AFTER_S}
+TimeoutStopSec={STOP_TIMEOUT_S}
+# a run and its warden outlive the worker; the next worker adopts them
+KillMode=process
+# a job that the kernel ends for memory is a result, not the end of the service
+OOMPolicy=continue
+
+[Install]
+WantedBy=default.target
+"""
+
+    def install(self) -> str:
+        """Write, enable and start the unit; what is already so is left alone."""
+        self._refuse_sudo()
+        wanted = self.definition()
+        shown = self._show()
+        running = shown.get("ActiveState") == "active"
+        enabled = shown.get("UnitFileState") == "enabled"
+        if self._written() == wanted and running and enabled and shown.get("NeedDaemonReload") != "yes":
+            pid = shown.get("MainPID")
+            return f"{self.unit} is installed and running already (process {pid}); nothing was changed"
+        was_there = self._written() is not None
+        self._write(wanted)
+        self._must("daemon-reload")
+        self._must("enable", self.unit)
+        return self._start("installed anew" if was_there else "installed")
+
+    def uninstall(self) -> str:
+        """Stop and disable the unit and take its file away."""
+        self._refuse_sudo()
+        if self._written() is None and self._show().get("LoadState") in (None, "not-found"):
+            return f"{self.unit} was not installed"
+        self._must("disable", "--now", self.unit)
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise MpsqError(f"{self.path} cannot be removed: {error.strerror}", "remove it by hand") from error
+        self._must("daemon-reload")
+        self._call("reset-failed", self.unit)  # fails where nothing had failed
+        return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and a run goes on to its end"
+
+    def restart(self) -> str:
+        """Start the worker anew; by way of install when the unit is not there or no longer right."""
+        self._refuse_sudo()
+        if not self._is_right():
+            return self.install()
+        self._must("daemon-reload")
+        return self._start("restarted")
+
+    def status(self) -> ServiceStatus:
+        """What systemd says, and what would end a run or the service against the user's will."""
+        written = self._written() is not None
+        try:
+            shown = self._show()
+        except MpsqError as error:
+            return ServiceStatus(written, False, None, error.message, ((error.message, error.hint),) if written else ())
+        known = shown.get("LoadState") not in (None, "not-found")
+        if not written and not known:
+            return ServiceStatus(False, False, None, f"{self.unit} is not installed")
+        running = shown.get("ActiveState") == "active"
+        pid = int(shown["MainPID"]) if shown.get("MainPID", "0").isdecimal() else 0
+        detail = f"{self.unit}: {shown.get('ActiveState', 'unknown')} ({shown.get('SubState', 'unknown')})"
+        return ServiceStatus(True, running, pid or None, detail, tuple(self._problems(shown)))
+
+    # -- what is there ----------------------------------------------------------------------------------------------
+
+    def _problems(self, shown: dict[str, str]) -> list[tuple[str, str]]:
+        again = "mpsq service install"
+        found = []
+        if self._written() is None:
+            found.append((f"{self.path} is gone", again))
+        elif not self._is_right():
+            found.append(("it was installed for another queue, or by another version or Python", again))
+        elif shown.get("NeedDaemonReload") == "yes":
+            found.append(("systemd has not read the unit as it is now", again))
+        if not Path(self.program.python).exists():
+            found.append((f"its Python is gone: {self.program.python}", again))
+        for name, value in _VITAL.items():
+            if shown.get(name, value) != value:
+                found.append(
+                    (f"{name} is {shown[name]}, so runs end with the worker", f"take {name} out of your drop-in")
+                )
+        if shown.get("UnitFileState", "enabled") != "enabled":
+            found.append(("it is not enabled: it will not come back after a reboot", again))
+        if shown.get("ActiveState") != "active":
+            found.append(self._why_down(shown))
+        if self._lingers() is False:
+            found.append(("it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}"))
+        return found
+
+    def _why_down(self, shown: dict[str, str]) -> tuple[str, str]:
+        code, log = shown.get("ExecMainStatus", "0"), f"read {self.log}"
+        if shown.get("Result", "success") != "success":
+            return f"it failed ({shown['Result']}, code {code})", f"{log}; journalctl --user -u {self.unit}"
+        if shown.get("ActiveState") == "inactive" and shown.get("UnitFileState") == "enabled":
+            return "it does not run: it was stopped, or ended by itself", f"{log}, then mpsq service restart"
+        return f"it does not run ({shown.get('ActiveState', 'unknown')})", log
+
+    def _lingers(self) -> bool | None:
+        try:
+            done = self._run(self.loginctl, "show-user", str(self.uid), "-p", "Linger")
+        except MpsqError:
+            return None
+        words = {"Linger=yes": True, "Linger=no": False}
+        return words.get(done.stdout.strip()) if done.returncode == 0 else None
+
+    def _user(self) -> str:
+        import pwd
+
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return str(self.uid)
+
+    def _show(self) -> dict[str, str]:
+        done = self._must("show", "-p", _SHOWN, self.unit)
+        return dict(line.split("=", 1) for line in done.splitlines() if "=" in line)
+
+    def _written(self) -> str | None:
+        try:
+            return self.path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _is_right(self) -> bool:
+        """Whether what is written differs at most in the environment of the shell from which it was installed."""
+
+        def essence(text: str) -> list[str]:
+            ours = 'Environment="MPSQ_'
+            return [line for line in text.splitlines() if not line.startswith("Environment=") or line.startswith(ours)]
+
+        written = self._written()
+        return written is not None and essence(written) == essence(self.definition())
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _start(self, done: str) -> str:
+        """`restart` starts a unit that is down as well, and its KillMode lets runs go on."""
+        self._must("restart", self.unit)
+        shown = self._show()
+        if shown.get("ActiveState") != "active":
+            sentence, fix = self._why_down(shown)
+            raise MpsqError(f"{self.unit} is {done}, but {sentence}", fix)
+        text = f"{self.unit} is {done} and running (process {shown.get('MainPID', 'unknown')})"
+        if self._lingers() is False:
+            text += f"; it stops when you log out, unless you say: loginctl enable-linger {self._user()}"
+        return text
+
+    def _write(self, text: str) -> None:
+        try:
+            self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, partial = tempfile.mkstemp(prefix=".mpsq-", dir=self.path.parent)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            Path(partial).chmod(0o644)
+            Path(partial).replace(self.path)
+        except OSError as error:
+            place = error.filename or self.path
+            raise MpsqError(f"{place} cannot be written: {error.strerror}", "mend it, then again") from error
+
+    def _must(self, *arguments: str) -> str:
+        done = self._call(*arguments)
+        if done.returncode == 0:
+            return done.stdout
+        said = (done.stderr.strip() or done.stdout.strip() or f"code {done.returncode}").splitlines()[0]
+        if "connect to bus" in said or "not been booted with systemd" in said or "scope bus" in said:
+            raise MpsqError(
+                f"this session cannot reach systemd's user manager ({said.rstrip('.')})",
+                "log in as this user through ssh or a desktop, not su or sudo; in a container, or where there is no "
+                "systemd, keep `mpsq worker` running by other means",
+            )
+        raise MpsqError(
+            f"systemctl --user {arguments[0]} failed: {said}", f"journalctl --user -u {self.unit} may say more"
+        )
+
+    def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run(self.systemctl, "--user", "--no-pager", *arguments)
+
+    def _run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        environment = plain_environment()
+        runtime = Path(f"/run/user/{self.uid}")
+        if not environment.get("XDG_RUNTIME_DIR") and (runtime / "systemd").is_dir():
+            environment["XDG_RUNTIME_DIR"] = str(runtime)  # cron and su leave it out
+        try:
+            return subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=_TIMEOUT_S, env=environment, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise MpsqError(f"{argv[0]} did not answer within {_TIMEOUT_S:.0f} s", "try again") from error
+        except OSError as error:
+            raise MpsqError(f"{argv[0]} cannot be run: {error.strerror}", "a service needs systemd here") from error
+
+    def _refuse_sudo(self) -> None:
+        if self.uid == 0 and os.environ.get("SUDO_UID"):
+            raise MpsqError("this would install the service for root", "run mpsq service without sudo, as yourself")
+
+
+def _word(text: str, *, command: bool = False) -> str:
+    """One quoted word of a unit file (systemd.syntax(7)); `%` names a specifier, and in commands `$` a variable."""
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{text.replace("$", "$$") if command else text}"'
+
+
+def _plain(path: Path) -> str:
+    """A path that stands alone: not quoted, and only specifiers are expanded in it."""
+    return str(path).replace("%", "%%")

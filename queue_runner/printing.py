@@ -1,0 +1,51 @@
+"""A report's result as text in a format: tables for the eye, everything raw for csv and json."""
+
+from __future__ import annotations
+
+from queue_runner import render
+from queue_runner.reports import Result, Section
+
+
+def as_text(name: str, result: Result, format: str) -> str:
+    """`result` of the report `name` in `format`, one of render.formats(). Raises: UsageError for another."""
+    render.check_format(format)
+    if format == "json":
+        return as_json(name, result)
+    if format == "csv":
+        return render.csv(result.rows, result.columns)
+    if format == "table" and result.text is not None:
+        parts = [result.text]
+    else:
+        parts = [_section(section, format) for section in result.sections or [Section("", result.columns, result.rows)]]
+    if result.lines:
+        parts.append("\n".join(_bullet(line, format) for line in result.lines))
+    if result.notes:
+        parts.append("\n".join(result.notes))
+    return "\n\n".join(part.rstrip() for part in parts if part.strip())
+
+
+def _section(section: Section, format: str) -> str:
+    title = f"### {section.title}" if format == "md" and section.title else section.title
+    parts = [title] if title else []
+    if section.rows:
+        parts.append(render.table(section.rows, section.columns, format))
+    if section.lines:
+        parts.append("\n".join(section.lines))
+    return "\n\n".join(parts) if format == "md" else "\n".join(parts)
+
+
+def _bullet(line: str, format: str) -> str:
+    return f"- {line}" if format == "md" else line
+
+
+def as_json(name: str, result: Result) -> str:
+    """The envelope mpsq.report/1 that docs/json.md describes."""
+    keys = [column.key for column in result.columns]
+    return render.envelope(
+        "mpsq.report/1",
+        report=name,
+        columns=[{"key": column.key, "title": column.title} for column in result.columns],
+        rows=[{key: row.get(key) for key in keys} for row in result.rows],
+        observations=list(result.lines),
+        notes=list(result.notes),
+    )

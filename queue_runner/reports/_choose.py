@@ -1,0 +1,102 @@
+"""Which runs a report is about: --where, --since and selectors as one condition on v_run.
+
+Names come from a list or are names of settings that runs really have; values are always parameters, never SQL.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from queue_runner.catalog import did_you_mean
+from queue_runner.errors import UsageError
+from queue_runner.reports import Options
+from queue_runner.store import read
+
+COLUMNS = (
+    "workload",
+    "framework",
+    "framework_version",
+    "config",
+    "dtype",
+    "device",
+    "device_name",
+    "compile",
+    "name",
+    "kind",
+    "run",
+    "repeat",
+    "seed",
+    "optimizer",
+    "data_name",
+    "compile_cache",
+    "outcome",
+)
+"""Columns of v_run by which runs are chosen and grouped; settings (--set) come besides."""
+_ALIASES = {"group": "group_id", "job": "job_id", "machine": "machine_hash", "software": "software_hash"}
+
+
+def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, list[Any]]:
+    """A condition on v_run with its values. Raises: UsageError for a name or selector that there is not."""
+    terms: list[str] = ["1"]
+    values: list[Any] = []
+    if options.selectors:
+        parts = []
+        for selector in options.selectors:
+            part, found = read.where(selector, connection)
+            parts.append(part)
+            values += found
+        terms.append("(" + " OR ".join(f"({part})" for part in parts) + ")")
+    if options.since is not None:
+        terms.append("COALESCE(ended_at, created_at) >= ?")
+        values.append(options.since)
+    for name, wanted in options.where.items():
+        term, found = _is_one_of(connection, name, wanted)
+        terms.append(term)
+        values += found
+    return " AND ".join(terms), values
+
+
+def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str]) -> tuple[str, list[Any]]:
+    marks = ", ".join("?" for _ in wanted)
+    if name == "tag":
+        tagged = " OR ".join("instr(',' || tags || ',', ',' || ? || ',')" for _ in wanted)
+        return f"({tagged})", list(wanted)
+    column = resolve(connection, name, "--where")
+    if column == "group_id":
+        wanted = [value.removeprefix("g") for value in wanted]
+    if column is not None:
+        return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(wanted)
+    path = f'$.params."{name}"'
+    alike = [number for value in wanted if (number := _number(value)) is not None]
+    numbers = f" OR json_extract(spec_json, ?) IN ({', '.join('?' for _ in alike)})" if alike else ""
+    text = f"(CAST(json_extract(spec_json, ?) AS TEXT) IN ({marks}){numbers})"
+    return text, [path, *wanted, *([path, *alike] if alike else [])]
+
+
+def _number(text: str) -> float | None:
+    """The number that a setting was stored as; true and false are 1 and 0 in SQLite's JSON."""
+    try:
+        return {"true": 1.0, "false": 0.0}.get(text.lower()) if text.lower() in ("true", "false") else float(text)
+    except ValueError:
+        return None
+
+
+def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | None:
+    """The column of v_run that `name` is, None for a setting that some run has. Raises: UsageError for neither."""
+    if name in COLUMNS:
+        return name
+    if name in _ALIASES:
+        return _ALIASES[name]
+    known = settings(connection)
+    if name in known and '"' not in name:
+        return None
+    hint = did_you_mean(name, [*COLUMNS, *known, "tag", *_ALIASES], f"it takes {', '.join(sorted([*COLUMNS, *known]))}")
+    raise UsageError(f'{option}: no column or setting "{name}"', hint)
+
+
+def settings(connection: sqlite3.Connection) -> list[str]:
+    """Every setting (--set) that some run has."""
+    rows = connection.execute("SELECT DISTINCT key FROM v_run, json_each(v_run.spec_json, '$.params') ORDER BY key")
+    return [row["key"] for row in rows]

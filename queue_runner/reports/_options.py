@@ -1,0 +1,106 @@
+"""The options of a report as typed: `device=mps,compile=on`, `2h` or a date, `10:50`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+from queue_runner import units
+from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
+from queue_runner.reports import Options
+
+_WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
+_MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false": "0", "eager": "0", "0": "0"}
+
+
+def read_options(
+    *,
+    selectors: Sequence[str] = (),
+    where: Sequence[str] = (),
+    since: str | None = None,
+    vs: str | None = None,
+    group_by: str | None = None,
+    iters: str | None = None,
+    include_invalid: bool = False,
+    peak_tflops: Mapping[str, float] | None = None,
+    now: float | None = None,
+) -> Options:
+    """Options from texts. Names of columns are checked later, against what the store has.
+
+    Raises: UsageError for what cannot be read.
+    """
+    wanted: dict[str, tuple[str, ...]] = {}
+    for text in where:
+        for key, values in assignments(text, "--where").items():
+            wanted[key] = (*wanted.get(key, ()), *values)
+    against = assignments(vs, "--vs") if vs is not None else {}
+    for key, values in against.items():
+        if len(values) > 1:
+            raise UsageError(f"--vs {key} has {len(values)} values", "a baseline is one row: --vs device=cpu,compile=off")
+    return Options(
+        selectors=tuple(parse_selector(text) for text in selectors),
+        where=wanted,
+        since=None if since is None else moment(since, time.time() if now is None else now),
+        vs={key: values[0] for key, values in against.items()},
+        group_by=_names(group_by) if group_by is not None else (),
+        iters=None if iters is None else _window(iters),
+        include_invalid=include_invalid,
+        peak_tflops=dict(peak_tflops or {}),
+    )
+
+
+def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
+    """`device=cpu,mps,compile=off` as device: cpu, mps and compile: 0. Raises: UsageError."""
+    found: dict[str, tuple[str, ...]] = {}
+    key = ""
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        key = name.strip().replace("-", "_") if equals else key
+        value = value.strip() if equals else part.strip()
+        if not key or not value:
+            raise UsageError(f'{option}: "{text}" is not KEY=VALUE', f"for example {option} device=cpu,compile=off")
+        found[key] = (*found.get(key, ()), _mode(value, option) if key == "compile" else value)
+    return found
+
+
+def _mode(value: str, option: str) -> str:
+    if value.lower() not in _MODES:
+        raise UsageError(f'{option}: compile is not "{value}"', "compile=on or compile=off")
+    return _MODES[value.lower()]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip().replace("-", "_") for name in text.split(",")))
+    if not all(names):
+        raise UsageError(f'--group-by: "{text}" has an empty name', "for example --group-by device,dtype")
+    return names
+
+
+def _window(text: str) -> tuple[int, int]:
+    match = _WINDOW.fullmatch(text.strip())
+    if match is None or int(match[1]) > int(match[2]):
+        raise UsageError(f'--iters: "{text}" is not FIRST:LAST', "for example --iters 10:50, both ends included")
+    return int(match[1]), int(match[2])
+
+
+def moment(text: str, now: float) -> float:
+    """Unix seconds of a date ("2026-11-20", "2026-11-20T08:30", local time) or of so long ago ("90m", "2h", "3d").
+
+    Raises: UsageError.
+    """
+    from datetime import datetime
+
+    cleaned = text.strip()
+    try:
+        return datetime.fromisoformat(cleaned).timestamp() if re.match(r"\d{4}-\d", cleaned) else now - _ago(cleaned)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f'--since: "{text}" is not a date', "write 2026-11-20, 2026-11-20T08:30, 2h or 3d") from None
+
+
+def _ago(text: str) -> float:
+    try:
+        return units.parse_duration(text, "--since")
+    except UsageError as error:
+        raise UsageError(error.message, "write how long ago, as 90m, 2h or 3d, or a date, as 2026-11-20") from None

@@ -1,0 +1,139 @@
+"""A cell of runs as one row of numbers: SI units, None for what is not known, nothing rounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from queue_runner import hardware
+from queue_runner.compare import Family
+from queue_runner.grouping import Cell, Row, middle
+from queue_runner.reports import Context
+
+
+class Peaks:
+    """The peak of a cell's device: what the user stated for it, else a sourced one; none for a cpu."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cores: dict[str, int | None] = {}
+
+    def of(self, cell: Cell) -> hardware.Peak | None:
+        device = cell.key.get("device")
+        name = next((row["device_name"] for row in cell.shown if row["device_name"]), None)
+        stated = self._context.options.peak_tflops
+        for known in (device, str(device).partition(":")[0], name):
+            if known in stated:
+                return hardware.given_peak(stated[known])
+        if device is None or device == "cpu":  # a cpu may bear the name of the chip, and so of its GPU
+            return None
+        return hardware.peak(name, self._gpu_cores(cell, name), cell.key.get("dtype"))
+
+    def _gpu_cores(self, cell: Cell, name: str | None) -> int | None:
+        """From the machine's fingerprint; only Apple's names leave the number of cores open."""
+        machine = cell.key.get("machine")
+        if machine is None or not str(name).startswith("Apple"):
+            return None
+        if machine not in self._cores:
+            found = self._context.read("SELECT data_json FROM fingerprints WHERE hash = ?", [machine])
+            cores = json.loads(found[0]["data_json"]).get("gpu_cores") if found else None
+            self._cores[machine] = cores if isinstance(cores, int) else None
+        return self._cores[machine]
+
+
+def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> float | None:
+    """What the first iteration takes longer because it compiles: its excess over the median, less that of the eager
+    twin. Of the runs with a `cache` of that state, or of all."""
+    runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
+    ours = middle(runs, "first_iter_excess_s")
+    theirs = twin.median("first_iter_excess_s") if twin is not None else None
+    return None if ours is None or theirs is None else ours - theirs
+
+
+def break_even_iters(cell: Cell, twin: Cell | None, cost_s: float | None) -> float | None:
+    """Iterations after which a compilation has paid for itself; None when it never does."""
+    if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
+        return None
+    gain_s = twin.median_s - cell.median_s
+    return cost_s / gain_s if gain_s > 0 and cost_s > 0 else None
+
+
+def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
+    """All that the report says of a cell."""
+    key, first = cell.key, (cell.shown or cell.runs)[0]
+    median_s, (spread_s, spread_over) = cell.median_s, cell.spread_s
+    peak = peaks.of(cell)
+    flops = cell.median("flops_per_iter")
+    twin, pair = family.twin(cell), family.pair(cell)
+    caches = {row["compile_cache"] for row in cell.shown} - {None}
+    main_cache = "cold" if "cold" in caches else next(iter(sorted(caches)), None)
+    cost_s = compile_cost_s(cell, twin, main_cache)
+    return {
+        "subject": key["subject"],
+        "config": key["config"],
+        "label": cell.label,
+        "framework": first["framework"],
+        "framework_version": first["framework_version"],
+        "device": first["device"],
+        "device_name": first["device_name"],
+        "compile": None if first["compile"] is None else bool(first["compile"]),
+        "dtype": first["dtype"],
+        "factors": _factors(key),
+        "runs": [row["run"] for row in cell.runs],
+        "n_runs": len(cell.ended),
+        "n_valid": len(cell.used),
+        "compared": bool(cell.times),
+        "median_s": median_s,
+        "spread_s": spread_s,
+        "spread_over": spread_over,
+        "q1_s": cell.median("q1_s"),
+        "q3_s": cell.median("q3_s"),
+        "n_measure": _whole(cell.median("n_measure")),
+        "tokens_per_s": _rate(cell.median("tokens_per_iter"), median_s),
+        "samples_per_s": _rate(cell.median("samples_per_iter"), median_s),
+        "flops_per_s": _rate(flops, median_s),
+        "mfu": hardware.mfu(flops, median_s, peak),
+        "peak_flops": peak.flops if peak else None,
+        "peak_source": peak.source if peak else None,
+        "first_iter_s": cell.median("first_iter_s"),
+        "compile_cost_s": cost_s,
+        "compile_cache": main_cache,
+        "compile_cost_warm_s": compile_cost_s(cell, twin, "warm") if main_cache == "cold" and "warm" in caches else None,
+        "break_even_iters": break_even_iters(cell, twin, cost_s),
+        "real_s": cell.median("real_s"),
+        "user_s": cell.median("user_s"),
+        "sys_s": cell.median("sys_s"),
+        "max_rss_bytes": _whole(cell.median("max_rss_bytes")),
+        "n_iters": _whole(cell.median("n_iters")),
+        "loss_first": cell.median("loss_first"),
+        "loss_last": cell.median("loss_last"),
+        "val_loss_last": cell.median("val_loss_last"),
+        "projected_real_s": cell.median("projected_real_s"),
+        "is_baseline": cell is family.baseline,
+        "speedup": 1.0 if cell is family.baseline and cell.times else pair.ratio if pair else None,
+        "speedup_low": pair.low if pair else None,
+        "speedup_high": pair.high if pair else None,
+        "p": pair.verdict.p if pair else None,
+        "p_holm": pair.verdict.p_holm if pair else None,
+        "verdict": str(pair.verdict) if pair else None,
+        "taints": sorted({kind for row in cell.shown for kind in taints(row)}),
+    }
+
+
+def taints(row: Row) -> list[str]:
+    """The kinds of taint of a run."""
+    return row["taints"].split(",") if row["taints"] else []
+
+
+def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
+    named = ("machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name")
+    return {name: value for name, value in key.items() if name not in named and value is not None}
+
+
+def _rate(amount: float | None, dur_s: float | None) -> float | None:
+    return amount / dur_s if amount is not None and dur_s else None
+
+
+def _whole(x: float | None) -> int | None:
+    return None if x is None else round(x)

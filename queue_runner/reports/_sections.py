@@ -1,0 +1,174 @@
+"""The rows of the default report as tables for the eye: at most 80 columns each, everything in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.compare import Family
+from queue_runner.grouping import word
+from queue_runner.render import Column
+from queue_runner.reports import Section
+
+Raw = Mapping[str, Any]
+
+SEVERAL_LEFT_OUT = "!"
+"""Marks a row some of whose runs were left out, or all: then its numbers are theirs and it is not compared."""
+
+
+def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> list[Section]:
+    """Speed, verdicts where there are any, cost, outcome."""
+    speed = _speed(family, rows, marks)
+    verdicts = [_verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
+    return [speed, *verdicts, _cost(rows), _outcome(rows)]
+
+
+def caption(family: Family, rows: Sequence[Raw]) -> str:
+    """What all rows of the family have in common."""
+    common = family.common
+    alike = {name: {row[name] for row in rows} - {None} for name in ("framework", "framework_version", "dtype", "device_name")}
+    said = [str(common["subject"])]
+    if common["config"] is not None:
+        said.append(str(common["config"]))
+    words = [" ".join(said)]
+    if len(alike["framework"]) == 1:
+        version = alike["framework_version"]
+        words.append(" ".join([*alike["framework"], *(version if len(version) == 1 else ())]))
+    if len(alike["dtype"]) == 1:
+        words.append(*alike["dtype"])
+    known = {"subject", "config", "machine"}
+    words += [word(name, value) for name, value in common.items() if name not in known and value is not None]
+    shared = {name for cell in family.cells for name in cell.key} - set(common)
+    settings = [n for n in shared if n not in ("device", "compile", "dtype", "framework", "device_name", "optimizer", "data_name")]
+    for name in sorted(settings):
+        values = {cell.key[name] for cell in family.cells}
+        if len(values) == 1 and values != {None}:
+            words.append(word(name, *values))
+    if len(alike["device_name"]) == 1:
+        words.append("on " + next(iter(alike["device_name"])))
+    return ", ".join(words)
+
+
+def _text(key: str, title: str) -> Column:
+    return Column(key, title, right=True)
+
+
+def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Section:
+    rate = "samples" if not any(row["tokens_per_s"] for row in rows) and any(row["samples_per_s"] for row in rows) else "tokens"
+    noted = any(_marks(row, marks) for row in rows)
+    columns = [
+        Column("label", "", None),
+        _text("runs", "runs"),
+        _text("ms", "ms/iter"),
+        *([Column("marks", "")] if noted else []),
+        _text("rate", f"{rate}/s"),
+        _text("tflops", "TFLOP/s"),
+        _text("mfu", "MFU"),
+        _text("speedup", "speed-up"),
+    ]
+    shown = [
+        {
+            "label": row["label"],
+            "runs": f"{row['n_valid']}/{row['n_runs']}",
+            "ms": _spread(row),
+            "marks": _marks(row, marks),
+            "rate": units.number(row[f"{rate}_per_s"]),
+            "tflops": units.tflops(row["flops_per_s"]),
+            "mfu": units.percent(row["mfu"]),
+            "speedup": "baseline" if row["is_baseline"] else units.ratio(row["speedup"]),
+        }
+        for row in rows
+    ]
+    lines = []
+    if family.baseline is not None:
+        per = " in time per token or sample, iterations being of different size" if family.per_work else ""
+        lines.append(f"speed-up: over {family.baseline.label} ({family.why}){per}")
+    return Section(caption(family, rows), columns, shown, lines)
+
+
+def _spread(row: Raw) -> str:
+    """`220.7 ± 0.3` over runs, `220.7 (0.3)` over the iterations of one run."""
+    text = units.plus_minus(row["median_s"], row["spread_s"], "", 1e-3)
+    value, plus_minus, spread = text.partition(f" {units.PLUS_MINUS} ")
+    return f"{value} ({spread})" if plus_minus and row["spread_over"] == "iterations" else text
+
+
+def _marks(row: Raw, marks: Mapping[str, str]) -> str:
+    letters = "".join(sorted(marks[kind] for kind in row["taints"] if kind in marks))
+    return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
+
+
+def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
+    assert family.baseline is not None
+    columns = [
+        Column("label", f"against {family.baseline.label}"),
+        _text("speedup", "speed-up"),
+        _text("interval", "95 % interval"),
+        _text("p", "p (Holm)"),
+        Column("verdict", "verdict"),
+    ]
+    shown = [
+        {
+            "label": row["label"],
+            "speedup": units.ratio(row["speedup"]),
+            "interval": units.ratio_interval(row["speedup_low"], row["speedup_high"]),
+            "p": units.number(row["p_holm"], 2),
+            "verdict": row["verdict"] or units.MISSING,
+        }
+        for row in rows
+        if not row["is_baseline"] and row["speedup"] is not None
+    ]
+    return Section("", columns, shown)
+
+
+def _cost(rows: Sequence[Raw]) -> Section:
+    warm = any(row["compile_cost_warm_s"] is not None for row in rows)
+    cached = any(row["compile_cache"] for row in rows)
+    columns = [
+        Column("label", ""),
+        _text("first", "1st iter"),
+        _text("compile", "compile"),
+        *([Column("cache", "cache")] if cached else []),
+        *([_text("warm", "if warm")] if warm else []),
+        _text("real", "real s"),
+        _text("user", "user s"),
+        _text("sys", "sys s"),
+        _text("rss", "max RSS"),
+    ]
+    shown = [
+        {
+            "label": row["label"],
+            "first": units.short_duration(row["first_iter_s"], 3),
+            "compile": units.short_duration(row["compile_cost_s"], 3),
+            "cache": row["compile_cache"] or units.MISSING,
+            "warm": units.short_duration(row["compile_cost_warm_s"], 3),
+            "real": units.seconds(row["real_s"]),
+            "user": units.seconds(row["user_s"]),
+            "sys": units.seconds(row["sys_s"]),
+            "rss": units.size(row["max_rss_bytes"]),
+        }
+        for row in rows
+    ]
+    return Section("", columns, shown)
+
+
+def _outcome(rows: Sequence[Raw]) -> Section:
+    columns = [
+        Column("label", ""),
+        _text("iters", "iterations"),
+        _text("train", "train loss"),
+        _text("val", "val loss"),
+        _text("projected", "full run, projected"),
+    ]
+    shown = [
+        {
+            "label": row["label"],
+            "iters": units.count(row["n_iters"]),
+            "train": units.loss(row["loss_last"]),
+            "val": units.loss(row["val_loss_last"]),
+            "projected": units.duration(row["projected_real_s"]),
+        }
+        for row in rows
+    ]
+    return Section("", columns, shown)

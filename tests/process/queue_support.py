@@ -1,0 +1,134 @@
+"""A real queue for process tests: real workers, wardens and jobs, ended by the ids we hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from queue_runner import submit
+from queue_runner.cells import Request
+from queue_runner.host import processes
+from queue_runner.paths import Layout
+from queue_runner.store import read
+
+PATIENCE_S = 40.0
+
+
+def until(condition: Callable[[], Any], what: str = "it", limit_s: float = PATIENCE_S) -> Any:
+    """Poll until the condition holds; returns what it returned."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        if result := condition():
+            return result
+        assert time.monotonic() < deadline, f"{what} did not come to pass within {limit_s} s"
+        time.sleep(0.005)
+
+
+class Queue:
+    """One MPSQ_HOME with its workers. `journal` is a file to which the jobs of a test append."""
+
+    def __init__(self, layout: Layout, folder: Path) -> None:
+        self.layout = layout
+        self.folder = folder
+        self.journal = folder / "journal"
+        self.stops = folder / "stops"
+        self.stops.mkdir(exist_ok=True)
+        (layout.config).write_text("grace_int_s = 0.3\ngrace_term_s = 0.3\nmin_free_bytes = 0\npoll_s = 1.0\n")
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
+        """Queue a shell script; returns the job's id. `$J` in it is the journal."""
+        argv = ("/bin/sh", "-c", script.replace("$J", str(self.journal)))
+        planned = submit.plan(Request(argv=argv, repeats=repeats, cwd=str(self.folder), **options))
+        return submit.store(self.layout, planned).jobs[0]
+
+    def worker(self, stop_at: str = "", *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a worker; with `stop_at`, it or its warden stops itself there."""
+        env = {**os.environ, "MPSQ_STOP_DIR": str(self.stops)}
+        if stop_at:
+            env["MPSQ_STOP_AT"] = stop_at
+        with (self.folder / "worker.log").open("ab") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "queue_runner.daemon", *arguments], env=env, stdout=log, stderr=log
+            )
+        self._workers.append(worker)
+        return worker
+
+    def stopped(self, point: str) -> int:
+        """Wait until a process has stopped at the point; returns its pid."""
+        marker = until(lambda: next(self.stops.glob(f"{point}.*"), None), f"stop at {point}")
+        pid = int(marker.name.rsplit(".", 1)[1])
+        until(lambda: _is_stopped(pid), f"{pid} stopping")
+        marker.unlink()
+        return pid
+
+    def rows(self) -> list[read.Row]:
+        with read.reading(self.layout.db) as connection:
+            return read.runs(connection)
+
+    def done(self, count: int = 1, limit_s: float = PATIENCE_S) -> list[read.Row]:
+        """Wait until `count` runs are DONE; returns all rows."""
+        until(lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count, f"{count} runs done\n{self.log()}", limit_s)
+        return self.rows()
+
+    def written(self) -> list[str]:
+        """The lines of the journal so far."""
+        return self.journal.read_text().splitlines() if self.journal.exists() else []
+
+    def verbs(self, job: int) -> list[str]:
+        with read.reading(self.layout.db) as connection:
+            return [event["verb"] for event in read.events(connection, job)]
+
+    def log(self) -> str:
+        path = self.folder / "worker.log"
+        return path.read_text()[-3000:] if path.exists() else ""
+
+    def token(self) -> str:
+        with sqlite3.connect(f"file:{self.layout.db}?mode=ro", uri=True) as connection:
+            return str(connection.execute("SELECT token FROM runs WHERE token IS NOT NULL").fetchone()[0])
+
+    def close(self) -> None:
+        """End every worker and everything that its runs may have left."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGCONT)
+                worker.kill()
+            worker.wait()
+        with sqlite3.connect(self.layout.db) as connection:
+            tokens = [row[0] for row in connection.execute("SELECT token FROM runs WHERE token IS NOT NULL")]
+        for path in self.layout.runs.glob("*/warden"):
+            _kill_warden(path.parent)
+        for token in tokens:
+            processes.end_all(processes.Traces(tag=token), 0, 0)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def _kill_warden(folder: Path) -> None:
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and f"{folder}/warden.py".encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+        except (OSError, ProcessLookupError):
+            continue
+
+
+def warden_pid(layout: Layout, run: str) -> int:
+    """The warden's pid, from the fence that it wrote."""
+    import json
+
+    path = layout.run_dir(run) / "warden" / "started"
+    until(path.exists, "the fence")
+    return int(json.loads(path.read_text())["warden_pid"])

@@ -1,0 +1,205 @@
+"""Real wardens and real trainers for the process tests. Conditions are polled; nothing sleeps a fixed time."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import queue_runner
+from queue_runner import locks, warden
+from queue_runner.host import process_table, processes
+from queue_runner.host.clocks import boot_id
+from queue_runner.host.processes import Process, Traces
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+"""A trainer that starts fast; append the program."""
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> T:
+    """The first true value of `condition`; fails with `what` was waited for after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.005)
+    return value
+
+
+def is_alive(process: Process) -> bool:
+    """Whether it is there and no zombie."""
+    seen = process_table.look(process.pid)
+    return seen is not None and not seen.ended and processes.same_start(seen.process.start, process.start)
+
+
+def identity(pid: int) -> Process:
+    start = processes.start_time(pid)
+    assert start is not None, f"process {pid} is gone"
+    return Process(pid, start)
+
+
+class WardenRun:
+    """One run's folder and its warden, started as launch.spawn starts it."""
+
+    def __init__(self, folder: Path, argv: list[str], **changes: Any) -> None:
+        self.folder = folder / "runs" / "1.1"
+        (self.folder / "warden").mkdir(parents=True, mode=0o700)
+        self.stops = folder / "stops"
+        self.stops.mkdir()
+        self.tag = secrets.token_hex(16)
+        self.lane = locks.lane_lock_path("machine")
+        self.process: subprocess.Popen[bytes] | None = None
+        for name in warden.FILES:
+            shutil.copyfile(Path(queue_runner.__file__).with_name(name), self.folder / name)
+        self.spec: dict[str, Any] = {
+            "v": 1,
+            "run": "1.1",
+            "tag": self.tag,
+            "argv": argv,
+            "cwd": str(folder),
+            "env": {"PATH": os.environ["PATH"], "OUT": str(folder), "PYTHONUNBUFFERED": "1"},
+            "stdout": str(self.folder / "stdout.log"),
+            "stderr": str(self.folder / "stderr.log"),
+            "events": str(self.folder / "events.jsonl"),
+            "boot_id": boot_id(),
+            "grace_s": {"int": 5.0, "term": 5.0},
+            "timeout_s": None,
+            "stall_s": {},
+            "output_limit_bytes": 1 << 31,
+            "min_free_bytes": 0,
+            "allow_daemons": False,
+            "wake": str(folder / "worker.fifo"),
+            "lane_fd": None,
+            **changes,
+        }
+
+    def start(self, stop_at: str | None = None) -> WardenRun:
+        """Take the lane, start the warden with it, and let go of our copy."""
+        held = locks.try_lock(self.lane)
+        assert held is not None, "the lane is held"
+        held.write_holder({"run": "1.1", "token": self.tag})
+        self.spec["lane_fd"] = held.fd
+        (self.folder / "spec.json").write_text(json.dumps(self.spec))
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MPSQ_STOP")}
+        if stop_at:
+            environment |= {"MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(self.stops)}
+        with (self.folder / "warden" / "warden.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(self.folder / "warden.py"), str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[held.fd],
+                start_new_session=True,
+                cwd="/",
+                env=environment,
+            )
+        held.close()
+        return self
+
+    # -- what is on disk ----------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        try:
+            data: dict[str, Any] = json.loads((self.folder / "warden" / name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return data
+
+    def noted(self) -> list[dict[str, Any]]:
+        path = self.folder / "warden" / "pids.jsonl"
+        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "warden" / "warden.log").read_text()
+
+    @property
+    def stdout(self) -> str:
+        return (self.folder / "stdout.log").read_text()
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / "stderr.log").read_text()
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float = 30.0) -> dict[str, Any]:
+        """exit.json, once the warden has ended by itself; the lane is free then and nothing is left."""
+        assert self.process is not None
+        assert self.process.wait(timeout_s) == 0, self.log
+        exit_ = self.read("exit.json")
+        assert exit_ is not None, self.log
+        return exit_
+
+    def trainer(self) -> Process:
+        """The trainer, once it is noted."""
+        first = until(self.noted, "the trainer to be noted")[0]
+        return Process(first["pid"], first["start"])
+
+    def cancel(self, who: str = "test") -> None:
+        (self.folder / "cancel").write_text(who)
+
+    def stopped_at(self, name: str) -> int:
+        """Wait until the warden has reached the stop point; returns its pid."""
+        assert self.process is not None
+        until(lambda: list(self.stops.glob(f"{name}.*")), f"stop point {name}; {self.log}")
+        pid = self.process.pid
+        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"{name} to stop")
+        return pid
+
+    def go_on(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def kill_warden(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def traces(self) -> Traces:
+        noted = self.noted()
+        return Traces(
+            tag=self.tag,
+            sessions=frozenset(n["sid"] for n in noted),
+            noted=frozenset((n["pid"], n["start"]) for n in noted),
+            lane=self.lane,
+        )
+
+    def leftovers(self) -> set[Process]:
+        return processes.find_leftovers(self.traces())
+
+    def lane_is_free(self) -> bool:
+        return not locks.is_held(self.lane)
+
+    def clean_up(self) -> list[Process]:
+        """End whatever the test has left; returns what would not die."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill_warden()
+        return processes.end_all(self.traces(), 0, 0)
+
+
+@contextmanager
+def a_fifo(path: Path) -> Iterator[int]:
+    """A worker's bell to listen on."""
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def python(program: str) -> list[str]:
+    """The argv of a trainer in Python."""
+    return [*PYTHON, program]
