@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from queue_runner.errors import UsageError
-from queue_runner.grouping import SUBJECT, Cell, Row, group, labelled, order
+from queue_runner.grouping import SUBJECT, Cell, Row, group, labelled, middle, order
 
 if TYPE_CHECKING:
     from queue_runner.verdict import Verdict
@@ -188,3 +188,20 @@ def fold(times: Sequence[float], n_most: int) -> list[float]:
         return list(times)
     cuts = [len(times) * k // n_most for k in range(n_most + 1)]
     return [math.exp(math.fsum(map(math.log, times[a:b])) / (b - a)) for a, b in pairwise(cuts)]
+
+
+def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> float | None:
+    """What the first iteration takes longer because it compiles: its excess over the median, less that of the eager
+    twin. Of the runs with a `cache` of that state, or of all."""
+    runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
+    ours = middle(runs, "first_iter_excess_s")
+    theirs = twin.median("first_iter_excess_s") if twin is not None else None
+    return None if ours is None or theirs is None else ours - theirs
+
+
+def break_even_iters(cell: Cell, twin: Cell | None, cost_s: float | None) -> float | None:
+    """Iterations after which a compilation has paid for itself; None when it never does."""
+    if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
+        return None
+    gain_s = twin.median_s - cell.median_s
+    return cost_s / gain_s if gain_s > 0 and cost_s > 0 else None

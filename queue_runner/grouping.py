@@ -93,6 +93,11 @@ def middle(rows: Iterable[Row], name: str) -> float | None:
     return stats.median(values) if values else None
 
 
+def taints(row: Row) -> list[str]:
+    """The kinds of taint of a run."""
+    return row["taints"].split(",") if row["taints"] else []
+
+
 def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Cell]:
     """Cells of runs, keyed by SUBJECT and `names`.
 

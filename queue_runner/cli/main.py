@@ -53,6 +53,11 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal end
 class Commands(TyperGroup):
     """The commands by name; a command's module is imported when that command is asked for."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["argv"] = list(args)  # the whole command line: a submission remembers it
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 

@@ -41,28 +41,36 @@ def submit(
     workload: Annotated[
         list[str] | None, typer.Argument(metavar="[WORKLOAD]", help="A name of mpsq workloads, or a command after --.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, mps, cuda, cuda:1 or auto; a list is swept.")] = None,
-    compile: Annotated[str | None, typer.Option(help="off, on or both (False and True are understood).")] = None,
-    config: Annotated[str | None, typer.Option(help="The workload's preset; a list is swept.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; a list is swept.")] = None,
-    framework: Annotated[str | None, typer.Option(help="Where a workload has several; a list is swept.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="LIST", help="cpu, mps, cuda, cuda:1 or auto; a list is swept.")
+    ] = None,
+    compile: Annotated[
+        str | None, typer.Option(metavar="MODE", help="off, on or both (False and True are understood).")
+    ] = None,
+    config: Annotated[str | None, typer.Option(metavar="LIST", help="The workload's preset; a list is swept.")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="LIST", help="fp32, bf16 or fp16; a list is swept.")] = None,
+    framework: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Where a workload has several; a list is swept.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting; VALUE,VALUE is swept. Repeatable."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="How often each cell runs; 4 allow a verdict.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="Of the workload.")] = None,
-    order_seed: Annotated[int | None, typer.Option(help="Of the order of the runs; drawn when not given.")] = None,
-    priority: Annotated[int, typer.Option(help="Higher runs first, then older.")] = 0,
-    name: Annotated[str | None, typer.Option(help="What lists and reports call it.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A word to find it by. Repeatable.")] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", help="How often each cell runs; 4 allow a verdict.")] = 1,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the workload; 1337 when not given.")] = None,
+    order_seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the order of the runs; drawn when not given.")
+    ] = None,
+    priority: Annotated[int, typer.Option(metavar="N", help="Higher runs first, then older.")] = 0,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What lists and reports call it.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word to find it by. Repeatable.")] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job. Repeatable.")
     ] = None,
     cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the job runs; here when not given.")] = None,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="The interpreter of a workload.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="End a run after this: 90s, 15m, 2h.")] = None,
-    parser: Annotated[str | None, typer.Option(help="Reads a command's output live: nanogpt.")] = None,
+    parser: Annotated[str | None, typer.Option(metavar="NAME", help="Reads a command's output live: nanogpt.")] = None,
     allow_daemons: Annotated[
         bool, typer.Option("--allow-daemons", help="Let what the job leaves running live on.")
     ] = False,
@@ -116,11 +124,10 @@ def submit(
 def _title(ctx: typer.Context) -> str:
     """The command line, as it may be kept and shown."""
     import shlex
-    import sys
 
     from queue_runner.capture import redact
 
-    return shlex.join(["mpsq", *redact(ctx.find_root().meta.get("argv", sys.argv[1:]))])
+    return shlex.join(["mpsq", *redact(ctx.meta["argv"])])
 
 
 def _store(planned: Plan, json: bool) -> None:

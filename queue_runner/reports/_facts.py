@@ -145,7 +145,6 @@ def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
                 "q1_s": q1,
                 "q3_s": q3,
                 "mean_s": sum(xs) / len(xs) if xs else None,
-                "drift_ratio": None,
             }
         )
     return changed

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner import hardware
-from queue_runner.compare import Family
-from queue_runner.grouping import Cell, Row, middle
+from queue_runner.compare import Family, break_even_iters, compile_cost_s
+from queue_runner.grouping import Cell, taints
 from queue_runner.reports import Context
 
 
@@ -40,23 +40,6 @@ class Peaks:
             cores = json.loads(found[0]["data_json"]).get("gpu_cores") if found else None
             self._cores[machine] = cores if isinstance(cores, int) else None
         return self._cores[machine]
-
-
-def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> float | None:
-    """What the first iteration takes longer because it compiles: its excess over the median, less that of the eager
-    twin. Of the runs with a `cache` of that state, or of all."""
-    runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
-    ours = middle(runs, "first_iter_excess_s")
-    theirs = twin.median("first_iter_excess_s") if twin is not None else None
-    return None if ours is None or theirs is None else ours - theirs
-
-
-def break_even_iters(cell: Cell, twin: Cell | None, cost_s: float | None) -> float | None:
-    """Iterations after which a compilation has paid for itself; None when it never does."""
-    if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
-        return None
-    gain_s = twin.median_s - cell.median_s
-    return cost_s / gain_s if gain_s > 0 and cost_s > 0 else None
 
 
 def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
@@ -119,11 +102,6 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
         "verdict": str(pair.verdict) if pair else None,
         "taints": sorted({kind for row in cell.shown for kind in taints(row)}),
     }
-
-
-def taints(row: Row) -> list[str]:
-    """The kinds of taint of a run."""
-    return row["taints"].split(",") if row["taints"] else []
 
 
 def _factors(key: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from queue_runner.host import process_table, processes
 from queue_runner.host.clocks import boot_id
 from queue_runner.host.processes import Process, Traces
 
-PYTHON = [sys.executable, "-I", "-S", "-c"]
+PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 """A trainer that starts fast; append the program."""
 
 T = TypeVar("T")
@@ -126,7 +126,8 @@ class WardenRun:
 
     @property
     def stdout(self) -> str:
-        return (self.folder / "stdout.log").read_text()
+        path = self.folder / "stdout.log"
+        return path.read_text() if path.exists() else ""
 
     @property
     def stderr(self) -> str:

@@ -1,0 +1,196 @@
+"""What a comparison shows, in sentences that carry their own limits. Pure: numbers in, words out.
+
+A ratio without enough runs says so in the same sentence; nothing here calls a difference real that `verdict` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from queue_runner import units
+from queue_runner.compare import Family, Pair, break_even_iters, compile_cost_s
+from queue_runner.grouping import MAIN, Cell, taints, word
+
+STEP0_TOLERANCE = {"fp32": 1e-3}
+"""Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
+REDUCED_TOLERANCE = 1e-2
+MOST_PAIRS = 8
+"""Ratios put into words; a longer table speaks for itself."""
+NOTABLE = 1.25
+"""How much more than the iterations the real time must have changed to be worth a sentence."""
+NOTABLE_EVAL = 2.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was read of single runs, by run_id. `step0`: losses before the first step by name; `last_eval`: number and
+    seconds of the last iteration that includes an evaluation, in logs whose clock cannot tell them apart."""
+
+    step0: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    last_eval: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+
+
+def observe(family: Family, seen: Seen) -> list[str]:
+    """Everything worth saying about a family, the answer first."""
+    return [
+        *_ratios(family),
+        *(line for pair in family.twins for line in _twin_costs(pair, seen)),
+        *_drifts(family.cells),
+        *_step0(family.cells, seen),
+        *_losses(family.cells),
+        *_others_that_differ(family),
+    ]
+
+
+def _ratios(family: Family) -> list[str]:
+    twins = {id(pair.cell): pair for pair in family.twins}
+    against = sorted(family.pairs, key=lambda pair: -pair.ratio)
+    pairs = [pair for pair in against if (twin := twins.get(id(pair.cell))) is None or twin.baseline is not pair.baseline]
+    lines = [_ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
+    lines += [_ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
+    judged = [*pairs, *family.twins]
+    if any(pair.verdict.p is None for pair in judged):
+        need = max(pair.verdict.need for pair in judged)
+        together = f" for {len(judged)} ratios at once" if need > 4 else ""
+        lines.append(f"a verdict needs {need} runs each{together}: add --repeats {need}")
+    return lines
+
+
+def _ratio(pair: Pair, per_work: bool, compiling: bool = False) -> str:
+    cell, base, verdict = pair.cell.label, pair.baseline.label, pair.verdict
+    slower = pair.ratio < 1
+    times = units.ratio(1 / pair.ratio if slower else pair.ratio)
+    how = "slower" if slower else "faster"
+    if verdict.word in ("no difference shown", "practically the same"):
+        subject = f"{cell} and {base}"
+        text = f"no difference shown between {subject}" if verdict.word.startswith("no") else f"{subject} are practically the same"
+        text += f": {units.ratio(pair.ratio)}"
+    elif compiling:
+        text = f"compile makes {without_mode(pair.baseline)} {times} {how}"
+    else:
+        text = f"{cell} is {times} {how} than {base}"
+    unit = " per token or sample" if per_work else ""
+    ms = f"{units.ms(pair.cell.median_s)} against {units.ms(pair.baseline.median_s)} ms an iteration"
+    return f"{text}{unit}, {ms} ({_limits(pair, slower)})"
+
+
+def _limits(pair: Pair, inverted: bool) -> str:
+    verdict = pair.verdict
+    words = []
+    if pair.low is not None and pair.high is not None:
+        low, high = (1 / pair.high, 1 / pair.low) if inverted else (pair.low, pair.high)
+        words.append(f"95 % interval {units.ratio_interval(low, high)}")
+    runs = f"{verdict.n} runs each" if verdict.n == verdict.n_baseline else f"{verdict.n} and {verdict.n_baseline} runs"
+    words.append("one run each" if verdict.n == verdict.n_baseline == 1 else runs)
+    if verdict.p is None:
+        return ", ".join(words) + ": no verdict"
+    return ", ".join([*words, f"p {units.number(verdict.p_holm, 2)}"])
+
+
+def without_mode(cell: Cell) -> str:
+    """The label of a cell without its mode: "mps" of "mps eager"."""
+    return " ".join(part for part in cell.label.split(" ") if part not in ("eager", "compiled")) or "it"
+
+
+def _twin_costs(pair: Pair, seen: Seen) -> Iterable[str]:
+    """What compilation costs besides: the first iteration, the evaluations, the real time."""
+    cell, twin = pair.cell, pair.baseline
+    cost_s = compile_cost_s(cell, twin)
+    if cost_s is not None and cost_s > 0:
+        after = break_even_iters(cell, twin, cost_s)
+        pays = "never pays for itself" if after is None else f"pays for itself after {units.count(after)} iterations"
+        yield f"compiling {without_mode(twin)} costs {units.duration(cost_s)} in the first iteration and {pays}"
+    ours, theirs = (_first(c.shown, seen.last_eval) for c in (cell, twin))
+    if ours and theirs and _far(ours[1], theirs[1], NOTABLE_EVAL):
+        yield (
+            f"the last evaluating iteration ({units.count(ours[0])}) of {cell.label} took {tenths(ours[1])} s against"
+            f" {tenths(theirs[1])} s of {twin.label}"
+        )
+    real, twin_real = cell.median("real_s"), twin.median("real_s")
+    if not real or not twin_real or cell.median("n_iters") != twin.median("n_iters"):
+        return
+    grew, iteration = real / twin_real, 1 / pair.ratio
+    if _far(grew, iteration, NOTABLE):
+        verb = "grew" if grew > 1 else "shrank"
+        yield (
+            f"real time of {cell.label} {verb} {units.number(max(grew, 1 / grew), 3)} times, {tenths(real)} s against"
+            f" {tenths(twin_real)} s of {twin.label}: more than its iterations tell"
+        )
+
+
+def _first(rows: Sequence[Mapping[str, Any]], found: Mapping[int, tuple[int, float]]) -> tuple[int, float] | None:
+    return next((found[row["run_id"]] for row in rows if row["run_id"] in found), None)
+
+
+def _far(a: float, b: float, factor: float) -> bool:
+    return a > b * factor or b > a * factor
+
+
+def tenths(x_s: float) -> str:
+    """Seconds to a tenth, thousands apart: "1,255.9"."""
+    whole = len(str(int(abs(x_s))))
+    return units.number(x_s, whole + 1)
+
+
+def _drifts(cells: Sequence[Cell]) -> Iterable[str]:
+    for cell in cells:
+        runs = [row for row in cell.shown if "drift" in taints(row) and row["drift_ratio"]]
+        if not runs:
+            continue
+        row = max(runs, key=lambda row: abs(row["drift_ratio"] - 1))
+        change = row["drift_ratio"] - 1
+        which = f" ({len(runs)} of {len(cell.shown)} runs; most in {row['run']})" if len(cell.shown) > 1 else ""
+        yield (
+            f"{cell.label} drifted{which}: an iteration took {units.percent(abs(change), 2)}"
+            f" {'longer' if change > 0 else 'less'} in the last third than in the first,"
+            f" {units.ms(row['last_third_median_s'])} against {units.ms(row['first_third_median_s'])} ms"
+        )
+
+
+def _step0(cells: Sequence[Cell], seen: Seen) -> Iterable[str]:
+    """Whether the rows begin with the same loss: an answer that is wrong from the start is no speed-up."""
+    told = [(cell, found) for cell in cells if (found := _step0_of(cell, seen))]
+    names = [name for name in ("on the device", "val", "train") if sum(name in found for _, found in told) > 1]
+    if not names:
+        return
+    name = names[0]
+    losses = [(cell, found[name]) for cell, found in told if name in found]
+    values = [value for _, value in losses]
+    tolerance = max(STEP0_TOLERANCE.get(str(cell.key.get("dtype")), REDUCED_TOLERANCE) for cell, _ in losses)
+    off = (max(values) - min(values)) / max(min(abs(value) for value in values), 1e-12)
+    within = f"tolerance {units.percent(tolerance, 1)}"
+    if off <= tolerance:
+        spread = units.loss(min(values))
+        if units.loss(max(values)) != spread:
+            spread = f"{spread} to {units.loss(max(values))}"
+        yield f"step-0 losses agree ({within}): {spread} ({name}) in {len(losses)} of {len(cells)} rows"
+        return
+    each = ", ".join(f"{units.loss(value)} {cell.label}" for cell, value in losses)
+    yield f"step-0 losses differ by {units.percent(off, 2)} ({within}; {name}): {each}; do they compute the same?"
+
+
+def _step0_of(cell: Cell, seen: Seen) -> Mapping[str, float]:
+    return next((seen.step0[row["run_id"]] for row in cell.shown if row["run_id"] in seen.step0), {})
+
+
+def _losses(cells: Sequence[Cell]) -> Iterable[str]:
+    for cell in cells:
+        first, last, n = cell.median("loss_first"), cell.median("loss_last"), cell.median("n_iters") or 0
+        if first is not None and last is not None and n >= 10 and last >= first:
+            yield f"the loss of {cell.label} did not fall: {units.loss(first)} at first, {units.loss(last)} at last"
+
+
+def _others_that_differ(family: Family) -> Iterable[str]:
+    """Factors that differ along with those in the labels, so that a ratio is not of device and mode alone."""
+    cells = [cell for cell in family.cells if cell.times]
+    for name in cells[0].key if len(cells) > 1 else ():
+        values: dict[Any, list[Cell]] = {}
+        for cell in cells:
+            values.setdefault(cell.key[name], []).append(cell)
+        hidden = any(word(name, cell.key[name]) not in cell.label for cell in cells)
+        if name in MAIN or name == "device_name" or len(values) < 2 or not hidden:
+            continue
+        each = "; ".join(f"{value or 'unset'}: {', '.join(c.label for c in owners)}" for value, owners in values.items())
+        yield f"the rows differ in {name.replace('_', ' ')} as well ({each})"

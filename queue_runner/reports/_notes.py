@@ -1,0 +1,139 @@
+"""Footnotes of the default report: what each mark means, what was left out, where peaks are from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.compare import Family
+from queue_runner.grouping import MAIN, Cell, taints, value_of
+from queue_runner.model import Ending, Outcome, State
+from queue_runner.reports import Context, Row
+
+MOST_NAMED = 5
+"""Runs named one by one in a note; the rest is counted."""
+
+
+class Taints:
+    """The taints of the runs of a report, read once and only where there are any."""
+
+    def __init__(self, rows: Sequence[Row], context: Context) -> None:
+        self._by_run: dict[int, list[Row]] = {}
+        if not any(row["taints"] for row in rows):
+            return
+        sql = "SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN (SELECT run_id FROM v_run WHERE {chosen})"
+        for found in context.read(sql):
+            self._by_run.setdefault(found["run_id"], []).append(found)
+
+    def of(self, row: Mapping[str, Any]) -> list[Row]:
+        return self._by_run.get(row["run_id"], [])
+
+    def caveats(self, families: Sequence[Family]) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
+        """By kind, the runs that have it and its detail; of the runs whose numbers are shown."""
+        found: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+        for row in (row for family in families for cell in family.cells for row in cell.shown):
+            for taint in self.of(row):
+                found.setdefault(taint["kind"], []).append((row, taint["detail"]))
+        return found
+
+
+def letters(kinds: Iterable[str]) -> dict[str, str]:
+    """A mark for each kind of taint, in the order in which they come."""
+    return dict(zip(kinds, "abcdefghijklmnopqrstuvwxyz", strict=False))
+
+
+def notes(
+    families: Sequence[Family], raw: Sequence[Mapping[str, Any]], found: Taints, marks: Mapping[str, str], context: Context
+) -> list[str]:
+    """Every footnote, the ones on the numbers first."""
+    cells = [cell for family in families for cell in family.cells]
+    return [
+        *_spreads(raw, context),
+        *(_caveat(marks[kind], kind, runs) for kind, runs in found.caveats(families).items() if kind in marks),
+        *_left_out(cells, found, context),
+        *_waiting(cells),
+        *_mixed_first_iteration(cells),
+        *_peaks(raw),
+        *_machines(families),
+        *_pooled(cells, context),
+    ]
+
+
+def _spreads(raw: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
+    over = {row["spread_over"] for row in raw if row["spread_s"] is not None}
+    what = {
+        "runs": f"{units.PLUS_MINUS} is the MAD of the medians of several runs",
+        "iterations": "(in brackets) is the MAD of the iterations of one run, which says nothing about another run",
+    }
+    words = [text for key, text in what.items() if key in over]
+    if words:
+        yield "ms/iter: median; " + "; ".join(words)
+    if context.options.iters:
+        first, last = context.options.iters
+        yield f"ms/iter is over iterations {units.count(first)} to {units.count(last)} (--iters)"
+
+
+def _caveat(mark: str, kind: str, runs: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+    details = dict.fromkeys(detail for _, detail in runs)
+    named = ", ".join(row["run"] for row, _ in runs[:MOST_NAMED])
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    rest = f" (of {named}{more})" if len(details) > 1 else ""
+    return f"{mark}: {kind}: {next(iter(details))}{rest and f'; {len(details) - 1} more like it'}{rest}"
+
+
+def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterable[str]:
+    rows = [row for cell in cells for row in cell.left_out]
+    if rows:
+        each = "; ".join(f"{row['run']} {_why(row, found)}" for row in rows[:MOST_NAMED])
+        more = f"; and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+        yield f"!: left out of the numbers: {each}{more}"
+    if any(not cell.used and cell.median_s is not None for cell in cells):
+        yield "0 valid runs: the numbers of such a row are of its invalid runs, and are not compared (--include-invalid does)"
+    if context.options.include_invalid and any(not row["valid"] for cell in cells for row in cell.used):
+        bad = [row for cell in cells for row in cell.used if not row["valid"]]
+        each = "; ".join(f"{row['run']} {_why(row, found)}" for row in bad[:MOST_NAMED])
+        yield f"invalid runs are in the numbers (--include-invalid): {each}"
+
+
+def _why(row: Mapping[str, Any], found: Taints) -> str:
+    if row["outcome"] != Outcome.SUCCEEDED:
+        ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
+        return f"{ending}{': ' + row['reason'] if row['reason'] else ''}"
+    invalid = [taint for taint in found.of(row) if taint["severity"] == "invalid"]
+    return ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid) or "no reason stored"
+
+
+def _waiting(cells: Sequence[Cell]) -> Iterable[str]:
+    n = sum(row["state"] != State.DONE for cell in cells for row in cell.runs)
+    if n:
+        yield f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
+
+
+def _mixed_first_iteration(cells: Sequence[Cell]) -> Iterable[str]:
+    if any("unsynced" in taints(row) and row["first_iter_s"] is not None for cell in cells for row in cell.shown):
+        yield "1st iter and compile of a log whose clock is not ours include its first evaluation"
+
+
+def _peaks(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    peaks = {(row["device_name"] or row["device"], row["dtype"], row["peak_flops"], row["peak_source"]) for row in raw}
+    for name, dtype, flops, source in sorted(peak for peak in peaks if peak[2] is not None):
+        yield f"MFU: of {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})"
+
+
+def _machines(families: Sequence[Family]) -> Iterable[str]:
+    machines = {family.common["machine"] for family in families}
+    if len(machines) > 1:
+        yield f"runs of {len(machines)} machines: each in tables of its own, never compared"
+    if any(f.common["machine"] is None and len(f.cells) > 1 and any(c.used for c in f.cells) for f in families):
+        yield "imported logs do not say on which machine they were made: taken to be one (--set machine=NAME tells apart)"
+
+
+def _pooled(cells: Sequence[Cell], context: Context) -> Iterable[str]:
+    """With --group-by a row may hold runs that asked different things."""
+    if not context.options.group_by:
+        return
+    names = [*MAIN, *sorted({name for cell in cells for row in cell.used for name in row["factors"]})]
+    mixed = [n for n in names if any(len({value_of(row, n) for row in cell.used}) > 1 for cell in cells)]
+    if mixed:
+        yield f"rows pool runs that differ in {', '.join(mixed)}: a median over different questions (--group-by)"

@@ -1,0 +1,119 @@
+"""The default report: which device and mode is fastest, by how much, and whether one may say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.compare import Family, compare
+from queue_runner.grouping import Cell
+from queue_runner.observe import Seen, observe
+from queue_runner.render import Column
+from queue_runner.reports import Context, Result, Row, Section, _facts, _notes, _rows, _sections
+
+NAME = "devices"
+HELP = "compare devices and modes: speed, cost, losses, ratios with verdicts"
+SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
+
+COLUMNS = (
+    Column("subject", "workload"),
+    Column("config", "config"),
+    Column("label", "row"),
+    Column("framework", "framework"),
+    Column("framework_version", "version"),
+    Column("device", "device"),
+    Column("device_name", "device name"),
+    Column("compile", "compile"),
+    Column("dtype", "dtype"),
+    Column("factors", "factors", json.dumps),
+    Column("runs", "runs", " ".join),
+    Column("n_runs", "ended", units.count, True),
+    Column("n_valid", "valid", units.count, True),
+    Column("compared", "compared"),
+    Column("median_s", "time an iteration", units.short_duration, True),
+    Column("spread_s", "spread", units.short_duration, True),
+    Column("spread_over", "spread over"),
+    Column("q1_s", "lower quartile", units.short_duration, True),
+    Column("q3_s", "upper quartile", units.short_duration, True),
+    Column("n_measure", "measured", units.count, True),
+    Column("tokens_per_s", "tokens/s", units.number, True),
+    Column("samples_per_s", "samples/s", units.number, True),
+    Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
+    Column("mfu", "MFU", units.percent, True),
+    Column("peak_flops", "peak", units.flops_per_s, True),
+    Column("peak_source", "peak from"),
+    Column("first_iter_s", "first iteration", units.short_duration, True),
+    Column("compile_cost_s", "compile cost", units.short_duration, True),
+    Column("compile_cache", "cache"),
+    Column("compile_cost_warm_s", "compile cost, warm", units.short_duration, True),
+    Column("break_even_iters", "pays after", units.count, True),
+    Column("real_s", "real s", units.seconds, True),
+    Column("user_s", "user s", units.seconds, True),
+    Column("sys_s", "sys s", units.seconds, True),
+    Column("max_rss_bytes", "max RSS", units.size, True),
+    Column("n_iters", "iterations", units.count, True),
+    Column("loss_first", "first loss", units.loss, True),
+    Column("loss_last", "train loss", units.loss, True),
+    Column("val_loss_last", "val loss", units.loss, True),
+    Column("projected_real_s", "full run, projected", units.duration, True),
+    Column("is_baseline", "baseline"),
+    Column("speedup", "speed-up", units.ratio, True),
+    Column("speedup_low", "from", units.ratio, True),
+    Column("speedup_high", "to", units.ratio, True),
+    Column("p", "p", lambda p: units.number(p, 2), True),
+    Column("p_holm", "p (Holm)", lambda p: units.number(p, 2), True),
+    Column("verdict", "verdict"),
+    Column("taints", "taints", " ".join),
+)
+
+MOST_LOOKED_AT = 64
+"""Runs of which more than the summary is read (losses before the first step, last evaluating iteration)."""
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """Group, compare, and say what it shows. Raises: UsageError (--vs, --group-by)."""
+    rows = _facts.windowed(_facts.prepare(rows, context), context)
+    families = compare(rows, _facts.question(rows, context))
+    taints = _notes.Taints(rows, context)
+    marks = _notes.letters(taints.caveats(families))
+    peaks, seen = _rows.Peaks(context), _look(families, context)
+    raw: list[dict[str, Any]] = []
+    sections: list[Section] = []
+    lines: list[str] = []
+    for family in families:
+        family_rows = [_rows.row_of(family, cell, peaks) for cell in family.cells]
+        raw += family_rows
+        sections += _sections.sections(family, family_rows, marks)
+        said = observe(family, seen)
+        if len(families) > 1 and said:
+            lines.append(_sections.caption(family, family_rows) + ":")
+        lines += said
+    if not rows:
+        lines = ["no run is chosen" if context.options.where or context.options.since else "no run is stored yet"]
+    return Result(COLUMNS, raw, sections, lines, _notes.notes(families, raw, taints, marks, context))
+
+
+def _look(families: Sequence[Family], context: Context) -> Seen:
+    """Read of one run of each cell what summaries do not hold."""
+    cells: list[Cell] = [cell for family in families if len(family.cells) > 1 for cell in family.cells if cell.shown]
+    chosen = [cell.shown[0] for cell in cells][:MOST_LOOKED_AT]
+    if not chosen:
+        return Seen()
+    ids = ", ".join(str(int(row["run_id"])) for row in chosen)
+    step0: dict[int, dict[str, float]] = {}
+    for found in context.read(f"SELECT run_id, split, value FROM v_eval WHERE run_id IN ({ids}) AND i = 0 AND metric = 'loss'"):
+        if found["value"] is not None:
+            step0.setdefault(found["run_id"], {})[found["split"]] = found["value"]
+    sql = f"SELECT run_id, value FROM metrics WHERE run_id IN ({ids}) AND name = 'reference_loss_device' AND value IS NOT NULL"
+    for found in context.read(sql):
+        step0.setdefault(found["run_id"], {})["on the device"] = found["value"]
+    last_eval = {}
+    for row in chosen:
+        if "unsynced" in (row["taints"] or ""):
+            sql = "SELECT i, dur_s, phase FROM v_iteration WHERE run_id = ? ORDER BY offset DESC LIMIT 1"
+            for found in context.read(sql, [row["run_id"]]):
+                if found["phase"] == "eval_iter":
+                    last_eval[row["run_id"]] = (found["i"], found["dur_s"])
+    return Seen(step0, last_eval)

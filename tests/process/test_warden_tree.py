@@ -1,0 +1,136 @@
+"""Cancel means that nothing is left: trees of children that hide and do not listen.
+
+MPSQ_TREES says how many trees are grown (`make trees` grows 20).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.process.support import WardenRun, identity, is_alive, python, until
+
+from queue_runner.host import processes
+from queue_runner.host.processes import Process, Traces
+
+Make = Callable[..., WardenRun]
+TREES = int(os.environ.get("MPSQ_TREES", "5"))
+
+KINDS = ["group", "session", "daemon", "washed_daemon", "term_deaf", "int_deaf", "deaf", "stopped", "thread_only"]
+
+GROWER = """
+import json, os, signal, sys, threading, time
+plan = json.loads(sys.argv[1])
+out = os.environ["OUT"]
+
+def sit(kind):
+    if kind in ("term_deaf", "deaf"): signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if kind in ("int_deaf", "deaf"): signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if kind == "trainer" and plan["trainer_deaf"]: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(f"{out}/{os.getpid()}.part", "w") as file: file.write(kind)
+    os.rename(f"{out}/{os.getpid()}.part", f"{out}/{os.getpid()}.pid")
+    if kind == "stopped": os.kill(os.getpid(), signal.SIGSTOP)
+    if kind == "thread_only":
+        threading.Thread(target=lambda: time.sleep(600)).start()
+        import ctypes
+        ctypes.CDLL(None).pthread_exit(None)  # the main thread ends, the process does not
+    while True: signal.pause()
+
+def grow(kinds):
+    if not kinds: return
+    kind, *rest = kinds
+    if os.fork() == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if kind in ("session", "daemon", "washed_daemon"): os.setsid()
+        if kind in ("daemon", "washed_daemon"):
+            if os.fork(): os._exit(0)
+        if kind == "washed_daemon":
+            program = f"import os, signal; open('{out}/%d.pid' % os.getpid(), 'w').write('washed'); signal.pause()"
+            os.execve(sys.executable, [sys.executable, "-ISc", program], {})
+        if rest and plan["deep"]: grow(rest)
+        sit(kind)
+    if not plan["deep"]: grow(rest)
+
+grow(plan["kinds"])
+sit("trainer")
+"""
+
+
+def grow(make: Make, seed: int) -> tuple[WardenRun, list[Process]]:
+    """A tree, fully grown. A washed daemon ends a deep chain, because what it becomes grows nothing."""
+    rng = random.Random(seed)
+    deep = rng.random() < 0.5
+    kinds = rng.sample(KINDS, len(KINDS))
+    if deep:
+        kinds = [k for k in kinds if k != "washed_daemon"] + ["washed_daemon"]
+    plan = {"kinds": kinds, "deep": deep, "trainer_deaf": rng.random() < 0.5}
+    run = make([*python(GROWER), json.dumps(plan)], grace_s={"int": 0.2, "term": 0.2}).start()
+    out = Path(run.spec["cwd"])
+    found = until(lambda: (f := list(out.glob("*.pid"))) and len(f) == len(kinds) + 1 and f, f"tree {seed}: {plan}; {run.stderr}")
+    tree = [identity(int(path.stem)) for path in found]
+    assert all(is_alive(process) for process in tree)
+    return run, tree
+
+
+@pytest.mark.parametrize("seed", range(TREES))
+def test_cancel_leaves_nothing(warden_run: Make, seed: int) -> None:
+    run, tree = grow(warden_run, seed)
+    run.cancel()
+    exit_ = run.wait()
+    assert exit_["stop"]["cause"] == "cancel"
+    assert [p for p in tree if is_alive(p)] == []
+    assert run.leftovers() == set() and run.lane_is_free()
+
+
+@pytest.mark.parametrize("seed", range(TREES))
+def test_the_worker_finds_and_ends_a_tree_whose_warden_was_killed(warden_run: Make, seed: int) -> None:
+    run, tree = grow(warden_run, 1000 + seed)
+    noted = until(lambda: (n := run.noted()) and len(n) >= len(tree) and n, "all to be noted")
+    assert {process.pid for process in tree} <= {n["pid"] for n in noted}
+    run.kill_warden()
+    assert set(tree) <= run.leftovers()
+    assert processes.end_all(run.traces(), 0.2, 0.2) == []
+    assert [p for p in tree if is_alive(p)] == []
+    assert run.lane_is_free()
+
+
+def test_a_tree_that_grows_while_it_is_cut(warden_run: Make) -> None:
+    program = """
+import os, signal, time
+for number in (2, 15): signal.signal(number, signal.SIG_IGN)
+open(os.environ["OUT"] + "/ready", "w")
+while True:
+    if os.fork() == 0: os.setsid()
+    else: time.sleep(0.01); os._exit(0)
+"""
+    run = warden_run(python(program), grace_s={"int": 0, "term": 0}).start()
+    until((Path(run.spec["cwd"]) / "ready").exists, "the first")
+    run.cancel()
+    run.wait()
+    assert run.leftovers() == set() and run.lane_is_free()
+
+
+def test_only_the_runs_own_are_ended(warden_run: Make) -> None:
+    run, tree = grow(warden_run, 1)
+    me = identity(os.getpid())
+    parent = identity(os.getppid())
+    mine = Traces(tag=run.tag, sessions=frozenset({os.getsid(0)}), noted=frozenset({(me.pid, me.start), (parent.pid, parent.start)}))
+    found = processes.find_leftovers(mine)
+    assert me not in found and parent not in found, "neither ourselves nor whom we descend from"
+    other = tree[0]
+    later = Process(other.pid, other.start + 1)
+    assert not processes.send(later, 9), "a later process with the pid of a noted one"
+    assert is_alive(other)
+    assert processes.find_leftovers(Traces(noted=frozenset({(later.pid, later.start)}))) == set()
+    reused = Traces(sessions=frozenset({run.trainer().pid}), noted=frozenset({(run.trainer().pid, 1)}))
+    assert processes.find_leftovers(reused) == set(), "a later session with the number of a noted one"
+    assert processes.find_leftovers(Traces(tag=run.tag, boot_id="another boot")) == set()
+
+
+def test_what_will_not_die_is_returned() -> None:
+    stuck = Process(2**22 + 5, 1)
+    assert processes.end_all(Traces(), 0, 0, kill_s=0.1, find=lambda _: {stuck}) == [stuck]
