@@ -18,8 +18,8 @@ from queue_runner.grouping import SUBJECT, Cell, Row, group, labelled, middle, o
 if TYPE_CHECKING:
     from queue_runner.verdict import Verdict
 
-MOST_SPLITS = 30_000
-"""Permutations that the verdicts of one family and question may cost together, about 50 ms; see `fold`."""
+MOST_SPLITS = 13_000
+"""Permutations that the verdicts of one family and question may cost together, about 25 ms; see `fold`."""
 FEWEST_BATCHES = 6
 """Runs are never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
 
@@ -36,13 +36,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell against another. `low` and `high` are the 95 % interval of the ratio, there from 4 runs each on."""
+    """A cell against another: the verdict, and its p-value corrected for the pairs that were judged together.
+
+    The interval and the p-values are there from 4 runs each on.
+    """
 
     cell: Cell
     baseline: Cell
     verdict: Verdict
-    low: float | None = None
-    high: float | None = None
+    p_corrected: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -149,21 +151,38 @@ def _judged(family: Family) -> Family:
 
 
 def judge(pairs: Sequence[tuple[Cell, Cell]], per_work: bool = False) -> list[Pair]:
-    """Verdicts on the pairs of one question, corrected for being many (Holm); an interval is of its own ratio alone."""
+    """Verdicts on the pairs of one question. Intervals are each of its own ratio; words follow p-values that are
+    corrected for being many (see `corrected`). A difference that only the correction takes away needs more runs."""
     if not pairs:
         return []
     from queue_runner import verdict
 
-    arms = [(_arm(cell, per_work), _arm(baseline, per_work)) for cell, baseline in pairs]
-    n_most = _most_numbers(len(arms), verdict.needed_repeats(len(arms)))
-    folded = [(fold(arm, n_most), fold(baseline, n_most)) for arm, baseline in arms]
+    need = verdict.needed_repeats(len(pairs))
+    n_most = _most_numbers(len(pairs), need)
+    judged = [
+        verdict.compare(fold(_arm(cell, per_work), n_most), fold(_arm(base, per_work), n_most)) for cell, base in pairs
+    ]
+    tested = [k for k, v in enumerate(judged) if v.p is not None]
+    ps = dict(zip(tested, corrected([judged[k].p or 0.0 for k in tested]), strict=True))
     found = []
-    for (cell, baseline), (arm, base), judged in zip(pairs, folded, verdict.compare_all(folded), strict=True):
-        alone = judged
-        if judged.low is None and min(len(arm), len(base)) >= verdict.needed_repeats():
-            alone = verdict.compare(arm, base)
-        judged = replace(judged, n=len(cell.times), n_baseline=len(baseline.times))
-        found.append(Pair(cell, baseline, judged, alone.low, alone.high))
+    for k, ((cell, base), v) in enumerate(zip(pairs, judged, strict=True)):
+        p = ps.get(k)
+        if p is not None and p > verdict.ALPHA and v.word in (verdict.Word.FASTER, verdict.Word.SLOWER):
+            v = replace(v, word=verdict.Word.TOO_FEW, need=max(need, len(cell.times) + 1))
+        v = replace(v, n=len(cell.times), n_baseline=len(base.times))
+        found.append(Pair(cell, base, v, p))
+    return found
+
+
+def corrected(ps: Sequence[float]) -> list[float]:
+    """p-values corrected for being many, in the order given: Benjamini & Hochberg 1995, "Controlling the False
+    Discovery Rate", JRSS B 57, 289-300, which holds for pairs with a common baseline (Benjamini & Yekutieli 2001).
+    Where no pair differs at all, the chance of any false word is at most 5 %, as with Holm's correction."""
+    found = [0.0] * len(ps)
+    least = 1.0
+    for rank, k in sorted(enumerate(sorted(range(len(ps)), key=lambda k: ps[k]), start=1), reverse=True):
+        least = min(least, ps[k] * len(ps) / rank)
+        found[k] = least
     return found
 
 
@@ -192,11 +211,17 @@ def fold(times: Sequence[float], n_most: int) -> list[float]:
 
 def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> float | None:
     """What the first iteration takes longer because it compiles: its excess over the median, less that of the eager
-    twin. Of the runs with a `cache` of that state, or of all."""
+    twin. Of the runs that began with the compiler's `cache` in that state, or of all."""
     runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
     ours = middle(runs, "first_iter_excess_s")
     theirs = twin.median("first_iter_excess_s") if twin is not None else None
     return None if ours is None or theirs is None else ours - theirs
+
+
+def main_cache(cell: Cell) -> str | None:
+    """The state of the compiler's cache whose cost is told first: cold where a run was, None where none is known."""
+    states = {row["compile_cache"] for row in cell.shown} - {None}
+    return "cold" if "cold" in states else min(states, default=None)
 
 
 def break_even_iters(cell: Cell, twin: Cell | None, cost_s: float | None) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, Pair, break_even_iters, compile_cost_s
+from queue_runner.compare import Family, Pair, break_even_iters, compile_cost_s, main_cache
 from queue_runner.grouping import MAIN, Cell, taints, word
 
 STEP0_TOLERANCE = {"fp32": 1e-3}
@@ -47,15 +47,12 @@ def observe(family: Family, seen: Seen) -> list[str]:
 def _ratios(family: Family) -> list[str]:
     twins = {id(pair.cell): pair for pair in family.twins}
     against = sorted(family.pairs, key=lambda pair: -pair.ratio)
-    pairs = [pair for pair in against if (twin := twins.get(id(pair.cell))) is None or twin.baseline is not pair.baseline]
+    same = {id(pair.cell) for pair in against if (twin := twins.get(id(pair.cell))) and twin.baseline is pair.baseline}
+    pairs = [pair for pair in against if id(pair.cell) not in same]
     lines = [_ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
     lines += [_ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
-    judged = [*pairs, *family.twins]
-    if any(pair.verdict.p is None for pair in judged):
-        need = max(pair.verdict.need for pair in judged)
-        together = f" for {len(judged)} ratios at once" if need > 4 else ""
-        lines.append(f"a verdict needs {need} runs each{together}: add --repeats {need}")
-    return lines
+    need = max((p.verdict.need for p in [*pairs, *family.twins] if p.verdict.word == "too few repeats"), default=0)
+    return [*lines, f"a verdict needs {need} runs each: add --repeats {need}"] if need else lines
 
 
 def _ratio(pair: Pair, per_work: bool, compiling: bool = False) -> str:
@@ -65,7 +62,8 @@ def _ratio(pair: Pair, per_work: bool, compiling: bool = False) -> str:
     how = "slower" if slower else "faster"
     if verdict.word in ("no difference shown", "practically the same"):
         subject = f"{cell} and {base}"
-        text = f"no difference shown between {subject}" if verdict.word.startswith("no") else f"{subject} are practically the same"
+        nothing = verdict.word.startswith("no")
+        text = f"no difference shown between {subject}" if nothing else f"{subject} are practically the same"
         text += f": {units.ratio(pair.ratio)}"
     elif compiling:
         text = f"compile makes {without_mode(pair.baseline)} {times} {how}"
@@ -79,14 +77,14 @@ def _ratio(pair: Pair, per_work: bool, compiling: bool = False) -> str:
 def _limits(pair: Pair, inverted: bool) -> str:
     verdict = pair.verdict
     words = []
-    if pair.low is not None and pair.high is not None:
-        low, high = (1 / pair.high, 1 / pair.low) if inverted else (pair.low, pair.high)
+    if verdict.low is not None and verdict.high is not None:
+        low, high = (1 / verdict.high, 1 / verdict.low) if inverted else (verdict.low, verdict.high)
         words.append(f"95 % interval {units.ratio_interval(low, high)}")
     runs = f"{verdict.n} runs each" if verdict.n == verdict.n_baseline else f"{verdict.n} and {verdict.n_baseline} runs"
     words.append("one run each" if verdict.n == verdict.n_baseline == 1 else runs)
-    if verdict.p is None:
-        return ", ".join(words) + ": no verdict"
-    return ", ".join([*words, f"p {units.number(verdict.p_holm, 2)}"])
+    if pair.p_corrected is not None:
+        words.append(f"p {units.number(pair.p_corrected, 2)}")
+    return ", ".join(words) + (": no verdict" if verdict.word == "too few repeats" else "")
 
 
 def without_mode(cell: Cell) -> str:
@@ -97,11 +95,13 @@ def without_mode(cell: Cell) -> str:
 def _twin_costs(pair: Pair, seen: Seen) -> Iterable[str]:
     """What compilation costs besides: the first iteration, the evaluations, the real time."""
     cell, twin = pair.cell, pair.baseline
-    cost_s = compile_cost_s(cell, twin)
+    cache = main_cache(cell)
+    cost_s = compile_cost_s(cell, twin, cache)
     if cost_s is not None and cost_s > 0:
         after = break_even_iters(cell, twin, cost_s)
         pays = "never pays for itself" if after is None else f"pays for itself after {units.count(after)} iterations"
-        yield f"compiling {without_mode(twin)} costs {units.duration(cost_s)} in the first iteration and {pays}"
+        state = f" ({cache} cache)" if cache else ""
+        yield f"compiling {without_mode(twin)} costs {units.duration(cost_s)} in the first iteration{state} and {pays}"
     ours, theirs = (_first(c.shown, seen.last_eval) for c in (cell, twin))
     if ours and theirs and _far(ours[1], theirs[1], NOTABLE_EVAL):
         yield (
@@ -158,7 +158,8 @@ def _step0(cells: Sequence[Cell], seen: Seen) -> Iterable[str]:
     name = names[0]
     losses = [(cell, found[name]) for cell, found in told if name in found]
     values = [value for _, value in losses]
-    tolerance = max(STEP0_TOLERANCE.get(str(cell.key.get("dtype")), REDUCED_TOLERANCE) for cell, _ in losses)
+    dtypes = {row["dtype"] for cell, _ in losses for row in cell.shown[:1]}
+    tolerance = max(STEP0_TOLERANCE.get(str(dtype), REDUCED_TOLERANCE) for dtype in dtypes)
     off = (max(values) - min(values)) / max(min(abs(value) for value in values), 1e-12)
     within = f"tolerance {units.percent(tolerance, 1)}"
     if off <= tolerance:
@@ -192,5 +193,5 @@ def _others_that_differ(family: Family) -> Iterable[str]:
         hidden = any(word(name, cell.key[name]) not in cell.label for cell in cells)
         if name in MAIN or name == "device_name" or len(values) < 2 or not hidden:
             continue
-        each = "; ".join(f"{value or 'unset'}: {', '.join(c.label for c in owners)}" for value, owners in values.items())
+        each = "; ".join(f"{value or 'unset'}: {', '.join(cell.label for cell in of)}" for value, of in values.items())
         yield f"the rows differ in {name.replace('_', ' ')} as well ({each})"

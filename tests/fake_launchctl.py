@@ -1,8 +1,8 @@
 """A stand-in for launchctl, and no more than that: scripted from outputs that people have published (docs/macos.md).
 
 It keeps its state in a JSON file, given by the first argument when it runs as a program. Tests change that state:
-`gui` (is there a session at the screen), `drain` (how often `print` still shows a job after bootout), `answers` (verb to
-[[code, message], ...], given before anything else is done), `exits` (the code with which the job ends at once).
+`gui` (is there a session at the screen), `drain` (how often `print` still shows a job after bootout), `answers` (of a
+verb: [[code, message], ...], given before anything else is done), `exits` (the code with which the job ends at once).
 """
 
 from __future__ import annotations

@@ -115,19 +115,18 @@ def _worker(found: Status, start: str) -> str:
 def _progress(at: Progress) -> str:
     from queue_runner import units
 
-    parts = [f"phase {at.phase}"] if at.phase else []
+    where = [f"phase {at.phase}"] if at.phase else []
     if at.iters:
-        parts.append(
-            f"iteration {units.count(at.iters)}" + (f" of {units.count(at.planned_iters)}" if at.planned_iters else "")
-        )
+        planned = f" of {units.count(at.planned_iters)}" if at.planned_iters else ""
+        where.append(f"iteration {units.count(at.iters)}{planned}")
     if at.median_s is not None:
-        parts.append(f"{units.ms(at.median_s)} ms/iter")
+        where.append(f"{units.ms(at.median_s)} ms/iter")
     if at.loss is not None:
-        parts.append(f"loss {units.loss(at.loss)}")
-    parts.append(f"{units.duration(at.elapsed_s)} so far")
+        where.append(f"loss {units.loss(at.loss)}")
+    clock = f"{units.duration(at.elapsed_s)} so far"
     if at.left_s:
-        parts.append(f"about {units.duration(at.left_s)} of training left")
-    return ", ".join(parts)
+        clock += f", about {units.duration(at.left_s)} of training left"
+    return "\n".join(filter(None, [", ".join(where), clock]))
 
 
 def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Asked:
         self._argv = list(argv)
         self._every_s = every_s
         self._due = 0.0
+        self._started = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self._answer: str | None = None

@@ -1,6 +1,205 @@
-"""Stand-in by the lead until the owner's conditions.py lands: overwrite freely."""
+"""The conditions of a measurement: one cheap sample after the other, stored with the run, never hashed.
+
+A sample holds what is known, and only that: a key that is missing is unknown, never 0. On Linux a sample takes well
+under 3 ms of files in /proc and /sys; every tool (nvidia-smi, macOS's commands) runs beside the worker, and its answer
+is in the next sample.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from queue_runner.host.ask import Asked
+from queue_runner.host.cpu_time import LinuxSource, Named, PsutilSource, Shares
+from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
+
+MIN_INTERVAL_S = 0.5
+"""Between two samples nearer than this the kernel's clock tick of 10 ms is too coarse for a share."""
+_SLOW_S = 10.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+KEYS: dict[str, str] = {
+    "battery_share": "charge of the battery, of 1",
+    "gpu_busy_share": "utilisation of the (busiest) GPU by everybody, of 1",
+    "gpu_temperature_c": "temperature of the hottest NVIDIA GPU, degrees Celsius",
+    "job_cpu_share": "the run's processes, share of all processors",
+    "load1": "load average over a minute",
+    "low_power": "low power mode is on",
+    "memory_available_bytes": "memory that can be had without swapping",
+    "on_battery": "no mains power",
+    "others_cpu_share": "everybody else, share of all processors",
+    "priority": "macOS: scheduler priority of the trainer, 31 unless throttled",
+    "steal_share": "Linux: what the hypervisor took, share of all processors",
+    "swap_in_bytes_per_s": "read back from swap",
+    "swap_out_bytes_per_s": "written to swap",
+    "thermal_level": "macOS: pressure 0 to 4; Linux: 1 when a processor throttled since the last sample",
+}
+"""Every key that a sample may have, and what it means."""
 
 
 class Sampler:
-    def sample(self, pids: list[int]) -> dict[str, object]:
-        return {}
+    """Takes samples. The rates in one are over the time since the last."""
+
+    def __init__(
+        self, *, platform: str = sys.platform, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic
+    ):
+        self._clock = clock
+        self._tools = _MacTools() if platform == "darwin" else _LinuxTools(root)
+        linux = platform.startswith("linux")
+        self._shares = Shares(LinuxSource(root) if linux else PsutilSource())
+        self._memory: Callable[[], tuple[int | None, int | None, int | None]]
+        self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
+        self._at = clock()
+        self._swap = self._memory()[1:]
+        self._rates: dict[str, float] = {}
+
+    def sample(self, pids: Iterable[Named] = ()) -> dict[str, Any]:
+        """The conditions now. `pids` are the run's processes, the trainer first; what they use is not "others"."""
+        named = list(pids)
+        now = self._clock()
+        available, *swap = self._memory()
+        if now - self._at >= MIN_INTERVAL_S or not self._rates:
+            self._rates = self._shares.since_last(named)
+            if now - self._at >= MIN_INTERVAL_S:
+                self._rates |= swap_rates(self._swap, swap, now - self._at)
+                self._at, self._swap = now, (swap[0], swap[1])
+            else:
+                self._rates = {}  # the baseline of the processes is taken now, the shares come with the next sample
+        trainer = named[0] if named else None
+        found = {
+            "load1": _load1(),
+            "memory_available_bytes": available,
+            **self._rates,
+            **self._tools.sample(trainer[0] if isinstance(trainer, tuple) else trainer, now),
+        }
+        return {name: value for name, value in sorted(found.items()) if value is not None}
+
+    def close(self) -> None:
+        """End the tools that are still at work."""
+        self._tools.close()
+
+
+class _LinuxTools:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._throttle = ThrottleCounters(root)
+        self._power, self._power_due = Power(), 0.0
+        query = "--query-gpu=utilization.gpu,temperature.gpu"
+        self._gpus = Asked(["nvidia-smi", query, "--format=csv,noheader,nounits"], _SLOW_S)
+
+    def sample(self, trainer: int | None, now: float) -> dict[str, Any]:
+        if now >= self._power_due:
+            self._power, self._power_due = linux_power(self._root), now + _SLOW_S
+        return {
+            "thermal_level": self._throttle.level(),
+            **vars(self._power),
+            **parse_nvidia_smi(self._gpus.latest(now)),
+        }
+
+    def close(self) -> None:
+        self._gpus.close()
+
+
+class _MacTools:
+    def __init__(self) -> None:
+        self._battery = Asked(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
+        self._settings = Asked(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
+        self._pressure = Asked(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
+        self._gpu = Asked(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"], _SLOW_S)
+        self._priority: tuple[int, Asked] | None = None
+
+    def sample(self, trainer: int | None, now: float) -> dict[str, Any]:
+        if trainer is not None and (self._priority is None or self._priority[0] != trainer):
+            if self._priority is not None:
+                self._priority[1].close()
+            self._priority = trainer, Asked(["/bin/ps", "-o", "pri=", "-p", str(trainer)], _SLOW_S)
+        battery = parse_battery(self._battery.latest(now))
+        return {
+            "on_battery": battery.on_battery,
+            "battery_share": battery.battery_share,
+            "low_power": parse_low_power(self._settings.latest(now)),
+            "thermal_level": parse_pressure(self._pressure.latest(now)),
+            "gpu_busy_share": parse_accelerators(self._gpu.latest(now)),
+            "priority": parse_priority(self._priority[1].latest(now)) if self._priority else None,
+        }
+
+    def close(self) -> None:
+        for asked in (self._battery, self._settings, self._pressure, self._gpu, *(self._priority or ())[1:]):
+            if isinstance(asked, Asked):
+                asked.close()
+
+
+# -- texts of tools -------------------------------------------------------------------------------------------------
+
+
+def parse_accelerators(text: str | None) -> float | None:
+    """`ioreg -r -d 1 -w 0 -c IOAccelerator`: the busiest one's short average, of 1; WindowServer's work is in it."""
+    found = [int(percent) for percent in re.findall(r'"Device Utilization %"=(\d{1,3})\b', text or "")]
+    return max(found) / 100 if found else None
+
+
+def parse_priority(text: str | None) -> int | None:
+    """`ps -o pri= -p PID`: 31 is normal, 20 and 4 are launchd's limits, which children inherit."""
+    match = re.fullmatch(r"\s*(\d{1,3})[A-Z]?\s*", text or "")
+    return int(match[1]) if match else None
+
+
+def parse_nvidia_smi(text: str | None) -> Mapping[str, float | None]:
+    """Lines of `utilisation, temperature`; a part that cannot be had reads [N/A]."""
+    busy, heat = [], []
+    for line in (text or "").splitlines():
+        match = re.fullmatch(r"\s*(\d+|\[.*\])\s*,\s*(\d+|\[.*\])\s*", line)
+        if match:
+            busy += [int(match[1]) / 100] if match[1].isdecimal() else []
+            heat += [float(match[2])] if match[2].isdecimal() else []
+    return {"gpu_busy_share": max(busy, default=None), "gpu_temperature_c": max(heat, default=None)}
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+def linux_memory(root: Path = Path("/")) -> tuple[int | None, int | None, int | None]:
+    """(available bytes, bytes swapped in, bytes swapped out since boot)."""
+    meminfo, vmstat = _read(root / "proc/meminfo"), _read(root / "proc/vmstat")
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", meminfo, re.MULTILINE)
+    pages = [re.search(rf"^{name} (\d+)$", vmstat, re.MULTILINE) for name in ("pswpin", "pswpout")]
+    swapped = [int(match[1]) * _PAGE_BYTES if match else None for match in pages]
+    return int(available[1]) * 1024 if available else None, swapped[0], swapped[1]
+
+
+def psutil_memory() -> tuple[int | None, int | None, int | None]:
+    """The same through psutil."""
+    import psutil
+
+    swap = psutil.swap_memory()
+    return psutil.virtual_memory().available, swap.sin, swap.sout
+
+
+def swap_rates(before: Iterable[int | None], now: Iterable[int | None], interval_s: float) -> dict[str, float]:
+    """Bytes per second; {} for what is not counted."""
+    names = ("swap_in_bytes_per_s", "swap_out_bytes_per_s")
+    return {
+        name: round(max(0, new - old) / interval_s, 1)
+        for name, old, new in zip(names, before, now, strict=True)
+        if old is not None and new is not None
+    }
+
+
+def _load1() -> float | None:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

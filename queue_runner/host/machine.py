@@ -1,5 +1,201 @@
-"""Stand-in by the lead until the owner's machine.py lands: overwrite freely."""
+"""The machine's identity: what must be the same for two runs to be comparable, and what stays the same over a reboot.
+
+Versions of the system and of drivers are not part of it: they are factors of a comparison (`software`). What cannot be
+found out is None; nothing here raises. Keys with a unit in the name are SI or binary as named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from queue_runner.host.ask import Ask, ask
+
+_SALT = "mpsq machine\0"
+"""systemd's machine-id(5) asks that the id itself be shown to nobody."""
+_ARM_PARTS = ("CPU implementer", "CPU part")
 
 
-def describe() -> dict[str, object]:
-    return {}
+def describe(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platform) -> dict[str, Any]:
+    """The identity as plain values, sorted by key. Takes some 300 ms on macOS and where NVIDIA's driver must be asked.
+
+    Args: `ask` runs a command, `root` is where /proc, /sys and /etc are, `system` is sys.platform.
+    """
+    found = _macos(ask) if system == "darwin" else _linux(ask, root)
+    return dict(sorted({"system": "macOS" if system == "darwin" else platform.system(), **found}.items()))
+
+
+def identity(description: Mapping[str, Any]) -> str:
+    """The hash of a description (sha256, hex)."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+
+def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platform) -> dict[str, Any]:
+    """What an update or a setting of the system changes: its version, its kernel, its GPU driver."""
+    found: dict[str, Any] = {"kernel": platform.release()}
+    if system == "darwin":
+        found["os"] = "macOS"
+        found["os_version"] = _line(ask(["/usr/bin/sw_vers", "-productVersion"]))  # mac_ver() is wrong on macOS 26
+        found["gpu_wired_limit_mib"] = _whole(_sysctl(ask, ["iogpu.wired_limit_mb"]).get("iogpu.wired_limit_mb"))
+        found["rosetta"] = under_rosetta(ask=ask, system=system)
+        return dict(sorted(found.items()))
+    release = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', _read(root / "etc/os-release"), re.MULTILINE))
+    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read(root / "proc/driver/nvidia/version"))
+    found |= {"os": release.get("ID"), "os_version": release.get("VERSION_ID")}
+    found["gpu_driver"] = driver[1] if driver else None
+    return dict(sorted(found.items()))
+
+
+def under_rosetta(*, ask: Ask = ask, system: str = sys.platform, machine: str | None = None) -> bool | None:
+    """Whether this Python is an Intel one on Apple silicon: translated, and without any current torch."""
+    if system != "darwin":
+        return False
+    if (machine or platform.machine()) != "x86_64":
+        return False
+    # sysctl.proc_translated would be about sysctl's own process
+    return _sysctl(ask, ["hw.optional.arm64"]).get("hw.optional.arm64") == "1"
+
+
+# -- macOS ----------------------------------------------------------------------------------------------------------
+
+
+def _macos(ask: Ask) -> dict[str, Any]:
+    names = ["machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.physicalcpu", "hw.logicalcpu", "hw.nperflevels"]
+    told = _sysctl(ask, [*names, "hw.optional.arm64"])
+    levels = min(_whole(told.get("hw.nperflevels")) or 0, 4)
+    tiers = _sysctl(ask, [f"hw.perflevel{n}.{what}" for n in range(levels) for what in ("name", "physicalcpu")])
+    uuid = re.search(
+        r'"IOPlatformUUID" = "([^"]+)"', ask(["/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]) or ""
+    )
+    return {
+        "arch": "arm64" if told.get("hw.optional.arm64") == "1" else platform.machine(),
+        "cores_logical": _whole(told.get("hw.logicalcpu")),
+        "cores_physical": _whole(told.get("hw.physicalcpu")),
+        # M1 to M4 say Performance and Efficiency, later chips something else: the names are kept
+        "cores_by_tier": {
+            tiers.get(f"hw.perflevel{n}.name", f"level {n}"): _whole(tiers.get(f"hw.perflevel{n}.physicalcpu"))
+            for n in range(levels)
+        },
+        "cpu": told.get("machdep.cpu.brand_string"),
+        "gpus": _mac_gpus(ask(["/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"])),
+        "id": _hashed(uuid[1]) if uuid else None,
+        "memory_gib": _gib(_whole(told.get("hw.memsize"))),
+        "model": told.get("hw.model"),
+    }
+
+
+def _sysctl(ask: Ask, names: list[str]) -> dict[str, str]:
+    """Names without a value on this machine are missing. Asked together, and one by one where sysctl gave up."""
+    found = _pairs(ask(["/usr/sbin/sysctl", *names]) if names else None)
+    for name in names:
+        if name not in found and len(names) > 1:
+            found |= _pairs(ask(["/usr/sbin/sysctl", name]))
+    return found
+
+
+def _pairs(text: str | None) -> dict[str, str]:
+    lines = (line.partition(": ") for line in (text or "").splitlines())
+    return {name.strip(): value.strip() for name, colon, value in lines if colon}
+
+
+def _mac_gpus(text: str | None) -> list[dict[str, Any]] | None:
+    """`sppci_cores` is a number in a string; M1 Max has 24 or 32 of them under one name."""
+    try:
+        cards = json.loads(text or "")["SPDisplaysDataType"]
+        return [{"cores": _whole(card.get("sppci_cores")), "name": card.get("sppci_model")} for card in cards]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def gpu_cores(description: Mapping[str, Any]) -> int | None:
+    """The cores of the (only) GPU of an Apple chip, for its peak; None elsewhere."""
+    gpus = description.get("gpus") or []
+    return next((gpu.get("cores") for gpu in gpus if isinstance(gpu, dict) and gpu.get("cores")), None)
+
+
+# -- Linux ----------------------------------------------------------------------------------------------------------
+
+
+def _linux(ask: Ask, root: Path) -> dict[str, Any]:
+    cpuinfo = _read(root / "proc/cpuinfo")
+    cores = set(re.findall(r"^physical id\s*: (\d+)$(?:\n.+)*?\ncore id\s*: (\d+)$", cpuinfo, re.MULTILINE))
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    limit = _whole(_read(root / "sys/fs/cgroup/memory.max"))
+    size = int(memory[1]) * 1024 if memory else None
+    machine_id = _read(root / "etc/machine-id").strip()
+    return {
+        "arch": platform.machine(),
+        "cores_logical": cpuinfo.count("processor\t:") or os.cpu_count(),
+        "cores_physical": len(cores) or None,
+        "cpu": _cpu_name(cpuinfo, root),
+        "cpu_quota": _quota(_read(root / "sys/fs/cgroup/cpu.max")),
+        "gpus": _linux_gpus(ask, root),
+        "id": _hashed(machine_id) if re.fullmatch(r"[0-9a-f]{32}", machine_id) else None,
+        # MemTotal differs by some MB from kernel to kernel
+        "memory_gib": _gib(min(size, limit) if size and limit else size),
+        "model": _line(_read(root / "sys/class/dmi/id/product_name")),
+    }
+
+
+def _cpu_name(cpuinfo: str, root: Path) -> str | None:
+    if match := re.search(r"^model name\s*: (.+)$", cpuinfo, re.MULTILINE):
+        return " ".join(match[1].split())
+    parts = [re.search(rf"^{name}\s*: (\S+)$", cpuinfo, re.MULTILINE) for name in _ARM_PARTS]
+    if all(parts):
+        return "ARM implementer {} part {}".format(*(match[1] for match in parts if match))
+    return _line(_read(root / "proc/device-tree/model").rstrip("\0"))
+
+
+def _quota(text: str) -> float | None:
+    """CPUs that the container may use at most (cgroup v2, `quota period` in microseconds); None without a limit."""
+    match = re.fullmatch(r"(\d+) (\d+)\s*", text)
+    return round(int(match[1]) / int(match[2]), 3) if match and int(match[2]) else None
+
+
+def _linux_gpus(ask: Ask, root: Path) -> list[str] | None:
+    """Names, sorted. NVIDIA's driver tells them in /proc; where that is hidden, nvidia-smi is asked."""
+    found = []
+    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        if match := re.search(r"^Model:\s*(.+?)\s*$", _read(path), re.MULTILINE):
+            found.append(match[1])
+    if not found:
+        told = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
+        found = [line.strip() for line in (told or "").splitlines() if line.strip()]
+    for path in sorted((root / "sys/class/drm").glob("card?/device")):
+        if _read(path / "vendor").strip() == "0x1002":
+            found.append(f"AMD {_line(_read(path / 'product_name')) or _read(path / 'device').strip()}")
+    return sorted(found) or None
+
+
+# -- plain values ---------------------------------------------------------------------------------------------------
+
+
+def _hashed(name: str) -> str:
+    return hashlib.sha256((_SALT + name).encode()).hexdigest()[:16]
+
+
+def _gib(size_bytes: int | None) -> int | None:
+    return None if size_bytes is None else max(1, round(size_bytes / 2**30))
+
+
+def _whole(value: object) -> int | None:
+    text = str(value).strip()
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _line(text: str | None) -> str | None:
+    return (text or "").strip().split("\n")[0].strip() or None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from queue_runner import __version__
+import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
@@ -105,7 +105,7 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
         )
     captured = {k: v for k, v in environ.items() if _CAPTURED.fullmatch(k) and v.isprintable()}
     captured["PATH"] = _path(python, captured.get("PATH", os.defpath))
-    ours = {"MPSQ_HOME": str(layout.home), "MPSQ_SERVICE_VERSION": __version__, "PYTHONUNBUFFERED": "1"}
+    ours = {"MPSQ_HOME": str(layout.home), "MPSQ_SERVICE_VERSION": queue_runner.__version__, "PYTHONUNBUFFERED": "1"}
     for value in (python, str(layout.home)):
         if not value.isprintable():
             raise MpsqError(

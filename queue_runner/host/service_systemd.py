@@ -47,7 +47,9 @@ class Systemd:
 
     def definition(self) -> str:
         """The unit's text. Type=exec: a Python that is gone is an error of `start`, and not of later on."""
-        command = " ".join(_word(argument, command=True) for argument in self.program.argv)
+        # systemd takes no name of a program with these in it, but any argument: env(1) then starts it
+        through = ["/usr/bin/env"] if set(self.program.python) & set("\"'\\$") else []
+        command = " ".join(_word(argument, command=True) for argument in [*through, *self.program.argv])
         environment = "".join(f"Environment={_word(f'{k}={v}')}\n" for k, v in self.program.environment.items())
         return f"""\
 # Written by mpsq service install, which also replaces it; your own changes go into `systemctl --user edit {self.unit}`.

@@ -6,12 +6,13 @@ Names come from a list or are names of settings that runs really have; values ar
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queue_runner.catalog import did_you_mean
 from queue_runner.errors import UsageError
-from queue_runner.reports import Options
+from queue_runner.grouping import word
+from queue_runner.reports import Context, Options
 from queue_runner.store import read
 
 COLUMNS = (
@@ -100,3 +101,26 @@ def settings(connection: sqlite3.Connection) -> list[str]:
     """Every setting (--set) that some run has."""
     rows = connection.execute("SELECT DISTINCT key FROM v_run, json_each(v_run.spec_json, '$.params') ORDER BY key")
     return [row["key"] for row in rows]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """What a single run is, in a few words: "nanogpt tiny cpu eager fp32"."""
+    words = [row["workload"] or row["name"], row["config"], row["device"], word("compile", row["compile"])]
+    words.append(row["dtype"])
+    return " ".join(str(part) for part in words if part)
+
+
+def nothing(context: Context, which: str = "that ended") -> str:
+    """Why a report has no rows, and what there would be."""
+    options = context.options
+    if not options.where and options.since is None:
+        return f"there is no run {which} yet: mpsq worker runs the queue"
+    said = [f"{name}={','.join(values)}" for name, values in options.where.items()]
+    hints = []
+    for name in options.where:
+        if name in COLUMNS:
+            sql = f"SELECT DISTINCT {name} AS value FROM v_run WHERE {name} IS NOT NULL ORDER BY 1 LIMIT 9"
+            found = context.read(sql)
+            hints.append(f"{name} is {' or '.join(str(row['value']) for row in found) or 'unknown'} in the store")
+    since = ["since then"] if options.since is not None else []
+    return f"no run {which} matches {' '.join([*said, *since])}" + (f" ({'; '.join(hints)})" if hints else "")

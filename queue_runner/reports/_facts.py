@@ -12,13 +12,13 @@ from queue_runner.grouping import MAIN, SUBJECT
 from queue_runner.reports import Context, Row, _choose
 
 RUN = (
-    "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device, device_name,"
-    " compile, dtype, config, seed, spec_hash, json_extract(spec_json, '$.params') AS params_json, repeat, outcome,"
-    " exit_code, signal, reason, state, machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid,"
-    " flops_per_iter, tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure,"
-    " median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s, last_third_median_s,"
-    " drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, measure_s, eval_s, checkpoint_s,"
-    " other_s, projected_real_s"
+    "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device,"
+    " device_name, compile, dtype, config, seed, repeat, spec_hash, json_extract(spec_json, '$.params') AS params_json,"
+    " outcome, exit_code, signal, reason, state, machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid,"
+    " flops_per_iter, tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters,"
+    " n_measure, median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s,"
+    " last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, measure_s,"
+    " eval_s, checkpoint_s, other_s, projected_real_s"
 )
 """Columns that a comparison needs; the rest of v_run (the whole question with its environment) is not read."""
 DETAILS = ("data_name", "device_name", "optimizer")
@@ -61,10 +61,11 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     names: Sequence[str] = [*MAIN, *settings, *others, *DETAILS]
     if options.group_by:
         names = [_name(context, name, "--group-by", [*settings, *others]) for name in options.group_by]
-    vs = {_name(context, name, "--vs", [*settings, *others]): value for name, value in options.vs.items()}
+    vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     for name in vs:
         if name not in names and name not in SUBJECT:
-            raise UsageError(f"the rows are not told apart by {name}", f"add it: --group-by {','.join([*names[:3], name])}")
+            hint = f"add it: --group-by {','.join([*names[:3], name])}"
+            raise UsageError(f"--vs: the rows are not told apart by {name}", hint)
     if "compile" in vs:
         vs["compile"] = vs["compile"] == "1"
     return Question(names, [name for name in settings if name in names], vs, options.include_invalid)

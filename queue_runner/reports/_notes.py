@@ -13,6 +13,7 @@ from queue_runner.reports import Context, Row
 
 MOST_NAMED = 5
 """Runs named one by one in a note; the rest is counted."""
+MOST_DETAILS = 3
 
 
 class Taints:
@@ -22,8 +23,8 @@ class Taints:
         self._by_run: dict[int, list[Row]] = {}
         if not any(row["taints"] for row in rows):
             return
-        sql = "SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN (SELECT run_id FROM v_run WHERE {chosen})"
-        for found in context.read(sql):
+        chosen = "SELECT run_id FROM v_run WHERE {chosen}"
+        for found in context.read(f"SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({chosen})"):
             self._by_run.setdefault(found["run_id"], []).append(found)
 
     def of(self, row: Mapping[str, Any]) -> list[Row]:
@@ -44,7 +45,11 @@ def letters(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def notes(
-    families: Sequence[Family], raw: Sequence[Mapping[str, Any]], found: Taints, marks: Mapping[str, str], context: Context
+    families: Sequence[Family],
+    raw: Sequence[Mapping[str, Any]],
+    found: Taints,
+    marks: Mapping[str, str],
+    context: Context,
 ) -> list[str]:
     """Every footnote, the ones on the numbers first."""
     cells = [cell for family in families for cell in family.cells]
@@ -75,11 +80,18 @@ def _spreads(raw: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str
 
 
 def _caveat(mark: str, kind: str, runs: Sequence[tuple[Mapping[str, Any], str]]) -> str:
-    details = dict.fromkeys(detail for _, detail in runs)
-    named = ", ".join(row["run"] for row, _ in runs[:MOST_NAMED])
-    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
-    rest = f" (of {named}{more})" if len(details) > 1 else ""
-    return f"{mark}: {kind}: {next(iter(details))}{rest and f'; {len(details) - 1} more like it'}{rest}"
+    """What the mark means, in the words stored with the runs, and whose words they are."""
+    told: dict[str, list[str]] = {}
+    for row, detail in runs:
+        told.setdefault(detail, []).append(row["run"])
+    each = [f"{detail} ({named(names)})" for detail, names in [*told.items()][:MOST_DETAILS]]
+    more = f"; and {len(told) - MOST_DETAILS} more" if len(told) > MOST_DETAILS else ""
+    return f"{mark} {kind}: {'; '.join(each)}{more}"
+
+
+def named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterable[str]:
@@ -87,9 +99,9 @@ def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterabl
     if rows:
         each = "; ".join(f"{row['run']} {_why(row, found)}" for row in rows[:MOST_NAMED])
         more = f"; and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
-        yield f"!: left out of the numbers: {each}{more}"
+        yield f"! left out of the numbers: {each}{more}"
     if any(not cell.used and cell.median_s is not None for cell in cells):
-        yield "0 valid runs: the numbers of such a row are of its invalid runs, and are not compared (--include-invalid does)"
+        yield "a row without a valid run shows its invalid runs' numbers and is not compared (--include-invalid does)"
     if context.options.include_invalid and any(not row["valid"] for cell in cells for row in cell.used):
         bad = [row for cell in cells for row in cell.used if not row["valid"]]
         each = "; ".join(f"{row['run']} {_why(row, found)}" for row in bad[:MOST_NAMED])
@@ -126,7 +138,7 @@ def _machines(families: Sequence[Family]) -> Iterable[str]:
     if len(machines) > 1:
         yield f"runs of {len(machines)} machines: each in tables of its own, never compared"
     if any(f.common["machine"] is None and len(f.cells) > 1 and any(c.used for c in f.cells) for f in families):
-        yield "imported logs do not say on which machine they were made: taken to be one (--set machine=NAME tells apart)"
+        yield "imported logs do not name their machine: taken to be one (mpsq import --set machine=NAME tells apart)"
 
 
 def _pooled(cells: Sequence[Cell], context: Context) -> Iterable[str]:

@@ -38,7 +38,7 @@ def read_options(
     against = assignments(vs, "--vs") if vs is not None else {}
     for key, values in against.items():
         if len(values) > 1:
-            raise UsageError(f"--vs {key} has {len(values)} values", "a baseline is one row: --vs device=cpu,compile=off")
+            raise UsageError(f"--vs {key} has {len(values)} values", "a baseline is one row: device=cpu,compile=off")
     return Options(
         selectors=tuple(parse_selector(text) for text in selectors),
         where=wanted,

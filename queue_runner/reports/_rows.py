@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner import hardware
-from queue_runner.compare import Family, break_even_iters, compile_cost_s
+from queue_runner.compare import Family, break_even_iters, compile_cost_s, main_cache
 from queue_runner.grouping import Cell, taints
 from queue_runner.reports import Context
 
@@ -23,7 +23,7 @@ class Peaks:
         device = cell.key.get("device")
         name = next((row["device_name"] for row in cell.shown if row["device_name"]), None)
         stated = self._context.options.peak_tflops
-        for known in (device, str(device).partition(":")[0], name):
+        for known in (str(device), str(device).partition(":")[0], str(name)):
             if known in stated:
                 return hardware.given_peak(stated[known])
         if device is None or device == "cpu":  # a cpu may bear the name of the chip, and so of its GPU
@@ -49,11 +49,10 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
     peak = peaks.of(cell)
     flops = cell.median("flops_per_iter")
     twin, pair = family.twin(cell), family.pair(cell)
-    caches = {row["compile_cache"] for row in cell.shown} - {None}
-    main_cache = "cold" if "cold" in caches else next(iter(sorted(caches)), None)
-    cost_s = compile_cost_s(cell, twin, main_cache)
+    cache = main_cache(cell)
+    cost_s = compile_cost_s(cell, twin, cache)
     return {
-        "subject": key["subject"],
+        "workload": key["subject"],
         "config": key["config"],
         "label": cell.label,
         "framework": first["framework"],
@@ -81,8 +80,8 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
         "peak_source": peak.source if peak else None,
         "first_iter_s": cell.median("first_iter_s"),
         "compile_cost_s": cost_s,
-        "compile_cache": main_cache,
-        "compile_cost_warm_s": compile_cost_s(cell, twin, "warm") if main_cache == "cold" and "warm" in caches else None,
+        "compile_cache": cache,
+        "compile_cost_warm_s": compile_cost_s(cell, twin, "warm") if cache == "cold" else None,
         "break_even_iters": break_even_iters(cell, twin, cost_s),
         "real_s": cell.median("real_s"),
         "user_s": cell.median("user_s"),
@@ -95,10 +94,10 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
         "projected_real_s": cell.median("projected_real_s"),
         "is_baseline": cell is family.baseline,
         "speedup": 1.0 if cell is family.baseline and cell.times else pair.ratio if pair else None,
-        "speedup_low": pair.low if pair else None,
-        "speedup_high": pair.high if pair else None,
+        "speedup_low": pair.verdict.low if pair else None,
+        "speedup_high": pair.verdict.high if pair else None,
         "p": pair.verdict.p if pair else None,
-        "p_holm": pair.verdict.p_holm if pair else None,
+        "p_corrected": pair.p_corrected if pair else None,
         "verdict": str(pair.verdict) if pair else None,
         "taints": sorted({kind for row in cell.shown for kind in taints(row)}),
     }

@@ -7,9 +7,10 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.compare import Family
-from queue_runner.grouping import word
+from queue_runner.grouping import MAIN, word
 from queue_runner.render import Column
 from queue_runner.reports import Section
+from queue_runner.reports._facts import DETAILS
 
 Raw = Mapping[str, Any]
 
@@ -27,7 +28,8 @@ def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> l
 def caption(family: Family, rows: Sequence[Raw]) -> str:
     """What all rows of the family have in common."""
     common = family.common
-    alike = {name: {row[name] for row in rows} - {None} for name in ("framework", "framework_version", "dtype", "device_name")}
+    names = ("framework", "framework_version", "dtype", "device_name")
+    alike = {name: {row[name] for row in rows} - {None} for name in names}
     said = [str(common["subject"])]
     if common["config"] is not None:
         said.append(str(common["config"]))
@@ -39,9 +41,8 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
         words.append(*alike["dtype"])
     known = {"subject", "config", "machine"}
     words += [word(name, value) for name, value in common.items() if name not in known and value is not None]
-    shared = {name for cell in family.cells for name in cell.key} - set(common)
-    settings = [n for n in shared if n not in ("device", "compile", "dtype", "framework", "device_name", "optimizer", "data_name")]
-    for name in sorted(settings):
+    shared = set(family.cells[0].key) - set(common) - {*MAIN, *DETAILS}
+    for name in sorted(shared):
         values = {cell.key[name] for cell in family.cells}
         if len(values) == 1 and values != {None}:
             words.append(word(name, *values))
@@ -55,7 +56,8 @@ def _text(key: str, title: str) -> Column:
 
 
 def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Section:
-    rate = "samples" if not any(row["tokens_per_s"] for row in rows) and any(row["samples_per_s"] for row in rows) else "tokens"
+    has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
+    rate = "samples" if has == {"samples"} else "tokens"
     noted = any(_marks(row, marks) for row in rows)
     columns = [
         Column("label", "", None),
@@ -105,7 +107,7 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
         Column("label", f"against {family.baseline.label}"),
         _text("speedup", "speed-up"),
         _text("interval", "95 % interval"),
-        _text("p", "p (Holm)"),
+        _text("p", "p (BH)"),
         Column("verdict", "verdict"),
     ]
     shown = [
@@ -113,8 +115,8 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
             "label": row["label"],
             "speedup": units.ratio(row["speedup"]),
             "interval": units.ratio_interval(row["speedup_low"], row["speedup_high"]),
-            "p": units.number(row["p_holm"], 2),
-            "verdict": row["verdict"] or units.MISSING,
+            "p": units.number(row["p_corrected"], 2),
+            "verdict": (row["verdict"] or units.MISSING).removesuffix(" runs each)") + (")" if TOO_FEW in row["verdict"] else ""),
         }
         for row in rows
         if not row["is_baseline"] and row["speedup"] is not None
@@ -123,26 +125,21 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
 
 
 def _cost(rows: Sequence[Raw]) -> Section:
-    warm = any(row["compile_cost_warm_s"] is not None for row in rows)
-    cached = any(row["compile_cache"] for row in rows)
+    """Cold and warm are the states of the compiler's cache; logs that do not tell it have one column for both."""
+    states = [state for state in ("cold", "warm", None, "mixed") if any(_compile(row, state) is not None for row in rows)]
+    titles = {"cold": "cold", "warm": "warm", None: "compile", "mixed": "mixed"}
     columns = [
         Column("label", ""),
         _text("first", "1st iter"),
-        _text("compile", "compile"),
-        *([Column("cache", "cache")] if cached else []),
-        *([_text("warm", "if warm")] if warm else []),
-        _text("real", "real s"),
-        _text("user", "user s"),
-        _text("sys", "sys s"),
-        _text("rss", "max RSS"),
+        *(_text(f"compile_{state}", titles[state]) for state in states or [None]),
+        *(_text(name, name) for name in ("real", "user", "sys")),
+        _text("rss", "RSS"),
     ]
     shown = [
         {
             "label": row["label"],
             "first": units.short_duration(row["first_iter_s"], 3),
-            "compile": units.short_duration(row["compile_cost_s"], 3),
-            "cache": row["compile_cache"] or units.MISSING,
-            "warm": units.short_duration(row["compile_cost_warm_s"], 3),
+            **{f"compile_{state}": units.short_duration(_compile(row, state), 3) for state in states or [None]},
             "real": units.seconds(row["real_s"]),
             "user": units.seconds(row["user_s"]),
             "sys": units.seconds(row["sys_s"]),
@@ -150,16 +147,29 @@ def _cost(rows: Sequence[Raw]) -> Section:
         }
         for row in rows
     ]
-    return Section("", columns, shown)
+    what = " and ".join(titles[state] for state in states if state)
+    lines = ["real, user, sys in seconds; RSS at its highest"]
+    if what:
+        lines = [f"{what}: the cost of compiling with the compiler's cache in that state; {lines[0]}"]
+    return Section("", columns, shown, lines)
+
+
+def _compile(row: Raw, state: str | None) -> float | None:
+    """The cost of compiling with the cache in that state."""
+    if state == "warm" and row["compile_cost_warm_s"] is not None:
+        return float(row["compile_cost_warm_s"])
+    cost_s: float | None = row["compile_cost_s"]
+    return cost_s if row["compile_cache"] == state else None
 
 
 def _outcome(rows: Sequence[Raw]) -> Section:
+    projected = any(row["projected_real_s"] for row in rows)
     columns = [
         Column("label", ""),
         _text("iters", "iterations"),
         _text("train", "train loss"),
         _text("val", "val loss"),
-        _text("projected", "full run, projected"),
+        *([_text("projected", "full run, projected")] if projected else []),
     ]
     shown = [
         {

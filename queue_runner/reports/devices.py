@@ -11,14 +11,14 @@ from queue_runner.compare import Family, compare
 from queue_runner.grouping import Cell
 from queue_runner.observe import Seen, observe
 from queue_runner.render import Column
-from queue_runner.reports import Context, Result, Row, Section, _facts, _notes, _rows, _sections
+from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
 
 NAME = "devices"
 HELP = "compare devices and modes: speed, cost, losses, ratios with verdicts"
 SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 
 COLUMNS = (
-    Column("subject", "workload"),
+    Column("workload", "workload"),
     Column("config", "config"),
     Column("label", "row"),
     Column("framework", "framework"),
@@ -63,7 +63,7 @@ COLUMNS = (
     Column("speedup_low", "from", units.ratio, True),
     Column("speedup_high", "to", units.ratio, True),
     Column("p", "p", lambda p: units.number(p, 2), True),
-    Column("p_holm", "p (Holm)", lambda p: units.number(p, 2), True),
+    Column("p_corrected", "p (BH)", lambda p: units.number(p, 2), True),
     Column("verdict", "verdict"),
     Column("taints", "taints", " ".join),
 )
@@ -91,7 +91,7 @@ def finish(rows: list[Row], context: Context) -> Result:
             lines.append(_sections.caption(family, family_rows) + ":")
         lines += said
     if not rows:
-        lines = ["no run is chosen" if context.options.where or context.options.since else "no run is stored yet"]
+        lines = [_choose.nothing(context, "at all")]
     return Result(COLUMNS, raw, sections, lines, _notes.notes(families, raw, taints, marks, context))
 
 
@@ -103,12 +103,14 @@ def _look(families: Sequence[Family], context: Context) -> Seen:
         return Seen()
     ids = ", ".join(str(int(row["run_id"])) for row in chosen)
     step0: dict[int, dict[str, float]] = {}
-    for found in context.read(f"SELECT run_id, split, value FROM v_eval WHERE run_id IN ({ids}) AND i = 0 AND metric = 'loss'"):
-        if found["value"] is not None:
-            step0.setdefault(found["run_id"], {})[found["split"]] = found["value"]
-    sql = f"SELECT run_id, value FROM metrics WHERE run_id IN ({ids}) AND name = 'reference_loss_device' AND value IS NOT NULL"
-    for found in context.read(sql):
-        step0.setdefault(found["run_id"], {})["on the device"] = found["value"]
+    for sql in (
+        f"SELECT run_id, split AS name, value FROM v_eval WHERE run_id IN ({ids}) AND i = 0 AND metric = 'loss'",
+        f"SELECT run_id, 'on the device' AS name, value FROM metrics WHERE run_id IN ({ids})"
+        " AND name = 'reference_loss_device'",
+    ):
+        for found in context.read(sql):
+            if found["value"] is not None:
+                step0.setdefault(found["run_id"], {})[found["name"]] = found["value"]
     last_eval = {}
     for row in chosen:
         if "unsynced" in (row["taints"] or ""):

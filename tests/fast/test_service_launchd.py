@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fake_launchctl import SAMPLE, FakeLaunchd
 
-from queue_runner import __version__
+import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import launchctl, service
@@ -91,7 +91,7 @@ def test_plist_has_every_key(agent: Launchd, tmp_path: Path) -> None:
     }
     assert environment == {
         "MPSQ_HOME": str(tmp_path / "q"),
-        "MPSQ_SERVICE_VERSION": __version__,
+        "MPSQ_SERVICE_VERSION": queue_runner.__version__,
         "PATH": f"{tmp_path}/venv/bin:/opt/homebrew/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "PYTHONUNBUFFERED": "1",
     }
@@ -267,7 +267,7 @@ def test_an_upgrade_is_seen_and_installed(
     mac: FakeLaunchd, agent: Launchd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.install()
-    monkeypatch.setattr(service, "__version__", "9.9")
+    monkeypatch.setattr(queue_runner, "__version__", "9.9")
     upgraded = make(tmp_path, Path(agent.program.python))
     assert any("another version" in problem for problem, _ in upgraded.status().problems)
     assert "installed anew" in upgraded.install()

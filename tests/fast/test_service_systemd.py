@@ -1,4 +1,4 @@
-"""The user unit: judged by systemd itself where its checker is installed, and installed against a stand-in for systemctl."""
+"""The user unit: judged by systemd's own checker where there is one, and installed against a stand-in for systemctl."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import __version__
+import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import service
@@ -32,7 +32,10 @@ restart)
 show)
     if [ -f "$UNIT" ]; then echo LoadState=loaded; else echo LoadState=not-found; fi
     if [ -f active ]; then printf 'ActiveState=active\nSubState=running\nMainPID=%s\nResult=success\n' "$(cat active)"
-    else printf 'ActiveState=inactive\nSubState=dead\nMainPID=0\nResult=%s\n' "$(cat result 2>/dev/null || echo success)"; fi
+    else
+        printf 'ActiveState=inactive\nSubState=dead\nMainPID=0\n'
+        echo "Result=$(cat result 2>/dev/null || echo success)"
+    fi
     echo ExecMainStatus=0
     if [ -f enabled ]; then echo UnitFileState=enabled; else echo UnitFileState=disabled; fi
     if [ -f stale ]; then echo NeedDaemonReload=yes; else echo NeedDaemonReload=no; fi
@@ -151,9 +154,9 @@ def test_a_changed_unit_is_read_and_restarted(unit: Systemd, box: Path, tmp_path
 
 def test_an_upgrade_is_seen(unit: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unit.install()
-    monkeypatch.setattr(service, "__version__", "9.9")
+    monkeypatch.setattr(queue_runner, "__version__", "9.9")
     upgraded = make(tmp_path, Path(unit.program.python))
-    assert __version__ in unit.definition()
+    assert 'Environment="MPSQ_SERVICE_VERSION=9.9"' in upgraded.definition()
     assert any("another version" in problem for problem, _ in upgraded.status().problems)
     assert "installed anew" in upgraded.restart()
     assert upgraded.status().problems == ()

@@ -27,11 +27,11 @@ PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> T:
+def until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 15.0) -> T:
     """The first true value of `condition`; fails with `what` was waited for after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what() if callable(what) else what}"
         time.sleep(0.005)
     return value
 
@@ -126,12 +126,15 @@ class WardenRun:
 
     @property
     def stdout(self) -> str:
-        path = self.folder / "stdout.log"
-        return path.read_text() if path.exists() else ""
+        return self._text("stdout.log")
 
     @property
     def stderr(self) -> str:
-        return (self.folder / "stderr.log").read_text()
+        return self._text("stderr.log")
+
+    def _text(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class WardenRun:
     def stopped_at(self, name: str) -> int:
         """Wait until the warden has reached the stop point; returns its pid."""
         assert self.process is not None
-        until(lambda: list(self.stops.glob(f"{name}.*")), f"stop point {name}; {self.log}")
+        until(lambda: list(self.stops.glob(f"{name}.*")), lambda: f"stop point {name}; {self.log}")
         pid = self.process.pid
         until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"{name} to stop")
         return pid

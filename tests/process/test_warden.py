@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.process.support import WardenRun, a_fifo, identity, is_alive, python, until
 
 from queue_runner import locks
 from queue_runner.host import processes
 from queue_runner.host.clocks import boot_id
+from tests.process.support import WardenRun, a_fifo, identity, is_alive, python, until
 
 Make = Callable[..., WardenRun]
 
@@ -45,7 +45,12 @@ def test_a_trainer_that_ends_well(warden_run: Make, tmp_path: Path) -> None:
     assert started["warden_start"] > 0
     assert run.noted()[0]["pid"] == run.noted()[0]["sid"] == run.noted()[0]["pgid"]
     assert run.log == ""
-    assert sorted(p.name for p in (run.folder / "warden").iterdir()) == ["exit.json", "pids.jsonl", "started", "warden.log"]
+    assert sorted(p.name for p in (run.folder / "warden").iterdir()) == [
+        "exit.json",
+        "pids.jsonl",
+        "started",
+        "warden.log",
+    ]
 
 
 @pytest.mark.parametrize("code", [1, 2, 69, 71, 127, 255])
@@ -128,7 +133,8 @@ def test_rusage_is_the_trainers_alone(warden_run: Make) -> None:
     burn = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass\n"
     elsewhere = burn.format(0.4)
     program = (
-        f"import subprocess, sys, os\nchild = subprocess.Popen([sys.executable, '-ISc', {elsewhere!r}], stdout=subprocess.PIPE)\n"
+        "import subprocess, sys, os\n"
+        f"child = subprocess.Popen([sys.executable, '-ISc', {elsewhere!r}], stdout=subprocess.PIPE)\n"
         "child.stdout.read()\n"  # its end is seen, but it is not waited for
         f"block = bytearray(50_000_000)\n{burn.format(0.2)}os._exit(0)\n"
     )
@@ -255,7 +261,7 @@ def test_stall_goes_by_phase(warden_run: Make) -> None:
     assert exit_["real_s"] > 1.2
 
 
-def test_a_chatting_trainer_does_not_stall_and_stdout_is_no_chat_where_there_are_events(warden_run: Make) -> None:
+def test_a_chatting_trainer_does_not_stall_but_with_events_stdout_is_no_chat(warden_run: Make) -> None:
     talk = "end = time.monotonic() + 1.2\nwhile time.monotonic() < end:\n    print('x', flush=True); time.sleep(0.05)\n"
     assert warden_run(python("import time\n" + talk), stall_s={"*": 0.5}).start().wait()["exit_code"] == 0
     exit_ = warden_run(python(EVENTS + "say(type='hello')\n" + talk), stall_s={"*": 0.5}).start().wait()
@@ -264,7 +270,7 @@ def test_a_chatting_trainer_does_not_stall_and_stdout_is_no_chat_where_there_are
 
 def test_hostile_events_do_not_stop_the_watch(warden_run: Make) -> None:
     program = EVENTS + (
-        "os.write(events, b'[' * 60000 + b'\"phase\"\\n' + b'\"phase\"\\n{\"phase\":\"\\xff\\n' + b'\"phase\"' * 200000)\n"
+        'os.write(events, b\'[\' * 60000 + b\'"phase"\\n\' + b\'"phase"\\n{"phase":"\\xff\\n\' + b\'"phase"\' * 200000)\n'
         "say(type='phase', name=1, edge='begin'); say(type='iter', phase=[])\ntime.sleep(60)\n"
     )
     exit_ = warden_run(python(program), stall_s={"*": 0.6}).start().wait()

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.process.support import WardenRun, is_alive, python, until
 
 from queue_runner import locks
 from queue_runner.host import processes
+from tests.process.support import WardenRun, is_alive, python, until
 
 Make = Callable[..., WardenRun]
 
@@ -78,7 +79,7 @@ def test_killed_exactly_there(
     assert (written is not None) is exit_
     if written is not None:
         assert (written["exit_code"], written["stop"], written["stopped"]) == (3, None, False)
-    assert (locks.try_lock(run.lane) is None) is held
+    assert run.lane_is_free() is not held
     assert bool(run.leftovers()) is held, "whoever keeps the lane is found"
     assert processes.end_all(run.traces(), 0.2, 0.2) == []
     assert run.leftovers() == set()
@@ -146,3 +147,48 @@ os._exit(0)
     assert processes.end_all(by_lane, 0.5, 0.5) == []
     assert not is_alive(holder)
     assert run.lane_is_free()
+
+
+def test_disk_space_for_the_result_is_taken_before_the_start(warden_run: Make) -> None:
+    run = reach(warden_run, "warden.before_started", QUICK, False)
+    for name in ("exit.json.tmp", "stop.tmp"):
+        assert (run.folder / "warden" / name).stat().st_blocks * 512 >= 8192
+    run.go_on()
+    assert run.wait()["exit_code"] == 3
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "mpsq", str(folder)]).returncode:
+        pytest.skip("only root can mount a disk that is small enough to fill")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_full_disk_does_not_lose_the_result(small_disk: Path, cancelled: bool) -> None:
+    program = f"""
+import os, time
+try:
+    while True: os.write(1, b"x" * 512)
+except OSError: pass
+open("{small_disk.parent}/full", "w")
+while {cancelled} or not os.path.exists("{small_disk.parent}/go"): time.sleep(0.01)
+os._exit(3)
+"""
+    run = WardenRun(small_disk, python(program)).start()
+    try:
+        until((small_disk.parent / "full").exists, "a full disk")
+        assert os.statvfs(small_disk).f_bavail == 0
+        if cancelled:
+            (run.folder / "cancel").touch()  # an empty file needs no space
+        else:
+            (small_disk.parent / "go").touch()
+        exit_ = run.wait()
+        assert (exit_["exit_code"], exit_["signal"]) == ((None, signal.SIGINT) if cancelled else (3, None))
+        assert exit_["stopped"] is cancelled
+        assert (run.read("stop") is not None) is cancelled
+    finally:
+        assert run.clean_up() == []

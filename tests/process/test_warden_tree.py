@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.process.support import WardenRun, identity, is_alive, python, until
 
 from queue_runner.host import processes
 from queue_runner.host.processes import Process, Traces
+from tests.process.support import WardenRun, identity, is_alive, python, until
 
 Make = Callable[..., WardenRun]
 TREES = int(os.environ.get("MPSQ_TREES", "5"))
@@ -70,7 +70,13 @@ def grow(make: Make, seed: int) -> tuple[WardenRun, list[Process]]:
     plan = {"kinds": kinds, "deep": deep, "trainer_deaf": rng.random() < 0.5}
     run = make([*python(GROWER), json.dumps(plan)], grace_s={"int": 0.2, "term": 0.2}).start()
     out = Path(run.spec["cwd"])
-    found = until(lambda: (f := list(out.glob("*.pid"))) and len(f) == len(kinds) + 1 and f, f"tree {seed}: {plan}; {run.stderr}")
+    grown = len(kinds) + 1
+
+    def all_sit() -> list[Path]:
+        sitting = list(out.glob("*.pid"))
+        return sitting if len(sitting) == grown else []
+
+    found = until(all_sit, lambda: f"tree {seed} {plan}: {len(list(out.glob('*.pid')))} of {grown}; {run.stderr}")
     tree = [identity(int(path.stem)) for path in found]
     assert all(is_alive(process) for process in tree)
     return run, tree
@@ -89,8 +95,7 @@ def test_cancel_leaves_nothing(warden_run: Make, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(TREES))
 def test_the_worker_finds_and_ends_a_tree_whose_warden_was_killed(warden_run: Make, seed: int) -> None:
     run, tree = grow(warden_run, 1000 + seed)
-    noted = until(lambda: (n := run.noted()) and len(n) >= len(tree) and n, "all to be noted")
-    assert {process.pid for process in tree} <= {n["pid"] for n in noted}
+    until(lambda: {process.pid for process in tree} <= {note["pid"] for note in run.noted()}, "all to be noted")
     run.kill_warden()
     assert set(tree) <= run.leftovers()
     assert processes.end_all(run.traces(), 0.2, 0.2) == []
@@ -118,7 +123,11 @@ def test_only_the_runs_own_are_ended(warden_run: Make) -> None:
     run, tree = grow(warden_run, 1)
     me = identity(os.getpid())
     parent = identity(os.getppid())
-    mine = Traces(tag=run.tag, sessions=frozenset({os.getsid(0)}), noted=frozenset({(me.pid, me.start), (parent.pid, parent.start)}))
+    mine = Traces(
+        tag=run.tag,
+        sessions=frozenset({os.getsid(0)}),
+        noted=frozenset({(me.pid, me.start), (parent.pid, parent.start)}),
+    )
     found = processes.find_leftovers(mine)
     assert me not in found and parent not in found, "neither ourselves nor whom we descend from"
     other = tree[0]

@@ -1,0 +1,149 @@
+"""The command line that every workload has, from its WORKLOAD literal: options, presets, and --set key=value."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from harness.problems import UsageError
+
+DTYPES = ("fp32", "bf16", "fp16")
+_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?|mps|auto")
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for. `settings` has every key of the workload's params as an attribute, in its default's type."""
+
+    device: str
+    compile: bool
+    config: str
+    dtype: str
+    seed: int
+    settings: SimpleNamespace
+    full_iters: int
+    """max_iters of the preset: how long the whole training is, of which `--set max_iters` may take a part"""
+    resume: Path | None
+    out: Path | None
+
+
+def parse(workload: Mapping[str, Any], argv: Sequence[str], out_default: str | None = None) -> Options:
+    """Read the command line. `out_default` is the folder for files of a run in the queue (MPSQ_OUT).
+
+    Raises: UsageError; SystemExit(0) after --help.
+    """
+    said = _parser(workload).parse_args(argv)
+    device = said.device.lower()
+    if not _DEVICE.fullmatch(device):
+        raise UsageError(f'no device "{said.device}"', near(device, ("cpu", "cuda", "mps", "auto"), "cpu, cuda, cuda:1, mps or auto"))
+    if said.dtype not in DTYPES:
+        raise UsageError(f'no dtype "{said.dtype}"', near(said.dtype, DTYPES, "fp32, bf16 or fp16"))
+    if said.compile.lower() not in _BOOLEANS:
+        raise UsageError(f'--compile cannot be "{said.compile}"', "it is off or on")
+    configs = workload["configs"]
+    if said.config not in configs:
+        raise UsageError(
+            f'workload "{workload["name"]}" has no config "{said.config}"', near(said.config, configs, "it has: " + ", ".join(configs))
+        )
+    values = {name: param["default"] for name, param in workload["params"].items()} | configs[said.config]
+    full_iters = values.get("max_iters", 0)
+    for text in said.set:
+        key, value = _setting(workload, text)
+        values[key] = value
+    return Options(
+        device=device,
+        compile=_BOOLEANS[said.compile.lower()],
+        config=said.config,
+        dtype=said.dtype,
+        seed=_seed(said.seed),
+        settings=SimpleNamespace(**values),
+        full_iters=full_iters,
+        resume=Path(said.resume) if said.resume else None,
+        out=Path(said.out) if said.out else Path(out_default) if out_default else None,
+    )
+
+
+def near(word: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint: the known word that is closest, and the others."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f'did you mean "{found[0]}"? {otherwise}' if found else otherwise
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"python {self.prog} --help lists the options")
+
+
+def _parser(workload: Mapping[str, Any]) -> argparse.ArgumentParser:
+    configs = list(workload["configs"])
+    parser = _Parser(
+        description=workload["about"],
+        epilog=_keys(workload),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda[:n], mps or auto (default): the fastest that computes")
+    parser.add_argument("--compile", default="off", metavar="off|on", help="torch.compile (default off)")
+    parser.add_argument("--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})")
+    parser.add_argument("--dtype", default="fp32", metavar="TYPE", help="fp32 (default), bf16 or fp16")
+    parser.add_argument("--seed", default="1337", metavar="N", help="of weights, batches and dropout (default 1337)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one of the keys below; may be repeated")
+    parser.add_argument("--resume", metavar="FILE", help="go on from a checkpoint")
+    parser.add_argument("--out", metavar="DIR", help="write a checkpoint here at the end, and every checkpoint_interval iterations")
+    return parser
+
+
+def _keys(workload: Mapping[str, Any]) -> str:
+    lines = ["keys of --set, with their defaults:"]
+    for name, param in workload["params"].items():
+        unit = f" [{param['unit']}]" if param["unit"] else ""
+        lines.append(f"  {name}={_shown(param['default'])}{unit}  {param['help']}".replace("%", "%%"))
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f'--set "{text}" is not KEY=VALUE', "such as --set max_iters=20")
+    params = workload["params"]
+    if key not in params:
+        raise UsageError(
+            f'workload "{workload["name"]}" has no key "{key}"', near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys")
+        )
+    param = params[key]
+    kind = type(param["default"])
+    try:
+        return key, _BOOLEANS[value.lower()] if kind is bool else _finite(kind(value))
+    except (ValueError, KeyError):
+        unit = f" ({param['unit']})" if param["unit"] else ""
+        raise UsageError(f'{key}={value}: "{value}" is not {_KINDS[kind]}', f"{key}{unit}: {param['help']}") from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        raise UsageError(f'--seed "{text}" is not a whole number') from None
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {text} is not between 0 and 2^63")
+    return seed

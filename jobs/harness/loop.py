@@ -1,0 +1,158 @@
+"""The loop that every workload is timed by, whatever its framework.
+
+An iteration is a batch fetched, forward, backward and the update. The device is synchronised before both readings of
+the clock: before the first, so that work still under way is not counted here; before the second, so that this
+iteration's work is. Losses are read, events written and lines printed after the second reading; evaluations and
+checkpoints are phases of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from mpsq_report import Reporter
+
+T = TypeVar("T")
+
+
+def timed(work: Callable[[], T], synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> tuple[float, T]:
+    """Seconds from an idle device to an idle device, and what `work` returned."""
+    synchronize()
+    begun = clock()
+    result = work()
+    synchronize()
+    return clock() - begun, result
+
+
+class Work(Protocol):
+    """What a framework's side of the harness gives to the loop."""
+
+    splits: tuple[str, ...]
+
+    def step(self, i: int) -> Any:
+        """One whole iteration. Returns its loss as the framework has it, not waited for."""
+
+    def read(self, loss: Any) -> float:
+        """The loss as a number; may wait for the device."""
+
+    def synchronize(self) -> None: ...
+
+    def memory(self) -> tuple[int | None, int | None]: ...
+
+    def evaluate(self, split: str) -> Mapping[str, float]: ...
+
+    def save(self, done: int) -> None:
+        """Write a checkpoint after `done` iterations."""
+
+    def after_first(self) -> None:
+        """Called once, when the process's first iteration is over and its event written."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which iterations, and what happens between them. An interval of 0 means never."""
+
+    first: int
+    total: int
+    warmup_iters: int
+    compile: bool
+    eval_interval: int
+    checkpoint_interval: int
+    save_at_end: bool
+    log_interval: int
+    stop_on_nan: bool
+    per_iter: float
+    """tokens or samples in an iteration"""
+    unit: str
+
+    def phase(self, i: int) -> str:
+        """The process's first iteration is `compile`, or when nothing is compiled the first of `warmup`; after it come
+        `warmup_iters` more that are not measured, the same ones with and without compilation."""
+        if i == self.first and self.compile:
+            return "compile"
+        return "warmup" if i - self.first <= self.warmup_iters else "measure"
+
+    def evaluates(self, done: int) -> bool:
+        return self.eval_interval > 0 and (done % self.eval_interval == 0 or done == self.total)
+
+    def saves(self, done: int) -> bool:
+        return (self.checkpoint_interval > 0 and done % self.checkpoint_interval == 0) or (self.save_at_end and done == self.total)
+
+
+@dataclass
+class Result:
+    """What came of it. `measured_s` are the seconds of the iterations in `measure`."""
+
+    measured_s: list[float] = field(default_factory=list)
+    metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    diverged: bool = False
+
+    def sentence(self) -> str:
+        said = []
+        if self.measured_s:
+            said.append(f"median {1e3 * statistics.median(self.measured_s):.2f} ms over {len(self.measured_s)} measured iterations")
+        for split, metrics in self.metrics.items():
+            said += [f"{split} {name} {value:.4f}" for name, value in metrics.items()]
+        return "; ".join(said) or "no iteration was measured"
+
+
+def run(plan: Plan, work: Work, report: Reporter, say: Callable[[str], None] = print) -> Result:
+    """Do what the plan says. Returns early when a loss is not a number and the plan says to stop then."""
+    result = Result()
+    phase = ""
+    try:
+        for i in range(plan.first, plan.total):
+            if plan.phase(i) != phase:
+                if phase:
+                    report.end(phase)
+                phase = plan.phase(i)
+                report.begin(phase)
+            dur_s, loss = timed(lambda i=i: work.step(i), work.synchronize)  # type: ignore[misc]
+            if not _tell(plan, work, report, say, result, i, dur_s, work.read(loss)):
+                break
+            if i == plan.first:
+                work.after_first()
+            if plan.evaluates(i + 1):
+                _evaluate(i + 1, work, report, say, result)
+            if plan.saves(i + 1):
+                with report.phase("checkpoint"):
+                    work.save(i + 1)
+    finally:
+        if phase:
+            report.end(phase)
+    return result
+
+
+def _tell(
+    plan: Plan, work: Work, report: Reporter, say: Callable[[str], None], result: Result, i: int, dur_s: float, loss: float
+) -> bool:
+    """Report and print one iteration. Returns whether to go on."""
+    phase = plan.phase(i)
+    allocated, reserved = work.memory()
+    report.iter(i, dur_s, loss, phase, True, allocated, reserved)
+    if phase == "measure":
+        result.measured_s.append(dur_s)
+    bad = not math.isfinite(loss)
+    if bad and not result.diverged:
+        result.diverged = True
+        report.note("nan_loss", f"the loss of iteration {i} is {loss}")
+        say(f"iter {i:>6}  the loss is {loss}")
+    if i % plan.log_interval == 0 or i == plan.total - 1:
+        remark = "" if phase == "measure" else f"  {phase}"
+        say(f"iter {i:>6}  loss {loss:<7.4f}  {1e3 * dur_s:>10.2f} ms  {plan.per_iter / dur_s:>12,.0f} {plan.unit}/s{remark}")
+    return not (bad and plan.stop_on_nan)
+
+
+def _evaluate(done: int, work: Work, report: Reporter, say: Callable[[str], None], result: Result) -> None:
+    with report.phase("eval"):
+        for split in work.splits:
+            dur_s, metrics = timed(lambda split=split: work.evaluate(split), work.synchronize)  # type: ignore[misc]
+            report.eval(done, dict(metrics), split, dur_s)
+            result.metrics[split] = metrics
+            said = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            say(f"eval {done:>6}  {said}  {1e3 * dur_s:>10.2f} ms  {split}")

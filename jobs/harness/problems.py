@@ -1,0 +1,89 @@
+"""Errors that a user can do something about: a sentence, a hint and an exit code instead of a traceback."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+EX_ERROR = 1
+EX_USAGE = 2
+EX_UNAVAILABLE = 69
+"""sysexits.h: the device is not there. The queue reads it as DEVICE_UNAVAILABLE."""
+EX_OUT_OF_MEMORY = 71
+"""sysexits.h, EX_OSERR. The queue reads it as OUT_OF_MEMORY."""
+
+
+class JobError(Exception):
+    """A reason to end: what is wrong, what to do about it, the exit code, and the kind of note that tells the queue."""
+
+    def __init__(self, message: str, hint: str = "", exit_code: int = EX_ERROR, note: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+        self.note = note
+
+    def show(self) -> int:
+        """Print it to stderr. Returns the exit code."""
+        sys.stdout.flush()
+        print(f"error: {self.message}" + (f"\n\nhint: {self.hint}" if self.hint else ""), file=sys.stderr, flush=True)
+        return self.exit_code
+
+
+class UsageError(JobError):
+    """The command line asks for something that does not exist or does not make sense. Exit code 2."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint, EX_USAGE)
+
+
+# Texts of torch 2.13. Each framework has its own exception types, some of which cannot be imported without a device.
+_NO_MEMORY = re.compile(
+    r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|Invalid buffer size|Cannot allocate memory", re.I
+)
+_NO_COMPILER = re.compile(
+    r"InvalidCxxCompiler|No working C\+\+ compiler|Compiler: .* is not found|command '.*' not found"
+    r"|TritonMissing|Cannot find a working triton installation|Failed to find C compiler",
+    re.I,
+)
+_COMPILE_FAILED = re.compile(r"BackendCompilerFailed|CppCompileError|C\+\+ compile error|InductorError|TorchRuntimeError")
+_NO_KERNEL = re.compile(r"The operator '([^']+)' is not currently (?:supported|implemented)")
+_NO_FLOAT64 = "MPS framework doesn't support float64"
+
+
+def explain(error: BaseException) -> JobError | None:
+    """The JobError that an exception of a framework amounts to; None for one that deserves its traceback."""
+    if isinstance(error, JobError):
+        return error
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    text = f"{names}: {error}"
+    said = _first_line(error)
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in names or _NO_MEMORY.search(str(error)):
+        return JobError(
+            f"out of memory: {said}", "a smaller batch_size with a larger grad_accum needs less", EX_OUT_OF_MEMORY, "oom"
+        )
+    if _NO_COMPILER.search(text):
+        return JobError(
+            f"torch.compile found no working compiler: {said}",
+            "install one (macOS: xcode-select --install; Debian: apt-get install g++; CUDA: pip install triton), "
+            "name it in CXX, or use --compile off",
+            note="no_compiler",
+        )
+    if found := _NO_KERNEL.search(text):
+        return JobError(
+            f"{found[1]} has no kernel on this device",
+            "PYTORCH_ENABLE_MPS_FALLBACK=1 in the environment lets the CPU compute it (slower; the run is marked)",
+            note="op_missing",
+        )
+    if _NO_FLOAT64 in text:
+        return JobError("MPS has no float64, and something asked for it", "use --dtype fp32", note="float64_on_mps")
+    if _COMPILE_FAILED.search(names):
+        return JobError(
+            f"torch.compile failed: {said}", "--compile off runs the model as it is; TORCH_LOGS=+inductor says more", note="compile_failed"
+        )
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,132 @@
+"""Devices of torch: which one computes, how to wait for it, how much memory it holds.
+
+A device counts as there when it has allocated and computed, not when torch says `is_available()`: that can be true
+where the first allocation fails, as in a virtual machine without Metal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from harness.problems import EX_UNAVAILABLE, JobError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def _nothing() -> None:
+    """The CPU has finished when the call returns."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `synchronize` returns when all that was asked of the device is done."""
+
+    torch: torch.device
+    name: str
+    """of the hardware, such as "Apple M1 Max" """
+    synchronize: Callable[[], None]
+
+    @property
+    def kind(self) -> str:
+        """cpu, cuda or mps."""
+        return self.torch.type
+
+    def __str__(self) -> str:
+        return str(self.torch)
+
+    def memory(self) -> tuple[int | None, int | None]:
+        """Bytes in tensors and bytes taken from the system, now; None on the CPU, whose process is measured from outside."""
+        if self.kind == "cuda":
+            return torch.cuda.memory_allocated(self.torch), torch.cuda.memory_reserved(self.torch)
+        if self.kind == "mps":
+            return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
+        return None, None
+
+    def rng_state(self) -> torch.Tensor | None:
+        """State of the device's own random numbers (dropout); None where the CPU's generator makes them."""
+        if self.kind == "cuda":
+            return torch.cuda.get_rng_state(self.torch)
+        return torch.mps.get_rng_state() if self.kind == "mps" else None
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        if self.kind == "cuda":
+            torch.cuda.set_rng_state(state, self.torch)
+        elif self.kind == "mps":
+            torch.mps.set_rng_state(state)
+
+    def autocast(self, dtype: str) -> contextlib.AbstractContextManager[object]:
+        """Mixed precision in `dtype`; nothing for fp32. Named by the device's own type: nanoGPT's is a no-op on mps."""
+        if dtype == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.kind, dtype=DTYPES[dtype])
+
+
+def open_device(asked: str) -> Device:
+    """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
+
+    Raises: JobError with exit code 69 when it does not compute.
+    """
+    if asked == "auto":
+        asked = next(name for name in ("cuda", "mps", "cpu") if name == "cpu" or why_not(name) is None)
+    reason = why_not(asked)
+    if reason is not None:
+        there = [name for name in ("cpu", "cuda", "mps") if name != asked.partition(":")[0] and why_not(name) is None]
+        raise JobError(
+            f'device "{asked}" is not there: {reason}', f"here computes: {', '.join(there)}", EX_UNAVAILABLE, "device_unavailable"
+        )
+    device = torch.device(asked)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        return Device(device, torch.cuda.get_device_name(device), lambda: torch.cuda.synchronize(device))
+    if device.type == "mps":
+        return Device(device, _mps_name(), torch.mps.synchronize)
+    return Device(device, cpu_name(), _nothing)
+
+
+def why_not(name: str) -> str | None:
+    """None when the device multiplies two matrices and gets the product right, else the reason why it does not.
+
+    The types of the exceptions are of no help: RuntimeError, NotImplementedError, AssertionError and AttributeError all
+    mean that there is no such device.
+    """
+    try:
+        a = torch.arange(64, dtype=torch.float32).reshape(8, 8)
+        found = (a.to(name) @ a.to(name)).cpu()
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        return lines[0].rstrip(".") if lines else type(error).__name__
+    return None if torch.equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return _brand() or platform.processor() or platform.machine()
+
+
+def _mps_name() -> str:
+    """Apple's name of the chip: its GPU has none of its own."""
+    try:
+        return str(torch.backends.mps.get_name())
+    except (AttributeError, RuntimeError):  # it came with 2.10 or so
+        return _brand() or "Apple GPU"
+
+
+def _brand() -> str:
+    if platform.system() != "Darwin":
+        return ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
+    return ""

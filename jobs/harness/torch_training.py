@@ -1,0 +1,167 @@
+"""What a torch workload's build() returns, and what the harness does with it: reference loss and checkpoints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.command_line import Options
+from harness.problems import JobError
+from harness.torch_device import Device
+
+TOLERANCE_NATS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2}
+"""How far the first loss may be from the CPU's in fp32. Sums in another order differ by 1e-5 or so in fp32; 8 bits of
+mantissa cost bf16 about 1e-2 before averaging; what a wrong kernel does is larger by far."""
+
+Batch = tuple[torch.Tensor, ...]
+
+
+@dataclass
+class Training:
+    """A model in training on one device. A workload adds its own fields to these."""
+
+    options: Options
+    device: Device
+    model: nn.Module
+    """the weights, on the device"""
+    forward: Callable[..., Any]
+    """the model, or what torch.compile made of it"""
+    optimizer: torch.optim.Optimizer
+    optimizer_name: str
+    scaler: torch.amp.GradScaler
+    generator: torch.Generator
+    """draws the batches; on the CPU, so that every device gets the same ones"""
+    reference: Reference
+    data: Mapping[str, Any]
+    flops_per_iter: float
+    per_iter: int
+    """tokens or samples in an iteration"""
+
+
+def adamw(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.AdamW, str]:
+    """AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto: fused where the device has it.
+
+    Raises: JobError when the one asked for does not exist on this device.
+    """
+    flags: dict[str, dict[str, bool]] = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
+    wanted = ("fused", "loop") if implementation == "auto" else (implementation,)
+    for name in wanted:
+        try:
+            return torch.optim.AdamW(groups, **settings, **flags[name]), f"AdamW({name})"
+        except RuntimeError as error:  # torch says so when the parameters' device has no such kernel
+            reason = str(error).splitlines()[0]
+    raise JobError(f"there is no {wanted[-1]} AdamW here: {reason}", "--set adamw=auto takes what the device has")
+
+
+class Reference:
+    """The loss of one batch at the weights that training starts from, dropout off: on the CPU in fp32, which is taken
+    for true, and later as the device computes it, compiled if it is compiled."""
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
+        """Compute the CPU's loss. `model` and `batch` are on the CPU, and nothing was compiled yet."""
+        self.batch = batch
+        self.cpu = first_loss(model, model, batch)
+        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def on_device(self, training: Training) -> float:
+        """The loss as the training computes it. The weights are as they were when it returns.
+
+        It is asked for after the first iteration, so that this one pays for the compilation and first use of kernels
+        as it does in any training; hence the weights are exchanged for a moment.
+        """
+        dtype, device = training.options.dtype, training.device
+        if device.kind == "cpu" and dtype == "fp32" and training.forward is training.model:
+            return self.cpu  # the same computation to the last bit
+        now = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
+        _put(training.model, self.weights)
+        with device.autocast(dtype):
+            loss = first_loss(training.forward, training.model, tuple(part.to(device.torch) for part in self.batch))
+        _put(training.model, now)
+        return loss
+
+
+@torch.no_grad()
+def first_loss(forward: Callable[..., Any], model: nn.Module, batch: Batch) -> float:
+    """The loss of `batch` with dropout off."""
+    was_training = model.training
+    model.eval()
+    loss = float(forward(*batch))
+    model.train(was_training)
+    return loss
+
+
+@torch.no_grad()
+def _put(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    for name, value in model.state_dict().items():
+        value.copy_(weights[name])
+
+
+def save(training: Training, path: Path, done: int) -> None:
+    """Write all that the next iteration depends on. The file appears under its name whole or not at all.
+
+    Raises: JobError when it cannot be written.
+    """
+    state = {
+        "done": done,
+        "shape": {name: list(value.shape) for name, value in training.model.state_dict().items()},
+        "model": training.model.state_dict(),
+        "optimizer": training.optimizer.state_dict(),
+        "scaler": training.scaler.state_dict(),
+        "batches": training.generator.get_state(),
+        "rng": torch.get_rng_state(),
+        "device_rng": training.device.rng_state(),
+        "data_sha256": training.data["sha256"],
+    }
+    partial = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".checkpoint-")
+        with os.fdopen(descriptor, "wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:  # torch's zip writer turns a full disk into RuntimeError
+        if partial:
+            Path(partial).unlink(missing_ok=True)
+        raise JobError(f"the checkpoint {path} cannot be written: {error}", "give --out a folder with room", note="checkpoint_failed") from None
+
+
+def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
+    """Read a checkpoint (on the CPU) and put its weights into `model`.
+
+    Raises: JobError when it cannot be read, or belongs to another model or other data.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        shape = {name: list(value.shape) for name, value in model.state_dict().items()}
+        same_model, same_data = state["shape"] == shape, state["data_sha256"] == data_sha256
+    except OSError as error:
+        raise JobError(f"the checkpoint {path} cannot be read: {error.strerror}", exit_code=2) from None
+    except (RuntimeError, EOFError, KeyError, TypeError, UnpicklingError, zipfile.BadZipFile, ValueError):
+        raise JobError(f"{path} is not a checkpoint of this program, or not a whole one", exit_code=2) from None
+    if not same_model:
+        raise JobError(f"{path} is of a model of another shape", "resume with the --config and --set it was written with", 2)
+    if not same_data:
+        raise JobError(f"{path} was trained on another text", "resume with the same data", 2)
+    model.load_state_dict(state["model"])
+    return state
+
+
+def restore(training: Training, state: Mapping[str, Any]) -> None:
+    """Put the rest of a loaded checkpoint back: all but the weights, which load() has put."""
+    training.optimizer.load_state_dict(state["optimizer"])
+    training.scaler.load_state_dict(state["scaler"])
+    training.generator.set_state(state["batches"])
+    torch.set_rng_state(state["rng"])
+    if state["device_rng"] is not None:
+        training.device.set_rng_state(state["device_rng"])

@@ -1,0 +1,63 @@
+"""Keep the machine from idle sleep while a process lives. A closed lid, and an empty battery, sleep all the same."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+CAFFEINATE = "/usr/bin/caffeinate"
+
+
+class Awake:
+    """A helper that holds the machine awake and ends by itself with the process, whoever else dies."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, said: str) -> None:
+        self._process = process
+        self._said = said
+
+    @property
+    def held(self) -> bool:
+        """Whether the helper is at work; a helper that was refused, as polkit does over ssh, has ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def __str__(self) -> str:
+        """A sentence about what holds the machine awake, or why nothing does."""
+        if self._process is not None and not self.held:
+            return f"nothing keeps this machine from sleep: {self._said} ended (code {self._process.returncode})"
+        return f"{self._said} keeps this machine from idle sleep" if self._process is not None else self._said
+
+    def release(self) -> None:
+        """Let the machine sleep again."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> Awake:
+    """Hold the machine awake for as long as `pid` lives, where the system has a way to; else say that it has none."""
+    command = command_for(pid, platform=platform, root=root)
+    if command is None:
+        return Awake(
+            None, "nothing keeps this machine from sleep: it has neither caffeinate nor a running systemd-logind"
+        )
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+        )
+    except OSError as error:
+        return Awake(None, f"nothing keeps this machine from sleep: {Path(command[0]).name}: {error.strerror}")
+    return Awake(process, Path(command[0]).name)
+
+
+def command_for(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> Sequence[str] | None:
+    """The helper's command line; None where there is none."""
+    if platform == "darwin":
+        return [CAFFEINATE, "-i", "-m", "-w", str(pid)]
+    inhibit, tail = shutil.which("systemd-inhibit"), shutil.which("tail")
+    if inhibit and tail and (root / "run/systemd/system").is_dir():
+        about = ["--what=idle:sleep", "--mode=block", "--who=mpsq", "--why=a training benchmark is being measured"]
+        return [inhibit, *about, tail, f"--pid={pid}", "-f", "/dev/null"]
+    return None

@@ -1,0 +1,146 @@
+"""Who uses the processors: the whole machine, the hypervisor, and one run's processes. All times in seconds of CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+Named = int | tuple[int, float]
+"""A process: its pid, or (pid, start) in the kernel's own units, so that a number used anew is not taken for it."""
+
+
+@dataclass(frozen=True)
+class MachineTime:
+    """Sums since boot over all processors. `total_s` is what they had to give, steal included."""
+
+    busy_s: float
+    total_s: float
+    steal_s: float | None
+
+
+@dataclass(frozen=True)
+class ProcessTime:
+    """One process: its own time and that of the children it has waited for."""
+
+    parent: int
+    cpu_s: float
+
+
+class Source(Protocol):
+    def machine(self) -> MachineTime | None: ...
+
+    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]: ...
+
+
+class LinuxSource:
+    """/proc/stat and /proc/PID/stat (proc(5))."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = f"{root}/proc".replace("//", "/")
+        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
+
+    def machine(self) -> MachineTime | None:
+        """user already counts guests; a processor that waits for a disk is idle."""
+        fields = _first_line(f"{self._proc}/stat").split()
+        if len(fields) < 9 or fields[0] != "cpu":
+            return None
+        user, nice, system, idle, iowait, irq, softirq, steal = (int(word) * self._tick_s for word in fields[1:9])
+        busy = user + nice + system + irq + softirq
+        return MachineTime(busy, busy + idle + iowait + steal, steal)
+
+    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
+        found = {}
+        for one in named:
+            pid, start = one if isinstance(one, tuple) else (one, None)
+            # the name, in parentheses, may hold anything, a parenthesis too
+            fields = _first_line(f"{self._proc}/{pid}/stat").rpartition(")")[2].split()
+            if len(fields) < 20 or (start is not None and int(fields[19]) != start):
+                continue
+            ticks = sum(int(word) for word in fields[11:15])
+            found[pid, float(fields[19])] = ProcessTime(int(fields[1]), ticks * self._tick_s)
+        return found
+
+
+class PsutilSource:
+    """macOS through psutil, where reaped children are not counted and nothing tells what a hypervisor took."""
+
+    def machine(self) -> MachineTime | None:
+        import psutil
+
+        times = psutil.cpu_times()
+        busy = times.user + times.system + getattr(times, "nice", 0.0)
+        return MachineTime(busy, busy + times.idle, None)
+
+    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
+        import psutil
+
+        found = {}
+        for one in named:
+            pid, start = one if isinstance(one, tuple) else (one, None)
+            try:
+                process = psutil.Process(pid)
+                created = process.create_time()
+                if start is not None and abs(created - start) > 0.01:
+                    continue
+                times = process.cpu_times()
+                found[pid, created] = ProcessTime(process.ppid() or 0, times.user + times.system)
+            except psutil.Error:
+                continue
+        return found
+
+
+class Shares:
+    """Turns sums into shares of the machine between two calls."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._machine = source.machine()
+        self._processes: dict[tuple[int, float], ProcessTime] | None = None
+
+    def since_last(self, named: Iterable[Named]) -> dict[str, float]:
+        """Shares of 1 of all processors since the last call: others_cpu_share, job_cpu_share, steal_share. {} while
+        there is nothing to compare with."""
+        before, self._machine = self._machine, self._source.machine()
+        known, self._processes = self._processes, self._source.processes(named)
+        if before is None or self._machine is None:
+            return {}
+        total_s = self._machine.total_s - before.total_s
+        if total_s <= 0:
+            return {}
+        shares = {}
+        if before.steal_s is not None and self._machine.steal_s is not None:
+            shares["steal_share"] = max(0.0, self._machine.steal_s - before.steal_s) / total_s
+        if known is not None:
+            job_s = used_between(known, self._processes)
+            others_s = max(0.0, self._machine.busy_s - before.busy_s - job_s)
+            shares |= {"job_cpu_share": min(1.0, job_s / total_s), "others_cpu_share": min(1.0, others_s / total_s)}
+        return {name: round(share, 4) for name, share in shares.items()}
+
+
+def used_between(
+    before: Mapping[tuple[int, float], ProcessTime], now: Mapping[tuple[int, float], ProcessTime]
+) -> float:
+    """CPU time that the processes used between two looks.
+
+    A process that ended has passed its time on to the parent that waited for it: its earlier part is taken off there.
+    Where the parent is gone as well, or is none of the run's, the last stretch is not known and counts as others'.
+    """
+    alive = {pid for pid, _ in now}
+    passed_on = (time.cpu_s for key, time in before.items() if key in now or time.parent in alive)
+    return max(0.0, sum(time.cpu_s for time in now.values()) - sum(passed_on))
+
+
+def _first_line(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 1024).split(b"\n")[0].decode("utf-8", "replace")
+    except OSError:
+        return ""  # it ended between the two calls
+    finally:
+        os.close(descriptor)

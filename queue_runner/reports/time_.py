@@ -1,0 +1,40 @@
+"""What time(1) says, for every run: `real`, `user` and `sys` seconds, a dash for what is not known."""
+
+from __future__ import annotations
+
+from queue_runner import units
+from queue_runner.render import Column
+from queue_runner.reports import Context, Result, Row, _choose
+
+NAME = "time"
+HELP = "real, user and sys time of each run, like time -p"
+SQL = (
+    "SELECT run, name, workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s, slept_s,"
+    " max_rss_bytes FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
+)
+COLUMNS = (
+    Column("run", "run"),
+    Column("label", "what"),
+    Column("outcome", "outcome"),
+    Column("real_s", "real", units.seconds, True),
+    Column("user_s", "user", units.seconds, True),
+    Column("sys_s", "sys", units.seconds, True),
+    Column("slept_s", "slept", units.seconds, True),
+    Column("max_rss_bytes", "max RSS", units.size, True),
+)
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """A block for each run; slept only where the machine slept."""
+    for row in rows:
+        row["label"] = _choose.label(row)
+    text = "\n\n".join(_block(row) for row in rows)
+    return Result(COLUMNS, rows, text=text, lines=[] if rows else [_choose.nothing(context)])
+
+
+def _block(row: Row) -> str:
+    lines = [f"{row['run']} {row['label']}".rstrip()]
+    lines += [f"{name} {units.seconds(row[f'{name}_s'])}" for name in ("real", "user", "sys")]
+    if row["slept_s"]:
+        lines.append(f"slept {units.seconds(row['slept_s'])}")
+    return "\n".join(lines)

@@ -1,0 +1,204 @@
+"""A real store with runs in it, for tests of reports: the migrated schema, its constraints, and rows as a run leaves them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from queue_runner import reports
+from queue_runner.events import PHASES
+from queue_runner.paths import Layout
+from queue_runner.reports import Result
+from queue_runner.reports._options import read_options
+from queue_runner.spec import JobSpec
+from queue_runner.store import migrate, read
+
+FLOPS_PER_ITER = 1.1626e12
+"""of one step of the shakespeare_char configuration (DESIGN.md section 6)"""
+TOKENS_PER_ITER = 16384.0
+_template: dict[str, Path] = {}
+
+
+class Store:
+    """A queue's database. `run` adds a run that ended; several with equal arguments are repeats of one job."""
+
+    def __init__(self, folder: Path, template_folder: Path | None = None) -> None:
+        self.layout = Layout(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if "db" not in _template:
+            made = Layout((template_folder or folder) / "template")
+            made.home.mkdir(parents=True)
+            migrate.ensure(made)
+            _template["db"] = made.db
+        shutil.copy(_template["db"], self.layout.db)
+        self.db = sqlite3.connect(self.layout.db, isolation_level=None)
+        self.db.execute("PRAGMA foreign_keys=ON")
+        self.db.execute("PRAGMA synchronous=OFF")
+        self.jobs: dict[str, int] = {}
+        self._insert("groups", id=1, created_at=1e9, title="test", seed=0)
+
+    def _insert(self, table: str, *, or_: str = "", **values: Any) -> int:
+        names, marks = ", ".join(f'"{n}"' for n in values), ", ".join("?" for _ in values)
+        cursor = self.db.execute(f"INSERT {or_} INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+        return int(cursor.lastrowid or 0)
+
+    def fingerprint(self, kind: str, data: Mapping[str, Any]) -> str:
+        text = json.dumps(data, sort_keys=True)
+        digest = f"{kind}-{abs(hash(text)):x}"
+        self._insert("fingerprints", or_="OR IGNORE", hash=digest, kind=kind, data_json=text)
+        return digest
+
+    def run(
+        self,
+        device: str | None = "cpu",
+        compile: bool | None = False,
+        median_s: float | None = 0.1,
+        *,
+        workload: str | None = "nanogpt",
+        framework: str | None = "torch",
+        version: str = "2.13.0",
+        config: str | None = "tiny",
+        dtype: str | None = "fp32",
+        params: Mapping[str, Any] | None = None,
+        outcome: str | None = "SUCCEEDED",
+        exit_code: int | None = None,
+        reason: str | None = None,
+        taints: Mapping[str, tuple[str, str]] | None = None,
+        machine: Mapping[str, Any] | None = None,
+        software: Mapping[str, Any] | None = None,
+        hello: Mapping[str, Any] | None = None,
+        exit: Mapping[str, Any] | None = None,
+        summary: Mapping[str, Any] | None = None,
+        ended_at: float = 1e9,
+        tags: Sequence[str] = (),
+    ) -> int:
+        """Add a run; returns its run_id. `summary` and others override what a quiet run would have."""
+        spec = JobSpec(
+            kind="workload" if workload else "command",
+            name=workload or "train.py",
+            workload=workload,
+            framework=framework,
+            device=device,
+            compile=compile,
+            dtype=dtype,
+            config=config,
+            params=dict(params or {}),
+            env={"PATH": "/bin"},
+        )
+        job, number = self._job(spec, tags)
+        done = outcome is not None
+        run_id = self._insert(
+            "runs",
+            job_id=job,
+            number=number,
+            repeat=number,
+            attempt=1,
+            position=number,
+            state="DONE" if done else "QUEUED",
+            outcome=outcome,
+            exit_code=exit_code,
+            reason=reason,
+            created_at=ended_at - 10,
+            ended_at=ended_at if done else None,
+            machine_hash=self.fingerprint("machine", machine or {"name": "here"}) if done else None,
+            software_hash=self.fingerprint("software", software or {"versions": {framework: version}}) if done else None,
+        )
+        if done and median_s is not None:
+            self._results(run_id, spec, version, median_s, hello or {}, summary or {})
+        if done:
+            times = {"real_s": 30.0, "slept_s": 0.0, "user_s": 50.0, "sys_s": 2.0, "max_rss_bytes": 500_000_000}
+            self._insert("exits", run_id=run_id, exit_json="{}", **{**times, **(exit or {})})
+        for kind, (severity, detail) in (taints or {}).items():
+            self._insert("taints", run_id=run_id, kind=kind, severity=severity, detail=detail)
+        return run_id
+
+    def _job(self, spec: JobSpec, tags: Sequence[str]) -> tuple[int, int]:
+        text = spec.content_hash() + ",".join(tags)
+        if text not in self.jobs:
+            named = {n: getattr(spec, n) for n in ("name", "kind", "workload", "framework", "device", "dtype", "config")}
+            self.jobs[text] = self._insert(
+                "jobs",
+                group_id=1,
+                created_at=1e9,
+                spec_json=spec.to_json(),
+                spec_hash=spec.content_hash(),
+                compile=spec.compile,
+                **named,
+            )
+            for tag in tags:
+                self._insert("job_tags", job_id=self.jobs[text], tag=tag)
+        job = self.jobs[text]
+        return job, self.db.execute("SELECT count(*) FROM runs WHERE job_id = ?", [job]).fetchone()[0] + 1
+
+    def _results(
+        self, run_id: int, spec: JobSpec, version: str, median_s: float, hello: Mapping[str, Any], summary: Mapping[str, Any]
+    ) -> None:
+        said = {
+            "workload": spec.workload,
+            "framework": spec.framework,
+            "framework_version": version,
+            "device": spec.device,
+            "dtype": spec.dtype,
+            "compile": spec.compile,
+            "config": spec.config,
+            "flops_per_iter": FLOPS_PER_ITER,
+            "tokens_per_iter": TOKENS_PER_ITER,
+            "hello_json": "{}",
+        }
+        self._insert("hellos", run_id=run_id, **{**said, **hello})
+        phases = {"setup": 2.0, "compile": 1.0, "warmup": 1.0, "measure": 20.0, "eval": 4.0, "checkpoint": 1.0}
+        known = {
+            "n_iters": 105,
+            "n_measure": 100,
+            "median_s": median_s,
+            "mad_s": median_s * 0.01,
+            "q1_s": median_s * 0.99,
+            "q3_s": median_s * 1.01,
+            "mean_s": median_s,
+            "first_iter_s": median_s + 0.5,
+            "first_iter_excess_s": 0.5,
+            "drift_ratio": 1.0,
+            "loss_first": 4.2,
+            "loss_last": 1.9,
+            "val_loss_last": 2.0,
+            "other_s": 1.0,
+            **{f"{name}_s": dur_s for name, dur_s in phases.items()},
+        }
+        self._insert("summaries", run_id=run_id, **{**known, **summary})
+
+    def iterations(self, run_id: int, times: Iterable[float], first: int = 0, phase: str = "measure") -> None:
+        number = PHASES.index(phase)
+        self.db.executemany(
+            "INSERT INTO iterations (run_id, offset, i, dur_s, loss, phase, synced) VALUES (?, ?, ?, ?, 2.5, ?, 1)",
+            [(run_id, i * 100, i, dur_s, number) for i, dur_s in enumerate(times, start=first)],
+        )
+
+    def metric(self, run_id: int, name: str, value: float) -> None:
+        self._insert("metrics", run_id=run_id, offset=1, name=name, value=value, unit="nats")
+
+    def many(self, n_runs: int, n_iterations: int = 0) -> None:
+        """`n_runs` summarised runs over 2 devices x 2 modes."""
+        self.db.execute("BEGIN")
+        for k in range(n_runs):
+            run_id = self.run(("cpu", "mps")[k % 2], k % 4 > 1, 0.1 * (1 + k % 2 + k % 97 * 1e-4))
+            self.iterations(run_id, [0.1] * n_iterations)
+        self.db.execute("COMMIT")
+
+    def report(self, name: str = "devices", **options: Any) -> Result:
+        """The report as `mpsq report` makes it, from a read-only connection."""
+        with read.reading(self.layout.db) as connection:
+            return reports.run(name, connection, read_options(**options))
+
+
+def rows(result: Result) -> dict[str, Mapping[str, Any]]:
+    """The rows of the default report by their labels."""
+    return {row["label"]: row for row in result.rows}
+
+
+def words(result: Result) -> str:
+    """All sentences of a report."""
+    return "\n".join([*result.lines, *result.notes])

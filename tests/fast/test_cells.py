@@ -1,0 +1,102 @@
+"""A request becomes the cells of its grid, each a whole question."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner import cells
+from queue_runner.cells import Request
+from queue_runner.errors import UsageError
+from queue_runner.spec import JobSpec
+from tests.cli_support import use_toy_workloads
+
+
+@pytest.fixture(autouse=True)
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_workload_has_defaults() -> None:
+    (spec,) = cells.expand(Request(workload="toy"))
+    assert (spec.device, spec.compile, spec.dtype, spec.config, spec.seed) == ("auto", False, "fp32", "tiny", 1337)
+    assert (spec.workload, spec.framework, spec.script, spec.params) == ("toy", "torch", "toy_torch.py", {})
+    assert spec.python == sys.executable and spec.cwd == str(Path.cwd())
+
+
+def test_a_workload_grid() -> None:
+    request = Request(
+        workload="toy", framework="torch,mlx", device="cpu,mps", compile="both", sets=("lr=1e-3,1e-4", "data=a")
+    )
+    specs = cells.expand(request)
+    assert len(specs) == 16 and len({spec.content_hash() for spec in specs}) == 16
+    assert {spec.params["data"] for spec in specs} == {"a"}
+    assert {spec.script for spec in specs} == {"toy_torch.py", "toy_mlx.py"}
+
+
+def test_equal_questions_have_equal_hashes(tmp_path: Path) -> None:
+    (one,) = cells.expand(Request(workload="toy"))
+    (other,) = cells.expand(Request(workload="toy", name="other", env=("X=1",), cwd=str(tmp_path / "jobs")))
+    assert one.content_hash() == other.content_hash()
+    assert JobSpec.from_json(one.to_json()) == one
+
+
+def test_a_command_says_its_device_and_mode_in_nanogpts_way() -> None:
+    (spec,) = cells.expand(Request(argv=("sh", "train.sh", "--device=mps", "--compile=False")))
+    assert (spec.kind, spec.name, spec.device, spec.compile) == ("command", "train.sh", "mps", False)
+    (spec,) = cells.expand(Request(argv=("sh", "--device=tpu")))
+    assert (spec.name, spec.device, spec.compile) == ("sh", None, None)
+    (spec,) = cells.expand(Request(argv=("sh", "--device=mps"), device="cpu"))
+    assert spec.device == "cpu"
+
+
+def test_a_command_is_swept_by_its_braces() -> None:
+    request = Request(argv=("sh", "--lr={lr}", "{device}", "{other}"), device="cpu,mps", sets=("lr=1,2",))
+    argvs = {spec.argv for spec in cells.expand(request)}
+    assert argvs == {("sh", f"--lr={lr}", device, "{other}") for lr in "12" for device in ("cpu", "mps")}
+
+
+def test_an_interpreter_keeps_its_links(tmp_path: Path) -> None:
+    """A virtual environment is where the link to its python lies."""
+    link = tmp_path / "venv-python"
+    link.symlink_to(sys.executable)
+    (spec,) = cells.expand(Request(workload="toy", python="./venv-python"))
+    assert spec.python == str(link)
+
+
+def test_the_environment_is_the_submitters_with_additions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "A": "1", "HF_TOKEN": "x", "MPSQ_HOME": "/x"})
+    (spec,) = cells.expand(Request(workload="toy", env=("A=2", "HF_TOKEN=said")))
+    assert spec.env == {"PATH": os.environ["PATH"], "A": "2", "HF_TOKEN": "said"}
+
+
+def test_a_program_is_looked_for_in_the_jobs_folder(tmp_path: Path) -> None:
+    program = tmp_path / "jobs" / "run.sh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (spec,) = cells.expand(Request(argv=("./run.sh",), cwd="jobs"))
+    assert spec.cwd == str(tmp_path / "jobs")
+    with pytest.raises(UsageError, match="no program"):
+        cells.expand(Request(argv=("./run.sh",)))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(),
+        Request(workload="toy", argv=("sh",)),
+        Request(argv=("sh",), device="cpu,mps"),
+        Request(argv=("sh",), sets=("lr=1,2",)),
+        Request(argv=("sh",), timeout_s=-1.0),
+        Request(workload="toy", config="tiny,none"),
+        Request(workload="toy", sets=("max_iters=1,",)),
+    ],
+)
+def test_refused(request_: Request) -> None:
+    with pytest.raises(UsageError) as error:
+        cells.expand(request_)
+    assert error.value.hint

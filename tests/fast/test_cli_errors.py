@@ -1,0 +1,219 @@
+"""Bad input gets a sentence, a hint and the documented exit code; never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner.cli.main import COMMANDS, EXIT_BROKEN_PIPE, SECTIONS, main
+from tests.cli_support import Cli, empty_queue, full_queue, use_toy_workloads
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    return Cli(capsys)
+
+
+def fails(mpsq: Cli, code: int, *arguments: object) -> str:
+    """The complaint, whose form is the same for all: error, blank line, hint."""
+    ran = mpsq(*arguments)
+    assert ran.code == code, ran
+    assert ran.out == ""
+    lines = [line for line in ran.err.splitlines() if not line.startswith(("note:", "no worker"))]
+    assert lines[0].startswith("error: ") and lines[1] == "" and lines[2].startswith("hint: ") and len(lines) == 3, (
+        ran.err
+    )
+    return ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["submit", "toyy"], 'error: no workload "toyy"\n\nhint: did you mean "toy"?'),
+        (["submit", "toy", "--framework", "jax"], "it has: mlx, torch"),
+        (["submit", "toy", "--device", "gpu"], 'error: no device "gpu"'),
+        (["submit", "toy", "--device", "cpu:0"], 'error: no device "cpu:0"'),
+        (["submit", "toy", "--device", "cpu,"], "has an empty entry"),
+        (["submit", "toy", "--compile", "maybe"], '--compile cannot be "maybe"'),
+        (["submit", "toy", "--dtype", "fp8"], 'error: no dtype "fp8"'),
+        (["submit", "toy", "--config", "tinny"], 'did you mean "tiny"?'),
+        (["submit", "toy", "--set", "max_iter=3"], 'did you mean "max_iters"?'),
+        (["submit", "toy", "--set", "max_iters=many"], '"many" is not a whole number'),
+        (["submit", "toy", "--set", "lr=fast"], '"fast" is not a number'),
+        (["submit", "toy", "--set", "fused=perhaps"], "is not true or false"),
+        (["submit", "toy", "--set", "lr"], "is not NAME=VALUE"),
+        (["submit", "toy", "--parser", "nanogpt"], "--parser is for commands"),
+        (["submit", "--parser", "nanogtp", "--", "true"], 'did you mean "nanogpt"?'),
+        (["submit", "toy", "--python", "/no/python"], 'there is no interpreter "/no/python"'),
+        (["submit", "toy", "--cwd", "/no/folder"], "there is no folder /no/folder"),
+        (["submit", "--", "/no/program"], 'there is no program "/no/program"'),
+        (["submit", "--", "no-such-program-here"], 'there is no program "no-such-program-here"'),
+        (["submit", "--device", "cpu,mps", "--", "true"], "the command does not use {device}"),
+        (["submit", "toy", "--", "true"], "submit takes a workload or a command"),
+        (["submit"], "submit takes a workload or a command"),
+        (["submit", "python", "train.py"], "hint: a command goes after --: mpsq submit -- python train.py"),
+        (["submit", "toy", "--env", "MPSQ_HOME=/x"], "MPSQ_HOME belongs to mpsq itself"),
+        (["submit", "toy", "--timeout", "soon"], '"soon" is not a duration'),
+        (["submit", "toy", "--timeout", "0"], "--timeout must be longer than nothing"),
+        (["submit", "toy", "--repeats", "0"], "--repeats 0 runs nothing"),
+        (["submit", "toy", "--repeats", "100001"], "one submission takes 100,000 at most"),
+        (["submit", "toy", "--repeats", "x"], "'x' is not a valid int"),
+        (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
+        (["sumbit"], 'did you mean "submit"?'),
+        (["wait", "x"], '"x" names no job'),
+        (["wait", "--timeout", "-1"], '"-1" is not a duration'),
+        (["cancel"], "missing argument 'ID...'"),
+        (["logs", "--tail", "-1"], "see mpsq logs --help"),
+        (["list", "--limit", "0"], "see mpsq list --help"),
+        (["report", "--format", "tabel"], 'did you mean "table"?'),
+        (["report", "devces"], 'did you mean "devices"?'),
+        (["workloads", "tyo"], 'did you mean "toy"?'),
+        (["import", "/no/log"], "/no/log cannot be read"),
+        (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
+        (["import"], "missing argument 'FILE...'"),
+        (["config", "get", "grace"], "did you mean"),
+        (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
+        (["db", "repair"], "no such command 'repair'"),
+        (["doctor", "--python", "/no/python"], 'there is no interpreter "/no/python"'),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_usage(mpsq: Cli, arguments: list[str], said: str) -> None:
+    assert said in fails(mpsq, 2, *arguments)
+
+
+@pytest.mark.parametrize("command", ["status", "list", "show", "why", "logs", "wait", "report"])
+def test_no_queue_yet(mpsq: Cli, command: str) -> None:
+    assert "there is no queue here yet" in fails(mpsq, 1, command)
+
+
+@pytest.mark.parametrize("text", ["99", "1.9", "g9", "99999999999999999999"])
+def test_names_that_nothing_has(mpsq: Cli, home: Path, text: str) -> None:
+    full_queue(home)
+    for command in ("show", "why", "logs", "cancel", "wait"):
+        assert text in fails(mpsq, 2, command, text)
+
+
+def test_a_log_that_is_not_there_yet(mpsq: Cli, home: Path) -> None:
+    full_queue(home)
+    assert "run 5.1 has not started" in fails(mpsq, 1, "logs", "5")
+
+
+def test_relative_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSQ_HOME", "var")
+    for arguments in (["status"], ["submit", "toy"], ["db", "path"]):
+        assert 'MPSQ_HOME is "var"' in fails(mpsq, 1, *arguments)
+
+
+def test_network_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_runner.host.filesystem.network_kind", lambda *_: "nfs4")
+    assert "network file system (nfs4)" in fails(mpsq, 1, "submit", "toy")
+
+
+def test_home_in_the_way_of_a_file(mpsq: Cli, home: Path) -> None:
+    home.write_text("I was here first")
+    assert "is no folder" in fails(mpsq, 1, "submit", "toy")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_home(mpsq: Cli, home: Path) -> None:
+    home.parent.chmod(0o500)
+    try:
+        assert "cannot be made: you may not write there" in fails(mpsq, 1, "submit", "toy")
+    finally:
+        home.parent.chmod(0o700)
+
+
+def test_newer_schema(mpsq: Cli, home: Path) -> None:
+    layout = full_queue(home)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    for arguments in (["submit", "toy"], ["cancel", "1"], ["db", "upgrade"], ["submit", "--", "true"]):
+        assert "9999" in fails(mpsq, 4, *arguments)
+    ran = mpsq("db", "check")
+    assert ran.code == 4 and "schema 9999" in ran.out
+
+
+def test_not_a_database(mpsq: Cli, home: Path) -> None:
+    layout = empty_queue(home)
+    layout.db.write_bytes(b"this is a text and no database at all" * 100)
+    for arguments in (["status"], ["submit", "toy"], ["db", "check"]):
+        assert "database" in fails(mpsq, 1, *arguments)
+
+
+def test_a_database_of_somebody_else(mpsq: Cli, home: Path) -> None:
+    layout = empty_queue(home)
+    layout.db.unlink()
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    assert "not made by mpsq" in fails(mpsq, 1, "submit", "toy")
+
+
+def test_broken_settings(mpsq: Cli, home: Path) -> None:
+    layout = empty_queue(home)
+    layout.config.write_text("grace_int_s = soon\n")
+    assert "line 1" in fails(mpsq, 1, "config", "list")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EACCES, "permission denied"), (errno.EIO, "input/output error")],
+)
+def test_what_the_system_refuses(mpsq: Cli, monkeypatch: pytest.MonkeyPatch, number: int, said: str) -> None:
+    def refuse() -> None:
+        raise OSError(number, os.strerror(number), "/some/file")
+
+    monkeypatch.setattr("queue_runner.paths.ensure_home", refuse)
+    complaint = fails(mpsq, 1, "submit", "toy")
+    assert said in complaint and "/some/file" in complaint
+
+
+def test_interrupt(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("queue_runner.paths.layout", interrupt)
+    assert mpsq("status").code == 130
+
+
+def test_closed_pipe_is_quiet(home: Path) -> None:
+    full_queue(home)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "queue_runner.cli.main", "list", "--json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == b"" and done.returncode == EXIT_BROKEN_PIPE
+
+
+def test_help_lists_every_command_and_each_says_what_the_list_says(capsys: pytest.CaptureFixture[str]) -> None:
+    from queue_runner.cli.reference import lines_of_help
+
+    assert lines_of_help() == COMMANDS
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for commands in SECTIONS.values() for name in commands)
+    assert max(map(len, out.splitlines())) <= 80
+    assert main([]) == 0 and capsys.readouterr().out == out
+    assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("mpsq ")
+    assert main(["db"]) == 0 and "backup" in capsys.readouterr().out
+
+
+def test_no_command_is_missing_from_the_reference() -> None:
+    from queue_runner.cli.reference import EXIT_CODES, reference
+    from tests.cli_support import ROOT
+
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == reference(), "run make docs"
+    assert set(EXIT_CODES) >= {0, 1, 2, 3, 4, 75, 124, 130}

@@ -1,0 +1,122 @@
+"""status, list, show, why: a queue with runs in every state, read without SQLAlchemy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner import locks
+from queue_runner.paths import Layout
+from tests.cli_support import Cli, full_queue
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture
+def queue(home: Path) -> Layout:
+    return full_queue(home)
+
+
+def test_status_shows_lane_progress_and_queue(queue: Layout, mpsq: Cli) -> None:
+    out = mpsq.ok("status").out
+    assert "worker   none" in out and "mpsq worker" in out
+    assert "running  4.1  running" in out
+    assert "phase measure, iteration 20 of 40, 20.00 ms/iter, loss 2.1000" in out
+    assert "400 ms of training left" in out
+    assert out.index("5.1") < out.index("6.1") and "waiting  2 runs" in out
+    assert "FAILED(3)" in out and "KILLED(9)" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_status_names_the_worker_and_what_blocks_the_lane(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    lock = locks.try_lock(locks.worker_lock_path(queue.home))
+    assert lock is not None
+    with lock:
+        lock.write_holder()
+        with sqlite3.connect(queue.db) as connection:
+            connection.execute("INSERT INTO lanes (name, blocked_reason) VALUES ('machine', 'process 77 will not die')")
+        ran = mpsq.ok("status", "--json").json()
+        assert ran["worker"]["alive"] and isinstance(ran["worker"]["pid"], int)
+        assert "process 77 will not die" in mpsq.ok("status").out
+        assert "process 77 will not die" in mpsq.ok("why", "5").out
+
+
+def test_status_shows_a_few_of_many(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_runner.cli.status.SHOWN", 1)
+    assert "and 1 more: mpsq status --all" in mpsq.ok("status").out
+    assert "6.1" in mpsq.ok("status", "--all").out
+
+
+def test_list_filters(queue: Layout, mpsq: Cli) -> None:
+    def names(*arguments: str) -> list[str]:
+        return [job["name"] for job in mpsq.ok("list", "--json", *arguments).json()["jobs"]]
+
+    everything = ["ok", "failed", "killed", "running", "waits1", "waits2"]
+    assert names() == everything
+    assert names("--state", "failed") == ["failed"]
+    assert names("--state", "queued") == ["waits1", "waits2"]
+    assert names("--group", "g2") == names("--group", "2") == names("@last") == ["waits1", "waits2"]
+    assert names("--tag", "night", "--tag", "grid") == everything[:4]
+    assert names("--tag", "day") == []
+    assert names("2", "5") == ["failed", "waits1"]
+    assert names("--limit", "2") == ["waits1", "waits2"]
+    assert names("--limit", "2", "--all") == everything
+    assert mpsq.ok("list", "--json", "--limit", "2").json()["more"] is True
+    assert mpsq.ok("list", "--json", "--limit", "6").json()["more"] is False
+
+
+def test_list_tables_fit_a_terminal(queue: Layout, mpsq: Cli) -> None:
+    jobs = mpsq.ok("list").out
+    assert "2/2  SUCCEEDED" in jobs and "FAILED(3)" in jobs and "20.00" in jobs
+    runs = mpsq.ok("list", "--runs").out
+    assert "1.2" in runs and "KILLED(9)" in runs
+    assert max(map(len, (jobs + runs).splitlines())) <= 80
+    assert "no job fits" in mpsq.ok("list", "--tag", "day").err
+
+
+def test_a_jobs_state_is_derived_from_its_runs(queue: Layout, mpsq: Cli) -> None:
+    jobs = {job["name"]: job for job in mpsq.ok("list", "--json").json()["jobs"]}
+    assert (jobs["ok"]["state"], jobs["ok"]["ok"], jobs["ok"]["succeeded"]) == ("DONE", True, 2)
+    assert (jobs["failed"]["state"], jobs["failed"]["ok"]) == ("DONE", False)
+    assert (jobs["running"]["state"], jobs["running"]["ok"]) == ("RUNNING", None)
+    assert jobs["ok"]["median_s"] == 0.02 and jobs["waits1"]["median_s"] is None
+
+
+def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
+    out = mpsq.ok("show", "2").out
+    assert "hunter2" not in out and "--api-key=[hidden]" in out and "\x1b" not in out
+    assert "2 variables: NAME, PATH" in out
+    assert "contended: others used the CPU" in out and "op_fallback: one op" in out
+    assert "FAILED(3): ValueError: no data" in out
+    assert "1.50 real, 1.00 user, 0.25 sys" in out and str(queue.run_dir("2.1")) in out
+    assert "hunter2" not in mpsq.ok("show", "2", "--json").out
+    assert len(mpsq.ok("show", "1", "--json").json()["runs"]) == 2
+    assert len(mpsq.ok("show", "1.2", "--json").json()["runs"]) == 1
+
+
+def test_why_chooses_the_run_that_tells_most(queue: Layout, mpsq: Cli) -> None:
+    assert "run 2.1 has ended: it failed with exit code 3 after 1.50 s: ValueError: no data" in mpsq.ok("why", "2").out
+    assert "next: mpsq logs 2.1" in mpsq.ok("why", "2").out
+    assert [why["run"] for why in mpsq.ok("why", "g1", "--json").json()["runs"]] == ["1.2", "2.1", "3.1", "4.1"]
+    assert "no worker runs this queue" in mpsq.ok("why", "5").out
+    assert "the next worker finds out how it ended" in mpsq.ok("why", "4").out
+
+
+def test_reading_needs_no_heavy_import(queue: Layout) -> None:
+    heavy = ("sqlalchemy", "alembic", "apscheduler", "rich", "psutil", "platformdirs", "pydantic", "torch", "asyncio")
+    program = (
+        "import sys; from queue_runner.cli.main import main\n"
+        "for line in (['status'], ['list'], ['show', '1'], ['why', '4'], ['logs', '1'], ['wait', '1'], ['db', 'path']):\n"
+        "    assert main(line) == 0, line\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

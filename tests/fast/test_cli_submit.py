@@ -1,0 +1,283 @@
+"""submit, cancel, wait, logs, worker, config, db: what they store, and what they say."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queue_runner import locks, logs
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.store.read import reading
+from tests.cli_support import Cli, empty_queue, end_running_run, full_queue, use_toy_workloads
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+@pytest.fixture
+def layout(home: Path) -> Layout:
+    return empty_queue(home)
+
+
+@pytest.fixture
+def queue(home: Path) -> Layout:
+    return full_queue(home)
+
+
+@pytest.fixture
+def worker(queue: Layout) -> Iterator[None]:
+    """Somebody holds the worker's lock."""
+    lock = locks.try_lock(locks.worker_lock_path(queue.home))
+    assert lock is not None
+    with lock:
+        yield
+
+
+def test_a_grid_is_one_group_in_a_seeded_order(layout: Layout, mpsq: Cli) -> None:
+    grid = [
+        "toy",
+        "--device",
+        "cpu,cuda",
+        "--compile",
+        "both",
+        "--set",
+        "lr=0.1,0.2",
+        "--repeats",
+        "3",
+        "--order-seed",
+        "5",
+    ]
+    ran = mpsq.ok("submit", *grid)
+    assert ran.out.startswith("g1: 8 jobs, 24 runs queued (")
+    assert "no worker runs this queue" in ran.err and "mpsq service install" in ran.err
+    again = mpsq.ok("submit", *grid, "--json").json()
+    assert (again["group"], again["jobs"], len(again["runs"]), again["seed"]) == (2, [*range(9, 17)], 24, 5)
+    with reading(layout.db) as connection:
+        order = [row["run"] for row in connection.execute("SELECT run FROM v_run WHERE group_id = 2 ORDER BY position")]
+    assert order == again["runs"]
+    jobs = mpsq.ok("list", "g1", "--json").json()["jobs"]
+    asked = {(job["device"], job["compile"], job["sets"]["lr"]) for job in jobs}
+    assert asked == {(d, c, lr) for d in ("cpu", "cuda") for c in (False, True) for lr in (0.1, 0.2)}
+    assert {job["config"] for job in jobs} == {"tiny"} and {job["repeats"] for job in jobs} == {3}
+
+
+def test_everything_that_is_asked_is_kept(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    options = ["--priority", "7", "--name", "mine", "--tag", "a", "--tag", "b", "--env", "X=1", "--timeout", "1h30m"]
+    mpsq.ok(
+        "submit",
+        "--cwd",
+        "place",
+        *options,
+        "--parser",
+        "nanogpt",
+        "--allow-daemons",
+        "--",
+        "sh",
+        "-c",
+        "true",
+        "--json",
+    )
+    run = mpsq.ok("show", "1", "--json").json()["runs"][0]
+    assert run["argv"] == ["sh", "-c", "true", "--json"]
+    assert (run["run"]["priority"], run["run"]["name"], run["run"]["tags"]) == (7, "mine", ["a", "b"])
+    assert run["cwd"] == str(tmp_path / "place") and run["timeout_s"] == 5400 and run["parser"] == "nanogpt"
+    assert "X" in run["env"]
+    with reading(layout.db) as connection:
+        spec = connection.execute("SELECT json_extract(spec_json, '$.allow_daemons') AS d FROM jobs").fetchone()
+    assert spec["d"] == 1
+
+
+def test_a_workload_runs_from_its_snapshot(layout: Layout, mpsq: Cli) -> None:
+    mpsq.ok("submit", "toy", "--set", "fused=off", "--seed", "3")
+    run = mpsq.ok("show", "1", "--json").json()["runs"][0]
+    script = Path(run["argv"][1])
+    assert script.name == "toy_torch.py" and layout.snapshots in script.parents and script.exists()
+    assert run["argv"][2:] == [
+        *["--device", "auto", "--compile", "off", "--dtype", "fp32", "--config", "tiny", "--seed", "3", "--set", "fused=false"]
+    ]
+
+
+def test_the_command_line_is_one_thing(layout: Layout) -> None:
+    """What is shown is what is run."""
+    from queue_runner import argv, launch
+    from tests.cli_support import SPEC
+
+    workload = replace(
+        SPEC, kind="workload", script="toy_torch.py", snapshot="abc", seed=1, params={"a": True, "b": "x"}
+    )
+    for spec in (SPEC, workload):
+        assert argv.of(spec, layout.snapshots) == launch.command(layout, spec)
+
+
+def test_dry_run_stores_nothing(home: Path, mpsq: Cli) -> None:
+    ran = mpsq.ok("submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run")
+    assert "cell 2: toy: cuda, eager, tiny" in ran.out and "--device cuda" in ran.out
+    assert "order of the runs (cell.repeat; seed 1):" in ran.out and "nothing was stored" in ran.err
+    plan = mpsq.ok(
+        "submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run", "--json"
+    ).json()
+    assert sorted((turn["cell"], turn["repeat"]) for turn in plan["order"]) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert not home.exists()
+
+
+def test_the_title_keeps_no_secret(layout: Layout, mpsq: Cli) -> None:
+    mpsq.ok("submit", "--", "true", "--api-key=hunter2")
+    with reading(layout.db) as connection:
+        title = connection.execute("SELECT title FROM groups").fetchone()["title"]
+    assert title == "mpsq submit -- true '--api-key=[hidden]'"
+
+
+def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> None:
+    ran = mpsq.ok("cancel", "g2", "1", "2")
+    assert "2 runs (5.1 ... 6.1): cancelled" in ran.out
+    assert "2 runs (1.1 ... 1.2): had already ended (SUCCEEDED)" in ran.out
+    assert "run 2.1 had already ended (FAILED)" in ran.out
+    assert "it was cancelled: cancelled before it started" in mpsq.ok("why", "5").out
+
+
+def test_cancel_without_a_worker_leaves_the_request_for_the_warden(queue: Layout, mpsq: Cli) -> None:
+    ran = mpsq.ok("cancel", "4", "--grace", "0")
+    assert "run 4.1 is marked: the next worker ends it" in ran.out and "no worker runs this queue" in ran.err
+    assert "(grace 0 s)" in RunDir(queue.run_dir("4.1")).cancel.read_text()
+    with reading(queue.db) as connection:
+        row = connection.execute("SELECT cancel_requested_at, state FROM v_run WHERE run = '4.1'").fetchone()
+    assert row["cancel_requested_at"] and row["state"] == "RUNNING"
+    assert "its end was asked for" in mpsq.ok("status").out
+    (queue.run_dir("4.1") / "warden" / "exit.json").write_text('{"v": 1, "exit_code": 0}')
+    assert (
+        mpsq.ok("cancel", "4", "--json").json()["runs"][0]["result"] == "has ended, and no worker is there to record it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (Ending(Outcome.CANCELLED, signal=2), "run 4.1 cancelled"),
+        (Ending(Outcome.SUCCEEDED, 0), "run 4.1 finished before it could be cancelled (SUCCEEDED)"),
+    ],
+    ids=["cancelled", "finished first"],
+)
+def test_cancel_tells_the_truth(
+    queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch, ending: Ending, said: str
+) -> None:
+    monkeypatch.setattr("queue_runner.wake.ring", lambda _: end_running_run(queue, ending))
+    assert said in mpsq.ok("cancel", "4").out
+
+
+def test_cancel_without_waiting(queue: Layout, worker: None, mpsq: Cli) -> None:
+    assert "run 4.1 is being ended" in mpsq.ok("cancel", "4", "--no-wait").out
+
+
+def test_wait_has_three_ends(queue: Layout, mpsq: Cli) -> None:
+    assert mpsq.ok("wait", "1").out == "2 of 2 runs succeeded\n"
+    ran = mpsq("wait", "1", "2")
+    assert ran.code == 3 and "run 2.1: FAILED(3): ValueError: no data" in ran.out and "mpsq why 2.1" in ran.err
+    ran = mpsq("wait", "4", "--timeout", "50ms")
+    assert ran.code == 124 and "1 of 1 runs have not ended after 50.0 ms" in ran.err and "no worker runs" in ran.err
+
+
+def test_wait_sees_the_end(queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = threading.Timer(0, end_running_run, (queue, Ending(Outcome.SUCCEEDED, 0)))
+    monkeypatch.setattr("queue_runner.wait._POLL_S", 0.005)
+    ends.start()
+    assert mpsq.ok("wait", "4", "--timeout", "20s").out == "1 of 1 runs succeeded\n"
+    ends.join()
+
+
+def test_logs_of_a_job_are_those_of_its_newest_run(queue: Layout, mpsq: Cli) -> None:
+    assert mpsq.ok("logs", "1").out == "hello from 1.2\n"
+    assert mpsq.ok("logs", "1.1").out == "hello from 1.1\n"
+    assert mpsq.ok("logs", "g1").out == "hello from 4.1\n"
+    assert mpsq.ok("logs", "1", "--stderr").out == "warning\n"
+    ran = mpsq.ok("logs", "1", "--both")
+    assert (ran.out, ran.err) == ("hello from 1.2\n", "warning\n")
+    RunDir(queue.run_dir("1.2")).stdout.write_text("a\nb\n1%\r50%\r100%\nend")
+    assert mpsq.ok("logs", "1", "--tail", "2").out == "100%\nend\n"
+    assert mpsq.ok("logs", "1", "--tail", "0").out == ""
+    assert mpsq.ok("logs", "1", "--raw", "-n", "2").out == "1%\r50%\r100%\nend"
+
+
+def test_logs_follow_until_the_end(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "POLL_S", 0.002)
+    out = RunDir(queue.run_dir("4.1")).stdout
+    asked = iter(range(100))
+
+    def has_ended(*_: object) -> bool:
+        if next(asked) < 3:
+            with out.open("a") as stream:
+                stream.write("more\n")
+            return False
+        return True
+
+    monkeypatch.setattr(logs, "has_ended", has_ended)
+    assert mpsq.ok("logs", "4", "-f").out == "hello from 4.1\nmore\nmore\nmore\n"
+
+
+def test_a_terminal_gets_no_escapes() -> None:
+    cleaner = logs.Cleaner(terminal=True)
+    assert cleaner.feed(b"\x1b[31mred\x1b[0m \x07bell \x1b]0;title\x07\n10%\r20") == b"red bell \n"
+    assert cleaner.feed(b"") == b"" and cleaner.feed(b"%\r\n\xff") == b"20%\n"
+    assert cleaner.end() == "\ufffd\n".encode()
+
+
+def test_a_progress_bar_takes_no_memory() -> None:
+    cleaner = logs.Cleaner(terminal=False)
+    for percent in range(5000):
+        assert cleaner.feed(b"\r%5d it" % percent) == b""
+        assert len(cleaner._pending) < 20
+    assert cleaner.feed(b"\ndone\n") == b" 4999 it\ndone\n"
+    assert len(cleaner.feed(b"x" * (logs.LINE_BYTES + 1))) > logs.LINE_BYTES
+
+
+@pytest.mark.parametrize("text", [b"", b"a", b"a\n", b"a\nb", b"\n\n\n", b"a\nbb\nccc\n" * 50_000])
+@pytest.mark.parametrize("lines", [0, 1, 2, 7])
+def test_tail_is_found_from_the_end(text: bytes, lines: int) -> None:
+    offset = logs.tail_offset(io.BytesIO(text), lines)
+    assert text[offset:] == b"".join(text.splitlines(keepends=True)[-lines or len(text) + 1 :])
+
+
+def test_worker_becomes_the_daemon(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[object, ...]] = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: called.append(arguments))
+    mpsq.ok("worker", "--until-idle")
+    _, arguments, environment = called[0]
+    assert list(arguments)[1:] == ["-P", "-m", "queue_runner.daemon", "--until-idle"]
+    assert "PYTHONPATH" in environment
+
+
+def test_config(home: Path, mpsq: Cli) -> None:
+    assert mpsq.ok("config", "get", "grace_int_s").out == "5\n"
+    assert mpsq.ok("config", "set", "grace_int_s", "2m").out == "grace_int_s = 120\n"
+    assert mpsq.ok("config", "get", "grace_int_s").out == "120\n"
+    assert mpsq.ok("config", "get").out == mpsq.ok("config", "list").out
+    assert mpsq.ok("config", "path").out == f"{home / 'config.toml'}\n"
+    assert max(map(len, mpsq.ok("config", "list").out.splitlines())) <= 80
+    assert mpsq("config", "set", "keep_awake", "perhaps").code == 2
+
+
+def test_db(layout: Layout, mpsq: Cli) -> None:
+    assert mpsq.ok("db", "path").out == f"{layout.db}\n"
+    assert "sound" in mpsq.ok("db", "check").out
+    assert "as it was" in mpsq.ok("db", "upgrade").out
+    assert Path(mpsq.ok("db", "backup").out.strip()).parent == layout.backups
+
+
+def test_workloads(mpsq: Cli) -> None:
+    table = mpsq.ok("workloads").out
+    assert "toy" in table and "mlx" in table and "tiny, large" in table
+    out = mpsq.ok("workloads", "toy").out
+    assert "max_iters  10 iterations  how long it trains" in out and "tiny: max_iters=5" in out
+    assert mpsq.ok("workloads", "toy", "--framework", "mlx", "--json").json()["workload"]["framework"] == "mlx"

@@ -1,0 +1,345 @@
+"""Conditions: parsers against published outputs of macOS's tools, Linux's files, and a sample of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from queue_runner.host import awake, conditions, power
+from queue_runner.host.ask import Asked, ask
+from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
+
+LAPTOP = (
+    "Now drawing from 'Battery Power'\n"
+    " -InternalBattery-0 (id=4522083)\t87%; discharging; 4:41 remaining present: true\n"
+)
+IOREG = (
+    '+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x1000004d1>\n  | {\n  |   "PerformanceStatistics" = '
+    '{"In use system memory (driver)"=0,"Alloc system memory"=52967440384,"Tiler Utilization %"=10,"recoveryCount"=0,'
+    '"Device Utilization %"=16,"In use system memory"=2363801600}\n  | }\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (LAPTOP, power.Power(True, 0.87)),
+        ("Now drawing from 'AC Power'\n -InternalBattery-0 (id=1)\t100%; charged; 0:00\n", power.Power(False, 1.0)),
+        ("Now drawing from 'AC Power'\n", power.Power(False, None)),
+        ("Now drawing from 'Fusion'\n", power.Power(None, None)),
+        (None, power.Power()),
+    ],
+)
+def test_battery(text: str | None, wanted: power.Power) -> None:
+    assert power.parse_battery(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("System-wide power settings:\nCurrently in use:\n standby 1\n lowpowermode         1\n", True),
+        ("Currently in use:\n lowpowermode         0\n", False),
+        (" powermode            1\n", True),
+        (" powermode            2\n", False),
+        (" powermode            0\n lowpowermode         0\n", False),
+        (" highpowermode        1\n", None),
+        (" standby              1\n", None),
+        (None, None),
+    ],
+)
+def test_low_power(text: str | None, wanted: bool | None) -> None:
+    assert power.parse_low_power(text) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("com.apple.system.thermalpressurelevel 1\n", 1),
+        ("com.apple.system.thermalpressurelevel 0", 0),
+        ("com.apple.system.thermalpressurelevel: Failed with code 7\n", None),
+        (None, None),
+    ],
+)
+def test_pressure(text: str | None, wanted: int | None) -> None:
+    assert power.parse_pressure(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (IOREG, 0.16),
+        (IOREG + IOREG.replace("=16,", "=98,"), 0.98),
+        ('"Device Utilization %"=0}', 0.0),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_accelerators(text: str | None, wanted: float | None) -> None:
+    assert conditions.parse_accelerators(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [(" 31\n", 31), ("4\n", 4), ("20T\n", 20), ("", None), ("pri", None), (None, None)]
+)
+def test_priority(text: str | None, wanted: int | None) -> None:
+    assert conditions.parse_priority(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "busy", "heat"),
+    [
+        ("97, 61\n3, 40\n", 0.97, 61.0),
+        ("[N/A], 40\n", None, 40.0),
+        ("[Not Supported], [Not Supported]\n", None, None),
+        ("NVIDIA-SMI has failed\n", None, None),
+        (None, None, None),
+    ],
+)
+def test_nvidia_smi(text: str | None, busy: float | None, heat: float | None) -> None:
+    assert conditions.parse_nvidia_smi(text) == {"gpu_busy_share": busy, "gpu_temperature_c": heat}
+
+
+# -- Linux ----------------------------------------------------------------------------------------------------------
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+MAINS = {"type": "Mains", "online": "1"}
+BATTERY = {"type": "Battery", "status": "Discharging", "capacity": "50"}
+
+
+@pytest.mark.parametrize(
+    ("supplies", "wanted"),
+    [
+        ({}, power.Power()),
+        ({"AC": MAINS, "BAT0": {**BATTERY, "status": "Full"}}, power.Power(False, 0.5)),
+        ({"AC": {**MAINS, "online": "0"}, "BAT0": BATTERY}, power.Power(True, 0.5)),
+        ({"mouse": {**BATTERY, "scope": "Device"}}, power.Power()),
+        ({"AC": MAINS}, power.Power(False)),
+    ],
+)
+def test_linux_power(tmp_path: Path, supplies: dict[str, dict[str, str]], wanted: power.Power) -> None:
+    for name, files in supplies.items():
+        write(tmp_path / "sys/class/power_supply" / name, {k: v + "\n" for k, v in files.items()})
+    assert power.linux_power(tmp_path) == wanted
+
+
+def test_linux_low_power(tmp_path: Path) -> None:
+    for profile, wanted in (("low-power", True), ("balanced", False)):
+        write(tmp_path, {"sys/firmware/acpi/platform_profile": profile + "\n"})
+        assert power.linux_power(tmp_path).low_power is wanted
+
+
+def test_throttling_is_a_rise_of_a_counter(tmp_path: Path) -> None:
+    assert power.ThrottleCounters(tmp_path).level() is None
+    cpus = {
+        f"sys/devices/system/cpu/cpu{n}/thermal_throttle/{what}_throttle_count": "5\n"
+        for n in range(3)
+        for what in ("core", "package")
+    }
+    write(tmp_path, cpus)
+    counters = power.ThrottleCounters(tmp_path)
+    assert counters.level() == 0
+    write(tmp_path, {"sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count": "6\n"})
+    assert (counters.level(), counters.level()) == (1, 0)
+
+
+def test_proc_is_read_as_it_is_written(tmp_path: Path) -> None:
+    tick = os.sysconf("SC_CLK_TCK")
+    after_name = f"S 7 1 1 0 -1 0 0 0 0 0 {tick} {tick} {2 * tick} {3 * tick} 20 0 1 0 4242 0"
+    sums = " ".join(str(seconds * tick) for seconds in (10, 1, 2, 100, 5, 1, 1, 4, 3, 0))
+    write(tmp_path, {
+        "proc/stat": f"cpu  {sums}\ncpu0 1\n",
+        "proc/12/stat": f"12 (a ) (b) {after_name} 0 0\n",
+    })  # fmt: skip
+    source = LinuxSource(tmp_path)
+    assert source.machine() == MachineTime(pytest.approx(15.0), pytest.approx(124.0), pytest.approx(4.0))  # type: ignore[arg-type]
+    assert source.processes([12, 99]) == {(12, 4242.0): ProcessTime(7, pytest.approx(7.0))}  # type: ignore[arg-type]
+    assert source.processes([(12, 4242)]) and not source.processes([(12, 4241)]), "a pid used anew is another process"
+    write(tmp_path, {"proc/stat": "cpu 1 2\n"})
+    assert source.machine() is None
+
+
+def test_a_reaped_childs_time_is_counted_once() -> None:
+    parent, child, stray = (1, 0.0), (2, 0.0), (3, 0.0)
+    before = {parent: ProcessTime(0, 10.0), child: ProcessTime(1, 4.0), stray: ProcessTime(77, 9.0)}
+    assert used_between(before, {parent: ProcessTime(0, 10.0 + 4.0 + 1.5)}) == pytest.approx(1.5)
+    assert used_between(before, {parent: ProcessTime(0, 11.0), child: ProcessTime(1, 4.5)}) == pytest.approx(1.5)
+    assert used_between(before, {}) == 0.0
+    assert used_between({}, {(5, 0.0): ProcessTime(1, 0.25)}) == pytest.approx(0.25)
+
+
+class Scripted:
+    def __init__(self, *looks: tuple[MachineTime | None, dict[tuple[int, float], ProcessTime]]) -> None:
+        self.looks = list(looks)
+
+    def machine(self) -> MachineTime | None:
+        return self.looks[0][0]
+
+    def processes(self, named: object) -> dict[tuple[int, float], ProcessTime]:
+        return self.looks.pop(0)[1]
+
+
+def test_others_are_what_is_left_of_the_busy_time() -> None:
+    run = (5, 1.0)
+    shares = Shares(
+        Scripted(
+            (MachineTime(0.0, 0.0, 0.0), {run: ProcessTime(1, 0.0)}),
+            (MachineTime(6.0, 10.0, 1.0), {run: ProcessTime(1, 4.0)}),
+            (MachineTime(6.5, 20.0, 1.0), {run: ProcessTime(1, 9.0)}),
+            (None, {}),
+        )
+    )
+    assert shares.since_last([5]) == {}
+    assert shares.since_last([5]) == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.1}
+    assert shares.since_last([5]) == {"job_cpu_share": 0.5, "others_cpu_share": 0.0, "steal_share": 0.0}
+    assert shares.since_last([5]) == {}
+
+
+def test_swap(tmp_path: Path) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    write(
+        tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "proc/vmstat": "pswpin 3\npswpout 5\n"}
+    )
+    assert conditions.linux_memory(tmp_path) == (2048 * 1024, 3 * page, 5 * page)
+    assert conditions.linux_memory(tmp_path / "none") == (None, None, None)
+    assert conditions.swap_rates((0, None), (4096, 5), 2.0) == {"swap_in_bytes_per_s": 2048.0}
+
+
+# -- this machine ---------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_of_this_machine_tells_the_job_from_the_others() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    now = [0.0]
+    sampler = conditions.Sampler(clock=lambda: now[0])
+    try:
+        first = sampler.sample([child.pid])
+        deadline = time.monotonic() + 20
+        while _used(child.pid) < 0.15 and time.monotonic() < deadline:
+            os.sched_yield()
+        now[0] += 5.0
+        second = sampler.sample([child.pid])
+    finally:
+        child.kill()
+        child.wait()
+        sampler.close()
+    assert set(first) | set(second) <= set(conditions.KEYS)
+    assert "others_cpu_share" not in first
+    assert second["job_cpu_share"] > 0 and 0 <= second["others_cpu_share"] <= 1
+    assert second["memory_available_bytes"] > 0
+
+
+def _used(pid: int) -> float:
+    import psutil
+
+    return sum(psutil.Process(pid).cpu_times()[:2])
+
+
+def test_samples_too_near_each_other_repeat_the_rates() -> None:
+    now = [0.0]
+    sampler = conditions.Sampler(platform="linux", clock=lambda: now[0])
+    assert "swap_out_bytes_per_s" not in sampler.sample([])
+    now[0] = 5.0
+    second = sampler.sample([])
+    if sys.platform == "linux":
+        assert "swap_out_bytes_per_s" in second
+        now[0] = 5.1
+        assert sampler.sample([])["swap_out_bytes_per_s"] == second["swap_out_bytes_per_s"]
+    sampler.close()
+
+
+def test_where_nothing_is_known_a_sample_is_nearly_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sampler = conditions.Sampler(platform="linux", root=tmp_path)
+    assert set(sampler.sample([os.getpid()])) <= {"load1"}
+
+
+def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"batt": LAPTOP, "ioreg": IOREG, "notifyutil": "com.apple.system.thermalpressurelevel 2\n", "ps": " 20\n"}
+
+    class Answered:
+        def __init__(self, argv: list[str], every_s: float) -> None:
+            self.key = argv[-1] if argv[-1] == "batt" else Path(argv[0]).name
+
+        def latest(self, now: float) -> str | None:
+            return answers.get(self.key)
+
+        def close(self) -> None:
+            answers[self.key] = "closed"
+
+    monkeypatch.setattr(conditions, "Asked", Answered)
+    sampler = conditions.Sampler(platform="darwin")
+    sample = sampler.sample([(os.getpid(), 1.0)])
+    wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "gpu_busy_share": 0.16, "priority": 20}
+    assert wanted.items() <= sample.items() and "low_power" not in sample
+    assert set(sample) <= set(conditions.KEYS)
+    sampler.sample([1])
+
+
+def test_asking_never_waits_and_never_fails(tmp_path: Path) -> None:
+    asked = Asked([sys.executable, "-c", "print('x' * 200_000)"], every_s=10)
+    assert asked.latest(100.0) is None
+    deadline = time.monotonic() + 20
+    while (answer := asked.latest(101.0)) is None and time.monotonic() < deadline:
+        os.sched_yield()
+    assert answer and len(answer) == 200_001
+    missing = Asked([str(tmp_path / "none")], every_s=0)
+    assert missing.latest() is None and missing.latest() is None
+    slow = Asked(["sleep", "1000"], every_s=1)
+    slow.latest(0.0)
+    process = slow._process
+    assert process and slow.latest(60.0) is None and process.returncode is not None, "what hangs is ended"
+    slow.close()
+    assert ask(["false"]) is None and ask([str(tmp_path)]) is None and ask(["echo", "a"]) == "a\n"
+    assert ask(["sleep", "1000"], timeout_s=0.01) is None
+
+
+# -- awake ----------------------------------------------------------------------------------------------------------
+
+
+def test_caffeinate_ends_with_the_process() -> None:
+    assert awake.command_for(42, platform="darwin") == ["/usr/bin/caffeinate", "-i", "-m", "-w", "42"]
+
+
+def test_linux_has_an_inhibitor_or_says_that_it_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert awake.command_for(42, platform="linux", root=tmp_path) is None
+    held = awake.keep_awake(42, platform="linux", root=tmp_path)
+    assert not held.held and str(held).startswith("nothing keeps this machine from sleep")
+    held.release()
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    inhibit = tmp_path / "systemd-inhibit"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for script, works in (("sleep 1000", True), ("exit 1", False)):
+        inhibit.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\nexec {script}\n'.replace("exec exit", "exit"))
+        inhibit.chmod(0o755)
+        held = awake.keep_awake(os.getpid(), platform="linux", root=tmp_path)
+        deadline = time.monotonic() + 20
+        while not ((tmp_path / "said").exists() and held.held == works) and time.monotonic() < deadline:
+            os.sched_yield()
+        assert held.held is works
+        assert str(held) == (
+            "systemd-inhibit keeps this machine from idle sleep"
+            if works
+            else "nothing keeps this machine from sleep: systemd-inhibit ended (code 1)"
+        )
+        assert f"--pid={os.getpid()} -f /dev/null" in (tmp_path / "said").read_text()
+        held.release()
+        assert not held.held
+        (tmp_path / "said").unlink()
+
+
+def test_a_helper_that_is_not_there_is_said() -> None:
+    held = awake.keep_awake(1, platform="darwin")
+    if sys.platform != "darwin":
+        assert not held.held and "caffeinate: No such file" in str(held)
+    held.release()

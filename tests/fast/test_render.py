@@ -1,0 +1,88 @@
+"""Tables, CSV and JSON: words for the eye, raw values for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from queue_runner import printing, render, units
+from queue_runner.errors import UsageError
+from queue_runner.render import Column
+from queue_runner.reports import Result, Section
+
+COLUMNS = [Column("name", "name"), Column("median_s", "ms/iter", words=units.ms, right=True)]
+ROWS = [{"name": "a", "median_s": 0.2}, {"name": "b\x1b[31m\nc", "median_s": None}]
+
+
+def test_a_table_is_harmless_and_lined_up() -> None:
+    lines = render.table(ROWS, COLUMNS).splitlines()
+    assert lines == ["name      ms/iter", "------  ---------", "a           200.0", "b c             -"]
+
+
+def test_numbers_that_look_like_words_stay_as_they_are() -> None:
+    assert "12.30" in render.table([{"run": "12.30"}], [Column("run", "run")])
+    assert "1e3" in render.table([{"run": "1e3"}], [Column("run", "run")])
+
+
+def test_an_empty_table_has_its_head() -> None:
+    assert render.table([], COLUMNS).startswith("name")
+
+
+def test_markdown_escapes_nothing_away() -> None:
+    assert render.table(ROWS[:1], COLUMNS, "md").splitlines()[0].startswith("| name")
+
+
+def test_csv_is_raw_and_safe() -> None:
+    rows = [
+        {"name": '=cmd|"x"', "median_s": 0.1},
+        {"name": 'a,"b"\n', "median_s": None},
+        {"name": "-1", "median_s": -1.0},
+    ]
+    read = list(csv.reader(io.StringIO(render.table(rows, COLUMNS, "csv"))))
+    assert read == [["name", "median_s"], ['\'=cmd|"x"', "0.1"], ['a,"b"\n', ""], ["'-1", "-1.0"]]
+
+
+def test_json_has_no_nan() -> None:
+    text = render.envelope("mpsq.x/1", rows=[{"a": float("nan"), "b": float("-inf"), "c": 1.5}], name="ü")
+    assert json.loads(text) == {"schema": "mpsq.x/1", "rows": [{"a": "nan", "b": "-inf", "c": 1.5}], "name": "ü"}
+
+
+def test_every_format_of_tabulate_works() -> None:
+    for name in render.formats():
+        if name not in ("json", "csv"):
+            assert "200.0" in render.table(ROWS, COLUMNS, name), name
+
+
+def test_an_unknown_format_has_a_near_name() -> None:
+    with pytest.raises(UsageError) as error:
+        render.table(ROWS, COLUMNS, "githb")
+    assert 'did you mean "github"?' in error.value.hint
+
+
+def test_facts_line_up_and_are_harmless() -> None:
+    assert render.facts([("a", "1"), ("long", "x\ny\x1b[2J")]) == "a     1\nlong  x\n      y"
+
+
+@pytest.mark.parametrize(("text", "shown"), [("abcdef", "abc…"), ("abcd", "abcd"), ("a\nb", "a b")])
+def test_shorten(text: str, shown: str) -> None:
+    assert render.shorten(text, 4) == shown
+
+
+RESULT = Result(COLUMNS, ROWS, [Section("By name", COLUMNS[:1], ROWS, ["below"])], ["a is faster"], ["note"])
+
+
+def test_a_result_in_every_format() -> None:
+    table = printing.as_text("x", RESULT, "table")
+    assert table.startswith("By name\nname") and table.endswith("below\n\na is faster\n\nnote")
+    assert "### By name" in printing.as_text("x", RESULT, "md") and "- a is faster" in printing.as_text(
+        "x", RESULT, "md"
+    )
+    assert printing.as_text("x", RESULT, "csv").splitlines()[0] == "name,median_s"
+    said = json.loads(printing.as_text("x", RESULT, "json"))
+    assert said["report"] == "x" and said["rows"][0]["median_s"] == 0.2 and said["observations"] == ["a is faster"]
+    only_text = Result(COLUMNS, ROWS, text="real 1.00")
+    assert printing.as_text("x", only_text, "table") == "real 1.00"
+    assert "200.0" in printing.as_text("x", only_text, "md")

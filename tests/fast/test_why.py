@@ -1,0 +1,78 @@
+"""Every state and every outcome has its sentence and its next step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queue_runner.model import Outcome
+from queue_runner.queue_state import QueueState
+from queue_runner.why import Around, explain
+
+WORKER = QueueState(True, 42, None, None)
+NOBODY = QueueState(False, None, None, None)
+
+
+def row(state: str, **changes: Any) -> dict[str, Any]:
+    nothing = dict.fromkeys(
+        ("outcome", "reason", "exit_code", "signal", "real_s", "blocked_reason", "cancel_requested_at", "taints")
+    )
+    return {"run": "12.3", "job_id": 12, "state": state, "valid": 1, **nothing, **changes}
+
+
+@pytest.mark.parametrize(
+    ("given", "around", "said", "then"),
+    [
+        (row("HELD"), Around(WORKER), "it is held back", "mpsq cancel it"),
+        (row("QUEUED"), Around(WORKER), "it is next", "mpsq logs 12.3 -f"),
+        (row("QUEUED"), Around(NOBODY), "no worker runs this queue", "mpsq worker"),
+        (row("QUEUED"), Around(WORKER, ("1.1",)), "run 1.1 is before it", "--priority"),
+        (row("QUEUED"), Around(WORKER, ("1.1", "2.1")), "run 1.1 and 1 more run is before it", "mpsq status"),
+        (row("QUEUED"), Around(WORKER, tuple("abc")), "run a and 2 more runs are before it", "mpsq status"),
+        (row("QUEUED", blocked_reason="waits for mps"), Around(WORKER), "waits for mps", "mpsq status"),
+        (row("QUEUED"), Around(QueueState(True, 1, "process 7 will not die", None)), "process 7 will not die", "mpsq status"),
+        (row("QUEUED"), Around(QueueState(True, 1, None, 5.0)), "the lane is paused", "resume"),
+        (row("QUEUED"), Around(WORKER, requeued="no fence"), "it came back to the queue: no fence", "mpsq logs"),
+        (row("RUNNING"), Around(WORKER), "the worker started it", "mpsq cancel 12.3"),
+        (row("RUNNING"), Around(NOBODY, supervised=True), "it goes on under its warden", "mpsq worker"),
+        (row("RUNNING"), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
+        (row("RUNNING"), Around(NOBODY, ended=True), "it has finished, and no worker is there to record how", "mpsq worker"),
+        (row("RUNNING"), Around(QueueState(True, 1, "process 7 will not die", None)), "process 7 will not die", "mpsq status"),
+        (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "its end was asked for and is under way", "mpsq wait 12.3"),
+        (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is there to record it", "mpsq worker"),
+        (row("DONE", outcome="SUCCEEDED", real_s=90.0), Around(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
+        (row("DONE", outcome="SUCCEEDED", taints="slept", valid=0), Around(WORKER), "not valid (slept)", "mpsq show 12.3"),
+        (row("DONE", outcome="SUCCEEDED", taints="drift"), Around(WORKER), "it succeeded", "mpsq report"),
+        (row("DONE", outcome="FAILED", exit_code=3, reason="no data"), Around(WORKER), "exit code 3: no data", "mpsq logs 12.3"),
+        (row("DONE", outcome="KILLED", signal=9), Around(WORKER), "signal 9 killed it", "mpsq logs 12.3"),
+        (row("DONE", outcome="SPAWN_FAILED", reason="no such file"), Around(WORKER), "no such file", "mpsq show 12.3"),
+        (row("DONE", outcome="DEVICE_UNAVAILABLE"), Around(WORKER), "its device is not there", "mpsq doctor"),
+        (row("DONE", outcome="TIMED_OUT"), Around(WORKER), "longer than --timeout", "longer --timeout"),
+        (row("DONE", outcome="STALLED"), Around(WORKER), "said nothing for too long", "mpsq logs"),
+        (row("DONE", outcome="OUT_OF_MEMORY"), Around(WORKER), "ran out of memory", "smaller batch"),
+        (row("DONE", outcome="OUTPUT_LIMIT"), Around(WORKER), "wrote more than allowed", "output_limit_bytes"),
+        (row("DONE", outcome="CODE_CHANGED"), Around(WORKER), "no longer what was submitted", "submit it again"),
+        (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "submit it again"),
+        (row("DONE", outcome="SKIPPED", reason="12.1 failed"), Around(WORKER), "skipped: 12.1 failed", "why"),
+        (row("DONE", outcome="LOST", reason="reboot: gone"), Around(WORKER), "it was lost: reboot", "mpsq logs 12.3"),
+    ],
+)  # fmt: skip
+def test_a_sentence_and_a_step(given: dict[str, Any], around: Around, said: str, then: str) -> None:
+    why = explain(given, around)
+    assert why.run == "12.3" and why.sentence.startswith("run 12.3 ")
+    assert said in why.sentence
+    assert then in why.next_step
+
+
+def test_a_sentence_for_every_outcome() -> None:
+    said = {
+        explain(row("DONE", outcome=str(outcome), exit_code=1, signal=1), Around(WORKER)).sentence
+        for outcome in Outcome
+    }
+    assert len(said) == len(Outcome)
+
+
+def test_a_reason_may_hold_braces() -> None:
+    failed = explain(row("DONE", outcome="FAILED", exit_code=1, reason="KeyError: {x}"), Around(WORKER))
+    assert failed.sentence.endswith("KeyError: {x}")
