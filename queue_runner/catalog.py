@@ -48,7 +48,9 @@ def read(file: Path) -> Workload | None:
     except (SyntaxError, UnicodeDecodeError) as error:
         raise MpsqError(f"{file.name} is not Python: {error}", "mend the file or take it out of jobs/") from error
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(t, ast.Name) and t.id == "WORKLOAD" for t in targets) and getattr(node, "value", None):
             try:
                 return _workload(ast.literal_eval(node.value), file)  # type: ignore[attr-defined]
@@ -90,7 +92,9 @@ def find(folder: Path, name: str, framework: str | None = None) -> Workload:
     known = workloads(folder)
     named = [w for w in known if w.name == name]
     if not named:
-        raise UsageError(f'no workload "{name}"', did_you_mean(name, {w.name for w in known}, "mpsq workloads lists them"))
+        raise UsageError(
+            f'no workload "{name}"', did_you_mean(name, {w.name for w in known}, "mpsq workloads lists them")
+        )
     if framework is None:
         return next((w for w in named if w.framework == "torch"), named[0])
     for workload in named:

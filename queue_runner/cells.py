@@ -9,11 +9,23 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from queue_runner import capture, catalog, grid, parsers
 from queue_runner.errors import UsageError
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
+
+
+class Place(TypedDict):
+    """The fields of JobSpec that every cell of a request shares."""
+
+    cwd: str
+    env: Mapping[str, str]
+    python: str
+    timeout_s: float | None
+    allow_daemons: bool
+
 
 DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
 
@@ -52,7 +64,9 @@ def expand(request: Request) -> list[JobSpec]:
     interpreter or program.
     """
     if bool(request.workload) == bool(request.argv):
-        raise UsageError("submit takes a workload or a command", "mpsq submit nanogpt, or mpsq submit -- python train.py")
+        raise UsageError(
+            "submit takes a workload or a command", "mpsq submit nanogpt, or mpsq submit -- python train.py"
+        )
     if request.timeout_s is not None and request.timeout_s <= 0:
         raise UsageError("--timeout must be longer than nothing", "for example --timeout 2h")
     if request.parser is not None:
@@ -162,7 +176,7 @@ def _command_name(argv: Sequence[str]) -> str:
     return Path(script).name
 
 
-def _place(request: Request) -> dict[str, object]:
+def _place(request: Request) -> Place:
     """Where and with what every cell of the request runs."""
     cwd = Path(request.cwd).expanduser() if request.cwd else Path.cwd()
     if not cwd.is_dir():
@@ -181,14 +195,15 @@ def _python(named: str | None, env: Mapping[str, str]) -> str:
     """The interpreter's path, absolute, its links kept: resolving a venv's python would lose the venv."""
     if named is None:
         return sys.executable
-    found = shutil.which(os.path.expanduser(named), path=env.get("PATH"))
+    found = shutil.which(Path(named).expanduser() if "/" in named else named, path=env.get("PATH"))
     if found is None:
-        raise UsageError(f'there is no interpreter "{named}"', "--python names a python that can be run, e.g. ~/nightly/bin/python")
-    return os.path.abspath(found)
+        raise UsageError(
+            f'there is no interpreter "{named}"', "--python names a python that can be run, e.g. ~/nightly/bin/python"
+        )
+    return str(Path(found).absolute())
 
 
-def _check_program(program: str, cwd: object, env: object) -> None:
-    assert isinstance(env, dict)
-    path = os.path.join(str(cwd), program) if "/" in program and "{" not in program else program
+def _check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
+    path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
     if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
         raise UsageError(f'there is no program "{program}"', "give its path, or see what PATH holds")

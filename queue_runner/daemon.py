@@ -20,6 +20,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, locks, paths, wake
 from queue_runner.errors import AlreadyRunning, MpsqError
+from queue_runner.host.service import trim_log
 from queue_runner.retention import prune_backups
 from queue_runner.store import migrate
 from queue_runner.store.engine import checkpoint, open_engine
@@ -54,8 +55,15 @@ class Worker:
         bell = wake.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopped.set())
-        self._scheduler.add_job(self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC))
-        self._scheduler.add_job(checkpoint, "interval", seconds=CHECKPOINT_EVERY_S, args=[self._layout.db], id="checkpoint")
+        self._scheduler.add_job(
+            self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC)
+        )
+        self._scheduler.add_job(
+            checkpoint, "interval", seconds=CHECKPOINT_EVERY_S, args=[self._layout.db], id="checkpoint"
+        )
+        self._scheduler.add_job(
+            trim_log, "interval", seconds=CHECKPOINT_EVERY_S, args=[self._layout.worker_log], id="trim"
+        )
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
         self._stopped.wait()
@@ -103,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     try:
-        layout = paths.ensure_home()
+        layout = paths.ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
         settings = config.load(layout.config)
         held = _take(layout)
         migrate.ensure(layout, holds_worker_lock=True)

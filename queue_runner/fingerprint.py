@@ -5,7 +5,6 @@ Runs are comparable on the same machine; every difference in software is a named
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -28,13 +27,17 @@ def of_machine() -> dict[str, Any]:
     return dict(machine.describe())
 
 
+@cache
+def _of_system() -> dict[str, Any]:
+    return machine.software()
+
+
 def of_software(hello: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
     """Versions as the trainer told them, the system's, and the variables that matter. Paths of caches do not."""
     return {
         "versions": dict(hello.get("versions") or {}),
         "python": None if hello.get("versions") else spec.python,
-        "system": platform.system(),
-        "release": platform.release(),
+        "system": _of_system(),
         "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
         "code": spec.snapshot,
     }

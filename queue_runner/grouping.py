@@ -141,11 +141,15 @@ def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
     for name in names:
         if name in differ and name not in shown and _splits(cells, shown, name):
             shown.append(name)
-    named = []
-    for cell in cells:
-        words = [word(name, cell.key[name]) for name in shown]
-        named.append(replace(cell, label=" ".join(filter(None, words)) or str(common["subject"])))
-    return named
+    for unset in (False, True):  # a setting that a row does not have is named only where two rows would look alike
+        labels = [_label(cell, shown, unset) or str(common["subject"]) for cell in cells]
+        if len({*labels}) == len(labels):
+            break
+    return [replace(cell, label=label) for cell, label in zip(cells, labels, strict=True)]
+
+
+def _label(cell: Cell, names: Sequence[str], unset: bool) -> str:
+    return " ".join(filter(None, (word(name, cell.key[name]) for name in names if unset or cell.key[name] is not None)))
 
 
 def _splits(cells: Sequence[Cell], shown: Sequence[str], name: str) -> bool:

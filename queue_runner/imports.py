@@ -82,7 +82,9 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
             raise UsageError(f"{path} is larger than 1 GiB", "import the part of it that holds the run")
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "mpsq import takes the files of finished runs") from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", "mpsq import takes the files of finished runs"
+        ) from error
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
     events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
     if not any(isinstance(event, Iter | Rusage) for event in events):
@@ -103,9 +105,7 @@ def _refuse_twice(connection: Connection, log: _Log) -> None:
         raise MpsqError(f"{log.path.name} was imported before, as run {run}", f"mpsq show {run} shows it")
 
 
-def _store(
-    connection: Connection, group: int, log: _Log, said: Mapping[str, Value], tags: tuple[str, ...]
-) -> Imported:
+def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Value], tags: tuple[str, ...]) -> Imported:
     labels = _of(said, *_LABELS[1:])
     hello = Hello(0, None, extra={"log_sha256": log.sha256, "log_name": log.path.name, **labels})
     first = next((e for e in log.events if isinstance(e, Hello)), hello)
@@ -145,8 +145,9 @@ def _of(said: Mapping[str, Value], *names: str) -> dict[str, Any]:
 def _add_run(connection: Connection, job: int) -> int:
     now = time.time()
     reason = "imported: its exit status is not known"
-    result = connection.execute(
-        insert(schema.runs).values(
+    run_id = connection.execute(
+        insert(schema.runs)
+        .values(
             job_id=job,
             number=1,
             repeat=1,
@@ -159,9 +160,7 @@ def _add_run(connection: Connection, job: int) -> int:
             created_at=now,
             ended_at=now,
         )
-    )
-    run_id = int(result.inserted_primary_key[0])
-    jobs.record(
-        connection, job_id=job, run_id=run_id, actor="user", verb=Verb.IMPORT, target=State.DONE, reason=reason
-    )
-    return run_id
+        .returning(schema.runs.c.id)
+    ).scalar_one()
+    jobs.record(connection, job_id=job, run_id=run_id, actor="user", verb=Verb.IMPORT, target=State.DONE, reason=reason)
+    return int(run_id)

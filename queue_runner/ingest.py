@@ -109,7 +109,12 @@ class Ingest:
         return self._parser.read_chunk(data, offset, final=final)
 
     def _give_up(self, why: str) -> bool:
-        note = Note(self._state.offset, None, "log_rewritten", f"{self._path.name}: {why}; reading stopped at byte {self._state.offset}")
+        note = Note(
+            self._state.offset,
+            None,
+            "log_rewritten",
+            f"{self._path.name}: {why}; reading stopped at byte {self._state.offset}",
+        )
         self._store([note], replace(self._state, rewritten=1))
         return False
 

@@ -96,7 +96,12 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         ours["MPSQ_LOCKS"] = locks_dir
     if run.spec.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""  # a job that asked for the CPU has nothing to do on the accelerator
-    return {**capture.secrets(os.environ), **ours, **run.spec.env, **{k: v for k, v in ours.items() if k.startswith("MPSQ_")}}
+    return {
+        **capture.secrets(os.environ),
+        **ours,
+        **run.spec.env,
+        **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},
+    }
 
 
 def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:

@@ -68,7 +68,9 @@ TRANSITIONS: dict[Verb, Transition] = {
     Verb.UNCLAIM: Transition(frozenset({State.RUNNING}), State.QUEUED, "it never started: no fence was written"),
     Verb.FINISH: Transition(frozenset({State.RUNNING}), State.DONE, "it ended and its lane is clear"),
     Verb.CANCEL: Transition(frozenset({State.HELD, State.QUEUED}), State.DONE, "cancelled before it started"),
-    Verb.SKIP: Transition(frozenset({State.HELD, State.QUEUED}), State.DONE, "what it waited for cannot happen any more"),
+    Verb.SKIP: Transition(
+        frozenset({State.HELD, State.QUEUED}), State.DONE, "what it waited for cannot happen any more"
+    ),
 }
 
 EXIT_DEVICE_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: a workload says that its device is not there
@@ -110,7 +112,9 @@ def parse_selector(text: str) -> Selector:
         return Selector(text, group=int(match[1]))
     if match := re.fullmatch(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?", text):
         return Selector(text, job=int(match[1]), number=int(match[2]) if match[2] else None)
-    raise UsageError(f'"{text}" names no job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list")
+    raise UsageError(
+        f'"{text}" names no job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list"
+    )
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,9 @@ def _far(a: float, b: float, factor: float) -> bool:
 
 
 def tenths(x_s: float) -> str:
-    """Seconds to a tenth, thousands apart: "1,255.9"."""
-    whole = len(str(int(abs(x_s))))
-    return units.number(x_s, whole + 1)
+    """Seconds to a tenth, thousands apart: "1,255.9"; below a second two digits."""
+    rounded = round(x_s, 1) if x_s >= 1 else x_s
+    return units.number(rounded, len(str(int(rounded))) + 1)
 
 
 def _drifts(cells: Sequence[Cell]) -> Iterable[str]:

@@ -13,6 +13,10 @@ from queue_runner.store import results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
 
+FIRST_S, FIRST_EVERY_S = 10.0, 1.0
+"""For so long a run is sampled so often: the rates in a sample are over the time since the last, and a short run needs
+more than one."""
+
 
 class Observer:
     """Observes one run; may be made anew at any time, as a worker that adopts the run does."""
@@ -24,6 +28,7 @@ class Observer:
         self._ingest = Ingest(engine, run, folder)
         self._sampler = conditions.Sampler()
         self._sample_every_s = sample_every_s
+        self._began = time.monotonic()
         self._sample_at = 0.0
         self._marked = False
 
@@ -32,14 +37,19 @@ class Observer:
         self._mark_started()
         self._ingest.step()
         if time.monotonic() >= self._sample_at:
-            self._sample_at = time.monotonic() + self._sample_every_s
-            pids = [n["pid"] for n in self._folder.noted() if isinstance(n.get("pid"), int)]
-            sample = self._sampler.sample(pids)
-            with writing(self._engine) as connection:
-                results.save_condition(connection, self.run_id, time.time(), sample)
+            self._sample()
+
+    def _sample(self) -> None:
+        now = time.monotonic()
+        self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)
+        noted = [(n["pid"], float(n["start"])) for n in self._folder.noted() if "pid" in n and "start" in n]
+        sample = self._sampler.sample(noted)
+        with writing(self._engine) as connection:
+            results.save_condition(connection, self.run_id, time.time(), sample)
 
     def finish(self) -> None:
         """Take in all that is left, after the end."""
+        self._sampler.close()  # no last sample: what an ended process used would count as used by others
         self._mark_started()
         self._ingest.finish()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from queue_runner import render
 from queue_runner.reports import Result, Section
+from queue_runner.text import plain
+
+WIDTH = 80
 
 
 def as_text(name: str, result: Result, format: str) -> str:
@@ -18,9 +23,9 @@ def as_text(name: str, result: Result, format: str) -> str:
     else:
         parts = [_section(section, format) for section in result.sections or [Section("", result.columns, result.rows)]]
     if result.lines:
-        parts.append("\n".join(_bullet(line, format) for line in result.lines))
+        parts.append("\n".join(_sentence(line, format) for line in result.lines))
     if result.notes:
-        parts.append("\n".join(result.notes))
+        parts.append("\n".join(_sentence(line, format) for line in result.notes))
     return "\n\n".join(part.rstrip() for part in parts if part.strip())
 
 
@@ -30,12 +35,15 @@ def _section(section: Section, format: str) -> str:
     if section.rows:
         parts.append(render.table(section.rows, section.columns, format))
     if section.lines:
-        parts.append("\n".join(section.lines))
+        parts.append("\n".join(_sentence(line, format) for line in section.lines))
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
 
 
-def _bullet(line: str, format: str) -> str:
-    return f"- {line}" if format == "md" else line
+def _sentence(line: str, format: str) -> str:
+    """A sentence of its own: an item of a list in Markdown, else at most 80 columns wide."""
+    if format == "md":
+        return f"- {line}"
+    return textwrap.fill(plain(line), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def as_json(name: str, result: Result) -> str:

@@ -92,4 +92,6 @@ def _snapshot(layout: Layout, job: NewJob) -> snapshot.Snapshot | None:
     try:
         return snapshot.of_workloads(jobs_dir(), layout.snapshots, revision)
     except OSError as error:
-        raise MpsqError(f"the code could not be snapshotted: {error.strerror}", "free some space and try again") from error
+        raise MpsqError(
+            f"the code could not be snapshotted: {error.strerror}", "free some space and try again"
+        ) from error

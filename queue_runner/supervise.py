@@ -17,6 +17,7 @@ from queue_runner import launch, locks, stop_points
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
+from queue_runner.host.awake import keep_awake
 from queue_runner.host.clocks import boot_id
 from queue_runner.leftovers import end_leftovers
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
@@ -46,7 +47,7 @@ class Supervisor:
         self._lane: locks.Lock | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
-        self._blocked: str | None = None
+        self._blocked: str | None = "not known yet"  # what an earlier worker left there
         self._not_before = 0.0
         self._fruitless = 0
 
@@ -95,7 +96,7 @@ class Supervisor:
         return self._warden is not None or (folder.path.is_dir() and locks.is_held(folder.warden_lock))
 
     def _was_started(self, folder: RunDir) -> bool:
-        """Whether a warden that is gone had written the fence. It takes its lock first, so the lock is looked at last."""
+        """Whether a warden that is gone wrote the fence. It takes its lock before that, so the lock is looked at last."""
         return folder.started() is not None and not locks.is_held(folder.warden_lock)
 
     def _watch(self, run: Claimed, folder: RunDir) -> None:
@@ -125,6 +126,7 @@ class Supervisor:
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
         ending = finish(self._engine, run, folder, ending, exit_)
         stop_points.reach("worker.done")
+        self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
@@ -152,14 +154,23 @@ class Supervisor:
         survivors = end_leftovers(run, folder, DEFAULT_LANE, grace)
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
-            self._block(f"process {names} of run {run.id} will not die: end it by hand (kill -9 {names}) or restart the machine")
+            self._block(
+                f"process {names} of run {run.id} will not die: end it by hand (kill -9 {names}) or restart the machine"
+            )
             return False
         return True
 
     def _unclaim(self, run: Claimed, reason: str) -> None:
         with writing(self._engine) as connection:
             jobs.move(
-                connection, run.run_id, Verb.UNCLAIM, actor="worker", reason=reason, claimed_at=None, token=None, boot_id=None
+                connection,
+                run.run_id,
+                Verb.UNCLAIM,
+                actor="worker",
+                reason=reason,
+                claimed_at=None,
+                token=None,
+                boot_id=None,
             )
         self._observer = None
         self._log(f"run {run.id}: back in the queue: {reason}")
@@ -192,12 +203,15 @@ class Supervisor:
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror}")
-            self._block(f"the machine refused to start run {run.id}: {error.strerror}; it is tried again every {RETRY_AFTER_S:.0f} s")
+            again = f"it is tried again every {RETRY_AFTER_S:.0f} s"
+            self._block(f"the machine refused to start run {run.id}: {error.strerror}; {again}")
             self.close()
             return False
         stop_points.reach("worker.spawned")
         self.close()  # the warden and the trainer have the lane now
         self._block(None)
+        if self._config.keep_awake:
+            keep_awake(self._warden.pid)  # its helper ends with the warden
         self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True

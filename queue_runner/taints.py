@@ -70,7 +70,9 @@ def _invalid(f: Facts) -> list[Taint]:
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         found.append(("swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap meanwhile"))
     if (priority := _least(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
-        found.append(("throttled_service", f"its scheduler priority was {priority:.0f}: run mpsq service install again"))
+        found.append(
+            ("throttled_service", f"its scheduler priority was {priority:.0f}: run mpsq service install again")
+        )
     return [Taint(kind, "invalid", detail) for kind, detail in found]
 
 
@@ -78,7 +80,9 @@ def _caveats(f: Facts) -> list[Taint]:
     found = []
     measured = [row for row in f.iterations if PHASES[row["phase"]] == "measure"]
     if any(not row["synced"] for row in measured):
-        found.append(("unsynced", "the log's clock does not wait for the device: an iteration may hold its neighbour's time"))
+        found.append(
+            ("unsynced", "the log's clock does not wait for the device: an iteration may hold its neighbour's time")
+        )
     if "op_fallback" in f.notes:
         found.append(("op_fallback", f.notes["op_fallback"]))
     if any(c.get("on_battery") for c in f.conditions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
@@ -17,8 +17,12 @@ _POLL_S = 0.1
 Row = Mapping[str, Any]
 
 
-def until_done(layout: Layout, selectors: Sequence[Selector], timeout_s: float | None = None) -> list[Row]:
+def until_done(
+    layout: Layout, selectors: Sequence[Selector], timeout_s: float | None, on_waiting: Callable[[], None]
+) -> list[Row]:
     """Rows of v_run of all that `selectors` name, once none of them can change any more.
+
+    `on_waiting` is called once, when there is something to wait for.
 
     Raises: UsageError (names nothing), WaitTimeout (after `timeout_s` seconds).
     """
@@ -33,10 +37,16 @@ def until_done(layout: Layout, selectors: Sequence[Selector], timeout_s: float |
                 rows = read.select(connection, selectors)
                 if not left(rows):
                     return list(rows)
+                on_waiting()
+                on_waiting = _nothing
             if deadline is not None and time.monotonic() >= deadline:
                 waits = f"{len(left(rows))} of {len(rows)} runs have not ended after {units.duration(timeout_s)}"
                 raise WaitTimeout(waits, "mpsq status shows them")
             time.sleep(_POLL_S)
+
+
+def _nothing() -> None:
+    pass
 
 
 def left(rows: Sequence[Row]) -> list[Row]:

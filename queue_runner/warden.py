@@ -301,6 +301,7 @@ class Run:
                     return
                 self.wait(RESCAN_S)
                 self.reap()
+            self.reap()  # the last ones, too: init may take its time
         except OSError as error:
             say("while sweeping:", error)
 

@@ -5,6 +5,7 @@ Every figure is measured through the real program: the installed command, the re
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import signal
@@ -64,7 +65,9 @@ def start_latency_ms(cwd: Path, times: int = 11) -> list[float]:
     for _ in range(times):
         stamp.unlink(missing_ok=True)
         # a shell's own start is about 1 ms; the clock is the file's modification time
-        subprocess.run([*MPSQ, "submit", "--", "/bin/sh", "-c", f": > {stamp}"], check=True, cwd=cwd, capture_output=True)
+        subprocess.run(
+            [*MPSQ, "submit", "--", "/bin/sh", "-c", f": > {stamp}"], check=True, cwd=cwd, capture_output=True
+        )
         returned = time.time()
         until(stamp.exists)
         found.append((stamp.stat().st_mtime - returned) * 1e3)
@@ -76,10 +79,12 @@ def start_latency_ms(cwd: Path, times: int = 11) -> list[float]:
 def gap_ms(cwd: Path, times: int = 20) -> list[float]:
     """From the end of a no-op job to the start of the next, by the wardens' own clocks."""
     before = int(query("SELECT count(*) FROM runs")[0][0])
-    subprocess.run([*MPSQ, "submit", "--repeats", str(times), "--", "/bin/true"], check=True, cwd=cwd, capture_output=True)
+    subprocess.run(
+        [*MPSQ, "submit", "--repeats", str(times), "--", "/bin/true"], check=True, cwd=cwd, capture_output=True
+    )
     until(all_done(before + times))
-    rows = query("SELECT started_at, ended_at FROM runs ORDER BY id DESC LIMIT %d" % times)[::-1]
-    return sorted((after[0] - first[1]) * 1e3 for first, after in zip(rows, rows[1:], strict=False))
+    rows = query(f"SELECT started_at, ended_at FROM runs ORDER BY id DESC LIMIT {times}")[::-1]
+    return sorted((after[0] - first[1]) * 1e3 for first, after in itertools.pairwise(rows))
 
 
 def idle(worker: psutil.Process, seconds: float = 30.0) -> tuple[float, float]:
@@ -100,7 +105,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
         cwd = Path(name)
         os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = str(cwd / "home"), str(cwd / "locks")
-        subprocess.run([*MPSQ, "submit", "--priority", "0", "--", "/bin/true"], check=True, cwd=cwd, capture_output=True)
+        subprocess.run(
+            [*MPSQ, "submit", "--priority", "0", "--", "/bin/true"], check=True, cwd=cwd, capture_output=True
+        )
         rows = [
             row("`mpsq --help`", "150 ms", command_ms(["--help"], cwd), "ms"),
             row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
@@ -121,7 +128,8 @@ def main() -> None:
         rows += bench_store.rows(cwd, row, command_ms)
     print("# Benchmarks\n")
     print("Made by `make bench`, in one run. These machines are noisy: compare ratios within a run, not across runs.\n")
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.\n")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    print(f"{machine}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.\n")
     print("| what | at most | median | range | n |\n|---|--:|--:|--:|--:|")
     print("\n".join(rows))
 

@@ -117,7 +117,16 @@ def fill_many(home: Path) -> None:
     layout = Layout(home)
     migrate.ensure(layout)
     cells = [
-        JobSpec(kind="workload", name="nanogpt", workload="nanogpt", framework="torch", config="tiny", dtype="fp32", device=d, compile=c)
+        JobSpec(
+            kind="workload",
+            name="nanogpt",
+            workload="nanogpt",
+            framework="torch",
+            config="tiny",
+            dtype="fp32",
+            device=d,
+            compile=c,
+        )
         for d in ("cpu", "cuda")
         for c in (False, True)
     ]
@@ -136,12 +145,13 @@ def fill_many(home: Path) -> None:
         for run in ids:
             median = 0.1 + (run % 4) * 0.01 + (run % 97) * 1e-5
             raw.execute(
-                "INSERT INTO summaries (run_id, n_iters, n_measure, median_s, mad_s, q1_s, q3_s, first_iter_s, loss_last)"
-                " VALUES (?, 5000, 4996, ?, 0.001, ?, ?, 1.0, 1.5)",
+                "INSERT INTO summaries"
+                " (run_id, n_iters, n_measure, median_s, mad_s, q1_s, q3_s, first_iter_s, loss_last) VALUES (?, 5000, 4996, ?, 0.001, ?, ?, 1.0, 1.5)",
                 [run, median, median - 0.001, median + 0.001],
             )
             raw.execute(
-                "INSERT INTO exits (run_id, real_s, user_s, sys_s, max_rss_bytes, exit_json) VALUES (?, 500, 400, 20, 500000000, '{}')",
+                "INSERT INTO exits (run_id, real_s, user_s, sys_s, max_rss_bytes, exit_json)"
+                " VALUES (?, 500, 400, 20, 500000000, '{}')",
                 [run],
             )
             raw.executemany(

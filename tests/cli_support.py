@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import re
@@ -125,8 +126,22 @@ ENDINGS = {
 }
 
 
+@functools.cache
+def _full_home() -> Path:
+    """A template that lives as long as this process."""
+    folder = Path(tempfile.mkdtemp(prefix="mpsq-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _fill(folder / "home")
+    return folder / "home"
+
+
 def full_queue(home: Path) -> Layout:
-    """Jobs 1 (succeeded twice), 2 (failed), 3 (killed), 4 (running) in group 1 with tag night; 5 and 6 wait in group 2."""
+    """Jobs 1 (succeeded twice), 2 (failed), 3 (killed) and 4 (running) are group 1, 5 and 6 wait in group 2."""
+    shutil.copytree(_full_home(), home)
+    return Layout(home)
+
+
+def _fill(home: Path) -> None:
     layout = empty_queue(home)
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
@@ -142,7 +157,6 @@ def full_queue(home: Path) -> Layout:
         _run(engine, layout, ENDINGS[name])
     _run(engine, layout, None)
     engine.dispose()
-    return layout
 
 
 def _run(engine: Any, layout: Layout, ending: Ending | None) -> None:

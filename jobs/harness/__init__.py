@@ -1,1 +1,1 @@
-"""What the workloads of this folder share. They are programs: `python jobs/NAME.py` finds this package beside itself."""
+"""What the workloads of this folder share. `python jobs/NAME.py` finds this package beside itself."""

@@ -37,15 +37,15 @@ class Options:
     out: Path | None
 
 
-def parse(workload: Mapping[str, Any], argv: Sequence[str], out_default: str | None = None) -> Options:
-    """Read the command line. `out_default` is the folder for files of a run in the queue (MPSQ_OUT).
+def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
+    """Read the command line.
 
     Raises: UsageError; SystemExit(0) after --help.
     """
     said = _parser(workload).parse_args(argv)
     device = said.device.lower()
     if not _DEVICE.fullmatch(device):
-        raise UsageError(f'no device "{said.device}"', near(device, ("cpu", "cuda", "mps", "auto"), "cpu, cuda, cuda:1, mps or auto"))
+        raise UsageError(f'no device "{said.device}"', "a device is cpu, cuda, cuda:1, mps or auto")
     if said.dtype not in DTYPES:
         raise UsageError(f'no dtype "{said.dtype}"', near(said.dtype, DTYPES, "fp32, bf16 or fp16"))
     if said.compile.lower() not in _BOOLEANS:
@@ -53,7 +53,8 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], out_default: str | N
     configs = workload["configs"]
     if said.config not in configs:
         raise UsageError(
-            f'workload "{workload["name"]}" has no config "{said.config}"', near(said.config, configs, "it has: " + ", ".join(configs))
+            f'workload "{workload["name"]}" has no config "{said.config}"',
+            near(said.config, configs, "it has: " + ", ".join(configs)),
         )
     values = {name: param["default"] for name, param in workload["params"].items()} | configs[said.config]
     full_iters = values.get("max_iters", 0)
@@ -69,7 +70,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], out_default: str | N
         settings=SimpleNamespace(**values),
         full_iters=full_iters,
         resume=Path(said.resume) if said.resume else None,
-        out=Path(said.out) if said.out else Path(out_default) if out_default else None,
+        out=Path(said.out) if said.out else None,
     )
 
 
@@ -92,14 +93,25 @@ def _parser(workload: Mapping[str, Any]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda[:n], mps or auto (default): the fastest that computes")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="NAME",
+        help="cpu, cuda[:n], mps or auto (default): the fastest that computes",
+    )
     parser.add_argument("--compile", default="off", metavar="off|on", help="torch.compile (default off)")
-    parser.add_argument("--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})")
+    parser.add_argument(
+        "--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})"
+    )
     parser.add_argument("--dtype", default="fp32", metavar="TYPE", help="fp32 (default), bf16 or fp16")
     parser.add_argument("--seed", default="1337", metavar="N", help="of weights, batches and dropout (default 1337)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one of the keys below; may be repeated")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one of the keys below; may be repeated"
+    )
     parser.add_argument("--resume", metavar="FILE", help="go on from a checkpoint")
-    parser.add_argument("--out", metavar="DIR", help="write a checkpoint here at the end, and every checkpoint_interval iterations")
+    parser.add_argument(
+        "--out", metavar="DIR", help="write a checkpoint here at the end, and every checkpoint_interval iterations"
+    )
     return parser
 
 
@@ -122,7 +134,8 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
     params = workload["params"]
     if key not in params:
         raise UsageError(
-            f'workload "{workload["name"]}" has no key "{key}"', near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys")
+            f'workload "{workload["name"]}" has no key "{key}"',
+            near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys"),
         )
     param = params[key]
     kind = type(param["default"])

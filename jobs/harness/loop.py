@@ -20,7 +20,9 @@ from mpsq_report import Reporter
 T = TypeVar("T")
 
 
-def timed(work: Callable[[], T], synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> tuple[float, T]:
+def timed(
+    work: Callable[[], T], synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, T]:
     """Seconds from an idle device to an idle device, and what `work` returned."""
     synchronize()
     begun = clock()
@@ -81,7 +83,9 @@ class Plan:
         return self.eval_interval > 0 and (done % self.eval_interval == 0 or done == self.total)
 
     def saves(self, done: int) -> bool:
-        return (self.checkpoint_interval > 0 and done % self.checkpoint_interval == 0) or (self.save_at_end and done == self.total)
+        return (self.checkpoint_interval > 0 and done % self.checkpoint_interval == 0) or (
+            self.save_at_end and done == self.total
+        )
 
 
 @dataclass
@@ -95,7 +99,8 @@ class Result:
     def sentence(self) -> str:
         said = []
         if self.measured_s:
-            said.append(f"median {1e3 * statistics.median(self.measured_s):.2f} ms over {len(self.measured_s)} measured iterations")
+            median_ms = 1e3 * statistics.median(self.measured_s)
+            said.append(f"median {median_ms:.2f} ms over {len(self.measured_s)} measured iterations")
         for split, metrics in self.metrics.items():
             said += [f"{split} {name} {value:.4f}" for name, value in metrics.items()]
         return "; ".join(said) or "no iteration was measured"
@@ -129,22 +134,30 @@ def run(plan: Plan, work: Work, report: Reporter, say: Callable[[str], None] = p
 
 
 def _tell(
-    plan: Plan, work: Work, report: Reporter, say: Callable[[str], None], result: Result, i: int, dur_s: float, loss: float
+    plan: Plan,
+    work: Work,
+    report: Reporter,
+    say: Callable[[str], None],
+    result: Result,
+    i: int,
+    dur_s: float,
+    loss: float,
 ) -> bool:
     """Report and print one iteration. Returns whether to go on."""
     phase = plan.phase(i)
     allocated, reserved = work.memory()
-    report.iter(i, dur_s, loss, phase, True, allocated, reserved)
+    report.iter(i, dur_s, loss, True, phase, allocated, reserved)
     if phase == "measure":
         result.measured_s.append(dur_s)
     bad = not math.isfinite(loss)
     if bad and not result.diverged:
         result.diverged = True
         report.note("nan_loss", f"the loss of iteration {i} is {loss}")
-        say(f"iter {i:>6}  the loss is {loss}")
+        say(f"iter {i:>6}  the loss is {loss}: from here on the speed is of no use")
     if i % plan.log_interval == 0 or i == plan.total - 1:
+        speed = f"{plan.per_iter / max(dur_s, 1e-9):>12,.0f} {plan.unit}/s"
         remark = "" if phase == "measure" else f"  {phase}"
-        say(f"iter {i:>6}  loss {loss:<7.4f}  {1e3 * dur_s:>10.2f} ms  {plan.per_iter / dur_s:>12,.0f} {plan.unit}/s{remark}")
+        say(f"iter {i:>6}  loss {loss:<7.4f}  {1e3 * dur_s:>10.2f} ms  {speed}{remark}")
     return not (bad and plan.stop_on_nan)
 
 
@@ -152,7 +165,7 @@ def _evaluate(done: int, work: Work, report: Reporter, say: Callable[[str], None
     with report.phase("eval"):
         for split in work.splits:
             dur_s, metrics = timed(lambda split=split: work.evaluate(split), work.synchronize)  # type: ignore[misc]
-            report.eval(done, dict(metrics), split, dur_s)
+            report.eval(done, split, dict(metrics), dur_s)
             result.metrics[split] = metrics
             said = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             say(f"eval {done:>6}  {said}  {1e3 * dur_s:>10.2f} ms  {split}")

@@ -39,14 +39,18 @@ class UsageError(JobError):
 
 # Texts of torch 2.13. Each framework has its own exception types, some of which cannot be imported without a device.
 _NO_MEMORY = re.compile(
-    r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|Invalid buffer size|Cannot allocate memory", re.I
+    r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|Invalid buffer size|Cannot allocate memory",
+    re.I,
 )
 _NO_COMPILER = re.compile(
     r"InvalidCxxCompiler|No working C\+\+ compiler|Compiler: .* is not found|command '.*' not found"
     r"|TritonMissing|Cannot find a working triton installation|Failed to find C compiler",
     re.I,
 )
-_COMPILE_FAILED = re.compile(r"BackendCompilerFailed|CppCompileError|C\+\+ compile error|InductorError|TorchRuntimeError")
+_COMPILE_FAILED = re.compile(
+    r"BackendCompilerFailed|CppCompileError|C\+\+ compile error|InductorError|TorchRuntimeError"
+)
+FALLBACK = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend and will fall back")
 _NO_KERNEL = re.compile(r"The operator '([^']+)' is not currently (?:supported|implemented)")
 _NO_FLOAT64 = "MPS framework doesn't support float64"
 
@@ -60,7 +64,10 @@ def explain(error: BaseException) -> JobError | None:
     said = _first_line(error)
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names or _NO_MEMORY.search(str(error)):
         return JobError(
-            f"out of memory: {said}", "a smaller batch_size with a larger grad_accum needs less", EX_OUT_OF_MEMORY, "oom"
+            f"out of memory: {said}",
+            "a smaller batch_size with a larger grad_accum needs less",
+            EX_OUT_OF_MEMORY,
+            "oom",
         )
     if _NO_COMPILER.search(text):
         return JobError(
@@ -79,7 +86,9 @@ def explain(error: BaseException) -> JobError | None:
         return JobError("MPS has no float64, and something asked for it", "use --dtype fp32", note="float64_on_mps")
     if _COMPILE_FAILED.search(names):
         return JobError(
-            f"torch.compile failed: {said}", "--compile off runs the model as it is; TORCH_LOGS=+inductor says more", note="compile_failed"
+            f"torch.compile failed: {said}",
+            "--compile off runs the model as it is; TORCH_LOGS=+inductor says more",
+            note="compile_failed",
         )
     return None
 

@@ -25,6 +25,6 @@ def quietly(framework: str) -> None:
     if importlib.util.find_spec(framework) is None:
         missing = problems.JobError(
             f'"{framework}" is not installed for {sys.executable}',
-            f"install it there, or run this with an interpreter that has it (mpsq submit --python PATH)",
+            "install it there, or run this with an interpreter that has it (mpsq submit --python PATH)",
         )
         sys.exit(missing.show())

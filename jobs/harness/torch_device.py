@@ -28,7 +28,7 @@ def _nothing() -> None:
 class Device:
     """One device. `synchronize` returns when all that was asked of the device is done."""
 
-    torch: torch.device
+    handle: torch.device
     name: str
     """of the hardware, such as "Apple M1 Max" """
     synchronize: Callable[[], None]
@@ -36,15 +36,15 @@ class Device:
     @property
     def kind(self) -> str:
         """cpu, cuda or mps."""
-        return self.torch.type
+        return self.handle.type
 
     def __str__(self) -> str:
-        return str(self.torch)
+        return str(self.handle)
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Bytes in tensors and bytes taken from the system, now; None on the CPU, whose process is measured from outside."""
+        """Bytes in tensors and bytes taken from the system, now; None on the CPU: the queue measures its process."""
         if self.kind == "cuda":
-            return torch.cuda.memory_allocated(self.torch), torch.cuda.memory_reserved(self.torch)
+            return torch.cuda.memory_allocated(self.handle), torch.cuda.memory_reserved(self.handle)
         if self.kind == "mps":
             return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
         return None, None
@@ -52,12 +52,12 @@ class Device:
     def rng_state(self) -> torch.Tensor | None:
         """State of the device's own random numbers (dropout); None where the CPU's generator makes them."""
         if self.kind == "cuda":
-            return torch.cuda.get_rng_state(self.torch)
+            return torch.cuda.get_rng_state(self.handle)
         return torch.mps.get_rng_state() if self.kind == "mps" else None
 
     def set_rng_state(self, state: torch.Tensor) -> None:
         if self.kind == "cuda":
-            torch.cuda.set_rng_state(state, self.torch)
+            torch.cuda.set_rng_state(state, self.handle)
         elif self.kind == "mps":
             torch.mps.set_rng_state(state)
 
@@ -79,7 +79,10 @@ def open_device(asked: str) -> Device:
     if reason is not None:
         there = [name for name in ("cpu", "cuda", "mps") if name != asked.partition(":")[0] and why_not(name) is None]
         raise JobError(
-            f'device "{asked}" is not there: {reason}', f"here computes: {', '.join(there)}", EX_UNAVAILABLE, "device_unavailable"
+            f'device "{asked}" is not there: {reason}',
+            f"what computes here: {', '.join(there)}",
+            EX_UNAVAILABLE,
+            "device_unavailable",
         )
     device = torch.device(asked)
     if device.type == "cuda":
@@ -127,6 +130,10 @@ def _brand() -> str:
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, timeout=5, check=True
+            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
         ).stdout.strip()
     return ""

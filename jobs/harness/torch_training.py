@@ -52,7 +52,11 @@ def adamw(groups: list[dict[str, Any]], implementation: str, **settings: Any) ->
 
     Raises: JobError when the one asked for does not exist on this device.
     """
-    flags: dict[str, dict[str, bool]] = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
+    flags: dict[str, dict[str, Any]] = {
+        "fused": {"fused": True},
+        "foreach": {"foreach": True},
+        "loop": {"foreach": False},
+    }
     wanted = ("fused", "loop") if implementation == "auto" else (implementation,)
     for name in wanted:
         try:
@@ -84,7 +88,7 @@ class Reference:
         now = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
         _put(training.model, self.weights)
         with device.autocast(dtype):
-            loss = first_loss(training.forward, training.model, tuple(part.to(device.torch) for part in self.batch))
+            loss = first_loss(training.forward, training.model, tuple(part.to(device.handle) for part in self.batch))
         _put(training.model, now)
         return loss
 
@@ -129,11 +133,15 @@ def save(training: Training, path: Path, done: int) -> None:
             torch.save(state, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(partial, path)
+        Path(partial).replace(path)
     except (OSError, RuntimeError) as error:  # torch's zip writer turns a full disk into RuntimeError
         if partial:
             Path(partial).unlink(missing_ok=True)
-        raise JobError(f"the checkpoint {path} cannot be written: {error}", "give --out a folder with room", note="checkpoint_failed") from None
+        raise JobError(
+            f"the checkpoint {path} cannot be written: {error}",
+            "give --out a folder with room",
+            note="checkpoint_failed",
+        ) from None
 
 
 def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
@@ -150,7 +158,9 @@ def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
     except (RuntimeError, EOFError, KeyError, TypeError, UnpicklingError, zipfile.BadZipFile, ValueError):
         raise JobError(f"{path} is not a checkpoint of this program, or not a whole one", exit_code=2) from None
     if not same_model:
-        raise JobError(f"{path} is of a model of another shape", "resume with the --config and --set it was written with", 2)
+        raise JobError(
+            f"{path} is of a model of another shape", "resume with the --config and --set it was written with", 2
+        )
     if not same_data:
         raise JobError(f"{path} was trained on another text", "resume with the same data", 2)
     model.load_state_dict(state["model"])

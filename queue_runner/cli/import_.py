@@ -31,7 +31,7 @@ def import_(
     """Take over the logs of runs that happened elsewhere."""
     from dataclasses import asdict
 
-    from queue_runner import capture, imports, parsers, paths, render, units
+    from queue_runner import capture, imports, parsers, paths, units
     from queue_runner.text import plain
 
     labels = capture.assignments(set_ or (), "--set")
@@ -46,5 +46,5 @@ def import_(
     for one in found:
         real = f", {units.seconds(one.real_s)} s real" if one.real_s is not None else ""
         count = f"{units.count(one.iterations)} iterations{real}"
-        print(plain(f"run {one.run}: {render.shorten(one.file, 40)}, read as {one.parser}: {count}"))
+        print(plain(f"run {one.run}: {Path(one.file).name}, read as {one.parser}: {count}"))
     hint("mpsq report compares them")

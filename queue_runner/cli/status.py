@@ -80,10 +80,8 @@ def _print(found: Status, shown: int | None) -> None:
         print(f"... and {len(found.waiting) - shown} more: mpsq status --all")
     if found.ended:
         titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
-        columns = [
-            render.Column(key, title, words=_after if key == "real_s" else None) for key, title in titles.items()
-        ]
-        print("\n" + render.table([_ended(row) for row in found.ended], columns))
+        ended = [render.Column(key, title, words=_after if key == "real_s" else None) for key, title in titles.items()]
+        print("\n" + render.table([_ended(row) for row in found.ended], ended))
 
 
 def _after(real_s: float | None) -> str:

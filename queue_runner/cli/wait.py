@@ -34,9 +34,12 @@ def wait(
     layout = home()
     selectors = [parse_selector(text) for text in ids or ["@last"]]
     timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
-    if layout.db.exists() and not queue_state.worker(layout)[0]:
-        say(f"no worker runs this queue: what waits will not start. {queue_state.START_A_WORKER}")
-    rows = use_case.until_done(layout, selectors, timeout_s)
+
+    def look_for_a_worker() -> None:
+        if not queue_state.worker(layout)[0]:
+            say(f"no worker runs this queue: what waits will not start. {queue_state.START_A_WORKER}")
+
+    rows = use_case.until_done(layout, selectors, timeout_s, look_for_a_worker)
     counted = use_case.last_attempts(rows)
     failed = use_case.failed(rows)
     if json:

@@ -12,13 +12,14 @@ from queue_runner.grouping import MAIN, SUBJECT
 from queue_runner.reports import Context, Row, _choose
 
 RUN = (
-    "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device,"
-    " device_name, compile, dtype, config, seed, repeat, spec_hash, json_extract(spec_json, '$.params') AS params_json,"
-    " outcome, exit_code, signal, reason, state, machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid,"
-    " flops_per_iter, tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters,"
-    " n_measure, median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s,"
-    " last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, measure_s,"
-    " eval_s, checkpoint_s, other_s, projected_real_s"
+    "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device, "
+    "device_name, compile, dtype, config, seed, repeat, spec_hash, "
+    "json_extract(spec_json, '$.params') AS params_json, outcome, exit_code, signal, reason, state, "
+    "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
+    "tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
+    "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s, "
+    "last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
+    "measure_s, eval_s, checkpoint_s, other_s, projected_real_s"
 )
 """Columns that a comparison needs; the rest of v_run (the whole question with its environment) is not read."""
 DETAILS = ("data_name", "device_name", "optimizer")

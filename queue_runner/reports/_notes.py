@@ -31,10 +31,12 @@ class Taints:
         return self._by_run.get(row["run_id"], [])
 
     def caveats(self, families: Sequence[Family]) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
-        """By kind, the runs that have it and its detail; of the runs whose numbers are shown."""
+        """By kind of caveat, the runs that have it and its detail; of the runs whose numbers are shown."""
         found: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
         for row in (row for family in families for cell in family.cells for row in cell.shown):
             for taint in self.of(row):
+                if taint["severity"] != "caveat":  # the others are told run by run: see _left_out
+                    continue
                 found.setdefault(taint["kind"], []).append((row, taint["detail"]))
         return found
 
@@ -101,11 +103,11 @@ def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterabl
         more = f"; and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
         yield f"! left out of the numbers: {each}{more}"
     if any(not cell.used and cell.median_s is not None for cell in cells):
-        yield "a row without a valid run shows its invalid runs' numbers and is not compared (--include-invalid does)"
+        yield "a row without a valid run shows its invalid runs' numbers and is not compared (--all does)"
     if context.options.include_invalid and any(not row["valid"] for cell in cells for row in cell.used):
         bad = [row for cell in cells for row in cell.used if not row["valid"]]
         each = "; ".join(f"{row['run']} {_why(row, found)}" for row in bad[:MOST_NAMED])
-        yield f"invalid runs are in the numbers (--include-invalid): {each}"
+        yield f"invalid runs are in the numbers (--all): {each}"
 
 
 def _why(row: Mapping[str, Any], found: Taints) -> str:

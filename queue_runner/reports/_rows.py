@@ -37,8 +37,9 @@ class Peaks:
             return None
         if machine not in self._cores:
             found = self._context.read("SELECT data_json FROM fingerprints WHERE hash = ?", [machine])
-            cores = json.loads(found[0]["data_json"]).get("gpu_cores") if found else None
-            self._cores[machine] = cores if isinstance(cores, int) else None
+            from queue_runner.host.machine import gpu_cores
+
+            self._cores[machine] = gpu_cores(json.loads(found[0]["data_json"])) if found else None
         return self._cores[machine]
 
 

@@ -116,7 +116,7 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
             "speedup": units.ratio(row["speedup"]),
             "interval": units.ratio_interval(row["speedup_low"], row["speedup_high"]),
             "p": units.number(row["p_corrected"], 2),
-            "verdict": (row["verdict"] or units.MISSING).removesuffix(" runs each)") + (")" if TOO_FEW in row["verdict"] else ""),
+            "verdict": str(row["verdict"] or units.MISSING).removeprefix("too few repeats (").removesuffix(")"),
         }
         for row in rows
         if not row["is_baseline"] and row["speedup"] is not None
@@ -126,8 +126,8 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
 
 def _cost(rows: Sequence[Raw]) -> Section:
     """Cold and warm are the states of the compiler's cache; logs that do not tell it have one column for both."""
-    states = [state for state in ("cold", "warm", None, "mixed") if any(_compile(row, state) is not None for row in rows)]
     titles = {"cold": "cold", "warm": "warm", None: "compile", "mixed": "mixed"}
+    states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
     columns = [
         Column("label", ""),
         _text("first", "1st iter"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
@@ -24,8 +24,11 @@ COLUMNS = (
     Column("dur_s", "s", units.seconds, True),
     Column("share", "share", units.percent, True),
 )
-CELLS_ABREAST = 3
-"""That many rows of the comparison fit side by side into 80 columns."""
+WIDTH = 80
+"""Rows of the comparison stand side by side as far as they fit into that many columns."""
+
+
+Spent = dict[str, float | None]
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -36,9 +39,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     for family in families:
         spent = [(cell, _spent(cell)) for cell in family.cells if _told(cell)]
         raw += [part for cell, parts in spent for part in _rows(cell, parts)]
-        for at in range(0, len(spent), CELLS_ABREAST):
-            title = "" if at else _sections.caption(family, [dict(row) for row in family.cells[0].runs])
-            sections.append(_side_by_side(title, spent[at : at + CELLS_ABREAST]))
+        title = _sections.caption(family, [dict(row) for cell in family.cells for row in cell.shown])
+        for k, some in enumerate(_abreast(spent)):
+            sections.append(_side_by_side("" if k else f"{title}: seconds and % of real", some))
         notes += [note for cell in family.cells for note in _notes(cell)]
     if any(len(_told(cell)) > 1 for family in families for cell in family.cells):
         notes.insert(0, "rows of several runs show the mean: means add up, medians do not")
@@ -51,7 +54,7 @@ def _told(cell: Cell) -> list[Mapping[str, Any]]:
     return [row for row in timed if row["other_s"] is not None] or timed
 
 
-def _spent(cell: Cell) -> dict[str, float | None]:
+def _spent(cell: Cell) -> Spent:
     """Mean seconds by part, None for what no run told; `real` at the end."""
     rows = _told(cell)
     known = {part: [row[f"{part}_s"] for row in rows] for part in (*PARTS, "real")}
@@ -60,7 +63,7 @@ def _spent(cell: Cell) -> dict[str, float | None]:
     return {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
 
 
-def _rows(cell: Cell, spent: Mapping[str, float | None]) -> list[dict[str, Any]]:
+def _rows(cell: Cell, spent: Spent) -> list[dict[str, Any]]:
     runs = [row["run"] for row in _told(cell)]
     return [
         {"label": cell.label, "runs": runs, "part": part, "dur_s": dur_s, "share": _share(dur_s, spent["real"])}
@@ -72,10 +75,25 @@ def _share(part_s: float | None, real_s: float | None) -> float | None:
     return part_s / real_s if part_s is not None and real_s else None
 
 
-def _side_by_side(title: str, spent: Sequence[tuple[Cell, Mapping[str, float | None]]]) -> Section:
+def _abreast(spent: Sequence[tuple[Cell, Spent]]) -> Iterator[list[tuple[Cell, Spent]]]:
+    """As many at a time as fit: the parts' names take 12 columns, each row its label (or 8) and 13 more."""
+    some: list[tuple[Cell, Spent]] = []
+    left = WIDTH - 12
+    for cell, parts in spent:
+        wide = max(len(cell.label), 8) + 13
+        if some and wide > left:
+            yield some
+            some, left = [], WIDTH - 12
+        some.append((cell, parts))
+        left -= wide
+    if some:
+        yield some
+
+
+def _side_by_side(title: str, spent: Sequence[tuple[Cell, Spent]]) -> Section:
     columns = [Column("part", "")]
     for k, (cell, _) in enumerate(spent):
-        columns += [Column(f"s{k}", f"{cell.label}, s", right=True), Column(f"share{k}", "%", right=True)]
+        columns += [Column(f"s{k}", cell.label, right=True), Column(f"share{k}", "%", right=True)]
     shown = []
     for part in (*PARTS, "real"):
         line = {"part": part}

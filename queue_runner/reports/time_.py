@@ -35,6 +35,6 @@ def finish(rows: list[Row], context: Context) -> Result:
 def _block(row: Row) -> str:
     lines = [f"{row['run']} {row['label']}".rstrip()]
     lines += [f"{name} {units.seconds(row[f'{name}_s'])}" for name in ("real", "user", "sys")]
-    if row["slept_s"]:
+    if (row["slept_s"] or 0) >= 0.005:  # below it two decimals show nothing
         lines.append(f"slept {units.seconds(row['slept_s'])}")
     return "\n".join(lines)

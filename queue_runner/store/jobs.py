@@ -80,7 +80,12 @@ def move(
     if row.state not in transition.sources:
         raise StateConflict(f"run {run_id} is {row.state}: {verb} does not apply")
     if ending is not None:
-        columns |= {"outcome": ending.outcome, "exit_code": ending.exit_code, "signal": ending.signal, "reason": ending.reason or None}
+        columns |= {
+            "outcome": ending.outcome,
+            "exit_code": ending.exit_code,
+            "signal": ending.signal,
+            "reason": ending.reason or None,
+        }
     changed = connection.execute(
         update(runs).where(runs.c.id == run_id, runs.c.state == row.state).values(state=transition.target, **columns)
     )
@@ -101,15 +106,16 @@ def move(
 
 def add_group(connection: Connection, title: str, seed: int) -> int:
     """A new group; returns its id, the 4 of g4."""
-    result = connection.execute(insert(groups).values(created_at=time.time(), title=title, seed=seed))
-    return int(result.inserted_primary_key[0])
+    statement = insert(groups).values(created_at=time.time(), title=title, seed=seed).returning(groups.c.id)
+    return int(connection.execute(statement).scalar_one())
 
 
 def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
     """A new job without runs yet; returns its id."""
     spec = job.spec
-    result = connection.execute(
-        insert(jobs).values(
+    job_id = connection.execute(
+        insert(jobs)
+        .values(
             group_id=group_id,
             created_at=time.time(),
             name=spec.name,
@@ -125,11 +131,11 @@ def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
             snapshot_hash=spec.snapshot,
             priority=job.priority,
         )
-    )
-    job_id = int(result.inserted_primary_key[0])
+        .returning(jobs.c.id)
+    ).scalar_one()
     if job.tags:
         connection.execute(insert(job_tags), [{"job_id": job_id, "tag": tag} for tag in sorted(set(job.tags))])
-    return job_id
+    return int(job_id)
 
 
 def submit(
@@ -168,7 +174,7 @@ def submit(
 
 
 def claim(connection: Connection, lane: str, token: str, boot_id: str) -> Claimed | None:
-    """Take the next run of the lane: highest priority first, then the oldest place in the queue. None: nothing waits."""
+    """Take the next run of the lane: highest priority first, then the first place. None: nothing waits."""
     following = (
         select(runs.c.id)
         .join(jobs, jobs.c.id == runs.c.job_id)
@@ -221,11 +227,15 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
 
     Returns a row (id, job_id, number, state before) for each run that was not yet DONE.
     """
-    found = connection.execute(
-        select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state).where(
-            runs.c.id.in_(run_ids), runs.c.state != State.DONE
+    found = (
+        connection.execute(
+            select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state).where(
+                runs.c.id.in_(run_ids), runs.c.state != State.DONE
+            )
         )
-    ).mappings().all()
+        .mappings()
+        .all()
+    )
     now = time.time()
     for row in found:
         if row["state"] == State.RUNNING:
@@ -237,9 +247,7 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
             record(connection, job_id=row["job_id"], run_id=row["id"], actor=actor, verb="cancel requested")
         else:
             ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
-            move(
-                connection, row["id"], Verb.CANCEL, actor=actor, ending=ending, cancel_requested_at=now, ended_at=now
-            )
+            move(connection, row["id"], Verb.CANCEL, actor=actor, ending=ending, cancel_requested_at=now, ended_at=now)
     return list(found)
 
 
@@ -251,7 +259,9 @@ def cancel_requested(connection: Connection, run_id: int) -> bool:
 def block_lane(connection: Connection, lane: str, reason: str | None) -> None:
     """Say why nothing may start on the lane, or (None) that it is free again."""
     now = time.time() if reason else None
-    changed = connection.execute(update(lanes).where(lanes.c.name == lane).values(blocked_reason=reason, blocked_at=now))
+    changed = connection.execute(
+        update(lanes).where(lanes.c.name == lane).values(blocked_reason=reason, blocked_at=now)
+    )
     if changed.rowcount == 0:
         connection.execute(insert(lanes).values(name=lane, blocked_reason=reason, blocked_at=now))
 

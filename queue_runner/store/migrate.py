@@ -32,7 +32,7 @@ def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
 
 
 def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
-    """Create or upgrade the database. Returns the path of the backup that was made, None where there was nothing to save.
+    """Create or upgrade the database. Returns the path of the backup, None where there was nothing to save.
 
     Raises: SchemaError (newer file, worker running, run active), MpsqError (disk, damage).
     """
@@ -77,7 +77,9 @@ def backup(layout: Layout, label: str = "by-hand") -> Path:
             source.backup(copy)
         except sqlite3.Error as error:
             partial.unlink(missing_ok=True)
-            raise MpsqError(f"the backup could not be written: {error}", "free some space, then mpsq db backup") from error
+            raise MpsqError(
+                f"the backup could not be written: {error}", "free some space, then mpsq db backup"
+            ) from error
         finally:
             copy.close()
     partial.replace(target)

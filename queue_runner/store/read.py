@@ -65,6 +65,8 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
 
     Raises: UsageError when it names nothing that exists.
     """
+    condition: str
+    values: list[Any]
     if selector.last:
         newest = connection.execute("SELECT max(id) AS id FROM groups").fetchone()["id"]
         if newest is None:

@@ -151,7 +151,9 @@ def _save_hello(connection: Connection, run_id: int, hello: Hello) -> None:
     table = schema.hellos
     before = connection.execute(select(table.c.hello_json).where(table.c.run_id == run_id)).scalar_one_or_none()
     said = {**(json.loads(before) if before else {}), **hello.said()}
-    values = {column.name: said.get(column.name) for column in table.c if column.name in said and column.name != "run_id"}
+    values = {
+        column.name: said.get(column.name) for column in table.c if column.name in said and column.name != "run_id"
+    }
     data, framework = said.get("data") or {}, said.get("framework")
     values |= {
         "framework_version": (said.get("versions") or {}).get(framework) if framework else None,
@@ -171,7 +173,9 @@ def _text_or_none(value: object) -> str | None:
 def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
     """The first text of each kind of note that the run has."""
     table = schema.notes
-    rows = connection.execute(select(table.c.kind, table.c.text).where(table.c.run_id == run_id).order_by(table.c.offset.desc()))
+    rows = connection.execute(
+        select(table.c.kind, table.c.text).where(table.c.run_id == run_id).order_by(table.c.offset.desc())
+    )
     return {row.kind: row.text for row in rows}
 
 
@@ -194,7 +198,9 @@ def save_summary(connection: Connection, run_id: int, summary: Mapping[str, Any]
     known = {column.name for column in schema.summaries.c}
     values = {key: value for key, value in summary.items() if key in known}
     connection.execute(
-        upsert(schema.summaries).values(run_id=run_id, **values).on_conflict_do_update(index_elements=["run_id"], set_=values)
+        upsert(schema.summaries)
+        .values(run_id=run_id, **values)
+        .on_conflict_do_update(index_elements=["run_id"], set_=values)
     )
 
 
@@ -233,4 +239,6 @@ def rows_of(connection: Connection, table: str, run_id: int) -> list[dict[str, A
     """All rows of one run in one table, in the order of its file."""
     source = schema.metadata.tables[table]
     order = source.c.offset if "offset" in source.c else source.c.run_id
-    return [dict(r) for r in connection.execute(select(source).where(source.c.run_id == run_id).order_by(order)).mappings()]
+    return [
+        dict(r) for r in connection.execute(select(source).where(source.c.run_id == run_id).order_by(order)).mappings()
+    ]

@@ -31,8 +31,8 @@ def _one_of(column: str, values: type[State] | type[Outcome]) -> str:
     return f"{column} IN ({', '.join(repr(v.value) for v in values)})"
 
 
-def _run_key(**more: bool) -> Column[int]:
-    return Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True, **more)
+def _run_key() -> Column[int]:
+    return Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True)
 
 
 groups = Table(
@@ -167,7 +167,7 @@ fingerprints = Table(
 conditions = Table(
     "conditions",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("at", Float, primary_key=True),
     Column("data_json", Text, nullable=False),
     sqlite_with_rowid=False,
@@ -214,7 +214,7 @@ exits = Table(
 iterations = Table(
     "iterations",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("offset", Integer, primary_key=True),  # of the line in its file: a resumed job repeats numbers
     Column("i", Integer, nullable=False),
     Column("dur_s", Float, nullable=False),
@@ -229,7 +229,7 @@ iterations = Table(
 phases = Table(
     "phases",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("offset", Integer, primary_key=True),
     Column("t_s", Float, nullable=False),
     Column("name", Text, nullable=False),
@@ -241,7 +241,7 @@ phases = Table(
 evals = Table(
     "evals",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("offset", Integer, primary_key=True),
     Column("metric", Text, primary_key=True),
     Column("i", Integer, nullable=False),
@@ -254,7 +254,7 @@ evals = Table(
 metrics = Table(
     "metrics",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("offset", Integer, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("i", Integer),
@@ -266,7 +266,7 @@ metrics = Table(
 notes = Table(
     "notes",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("offset", Integer, primary_key=True),
     Column("kind", Text, nullable=False),
     Column("text", Text, nullable=False),
@@ -276,7 +276,7 @@ notes = Table(
 taints = Table(
     "taints",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("kind", Text, primary_key=True),
     Column("severity", Text, nullable=False),
     Column("detail", Text, nullable=False),
@@ -287,7 +287,7 @@ taints = Table(
 ingests = Table(
     "ingests",
     metadata,
-    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    _run_key(),
     Column("source", Text, primary_key=True),
     Column("device", Integer),
     Column("inode", Integer),
@@ -306,10 +306,7 @@ summaries = Table(
     "summaries",
     metadata,
     _run_key(),
-    *(
-        Column(name, Integer)
-        for name in ("n_iters", "n_measure", "peak_allocated_bytes", "peak_reserved_bytes")
-    ),
+    *(Column(name, Integer) for name in ("n_iters", "n_measure", "peak_allocated_bytes", "peak_reserved_bytes")),
     *(
         Column(name, Float)
         for name in (

@@ -1,4 +1,4 @@
-"""The views and triggers, as SQL. The views are the public read contract: anyone may query them, a migration keeps them."""
+"""The views and triggers, as SQL. The views are the public read contract: anyone may query them."""
 
 from __future__ import annotations
 

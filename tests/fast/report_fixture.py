@@ -1,4 +1,4 @@
-"""A real store with runs in it, for tests of reports: the migrated schema, its constraints, and rows as a run leaves them."""
+"""A real store for tests of reports: the migrated schema with its constraints, and rows as runs leave them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ class Store:
             created_at=ended_at - 10,
             ended_at=ended_at if done else None,
             machine_hash=self.fingerprint("machine", machine or {"name": "here"}) if done else None,
-            software_hash=self.fingerprint("software", software or {"versions": {framework: version}}) if done else None,
+            software_hash=self.fingerprint("software", software or {"versions": {framework: version}})
+            if done
+            else None,
         )
         if done and median_s is not None:
             self._results(run_id, spec, version, median_s, hello or {}, summary or {})
@@ -119,7 +121,8 @@ class Store:
     def _job(self, spec: JobSpec, tags: Sequence[str]) -> tuple[int, int]:
         text = spec.content_hash() + ",".join(tags)
         if text not in self.jobs:
-            named = {n: getattr(spec, n) for n in ("name", "kind", "workload", "framework", "device", "dtype", "config")}
+            columns = ("name", "kind", "workload", "framework", "device", "dtype", "config")
+            named = {name: getattr(spec, name) for name in columns}
             self.jobs[text] = self._insert(
                 "jobs",
                 group_id=1,
@@ -135,7 +138,13 @@ class Store:
         return job, self.db.execute("SELECT count(*) FROM runs WHERE job_id = ?", [job]).fetchone()[0] + 1
 
     def _results(
-        self, run_id: int, spec: JobSpec, version: str, median_s: float, hello: Mapping[str, Any], summary: Mapping[str, Any]
+        self,
+        run_id: int,
+        spec: JobSpec,
+        version: str,
+        median_s: float,
+        hello: Mapping[str, Any],
+        summary: Mapping[str, Any],
     ) -> None:
         said = {
             "workload": spec.workload,
@@ -145,8 +154,8 @@ class Store:
             "dtype": spec.dtype,
             "compile": spec.compile,
             "config": spec.config,
-            "flops_per_iter": FLOPS_PER_ITER,
-            "tokens_per_iter": TOKENS_PER_ITER,
+            "flops_per_iter": FLOPS_PER_ITER if spec.workload else None,
+            "tokens_per_iter": TOKENS_PER_ITER if spec.workload else None,
             "hello_json": "{}",
         }
         self._insert("hellos", run_id=run_id, **{**said, **hello})

@@ -105,9 +105,8 @@ def test_a_workload_runs_from_its_snapshot(layout: Layout, mpsq: Cli) -> None:
     run = mpsq.ok("show", "1", "--json").json()["runs"][0]
     script = Path(run["argv"][1])
     assert script.name == "toy_torch.py" and layout.snapshots in script.parents and script.exists()
-    assert run["argv"][2:] == [
-        *["--device", "auto", "--compile", "off", "--dtype", "fp32", "--config", "tiny", "--seed", "3", "--set", "fused=false"]
-    ]
+    asked = "--device auto --compile off --dtype fp32 --config tiny --seed 3 --set fused=false"
+    assert run["argv"][2:] == asked.split()
 
 
 def test_the_command_line_is_one_thing(layout: Layout) -> None:
@@ -123,12 +122,11 @@ def test_the_command_line_is_one_thing(layout: Layout) -> None:
 
 
 def test_dry_run_stores_nothing(home: Path, mpsq: Cli) -> None:
-    ran = mpsq.ok("submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run")
+    asked = ["submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run"]
+    ran = mpsq.ok(*asked)
     assert "cell 2: toy: cuda, eager, tiny" in ran.out and "--device cuda" in ran.out
     assert "order of the runs (cell.repeat; seed 1):" in ran.out and "nothing was stored" in ran.err
-    plan = mpsq.ok(
-        "submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run", "--json"
-    ).json()
+    plan = mpsq.ok(*asked, "--json").json()
     assert sorted((turn["cell"], turn["repeat"]) for turn in plan["order"]) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert not home.exists()
 

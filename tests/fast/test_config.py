@@ -174,7 +174,7 @@ _starts = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(start=_starts, steps=_steps)
 def test_any_order_of_edits_means_what_was_said(
     tmp_path_factory: pytest.TempPathFactory, start: str, steps: list[tuple[str, int | None]]

@@ -161,7 +161,11 @@ def test_nan_is_noted_once_and_stored_as_missing(case: Case) -> None:
 def test_a_parser_reads_stdout_and_its_state_survives_the_worker(layout: Layout) -> None:
     engine = open_engine(layout.db, keep_open=True)
     case = Case(layout, engine, parser="nanogpt")
-    log = "step 0: train loss 4.1, val loss 4.2\niter 0: loss 4.18, time 900.00ms, mfu -100.00%\niter 1: loss 4.1, time 30.00ms, mfu -100.00%\n"
+    log = (
+        "step 0: train loss 4.1, val loss 4.2\n"
+        "iter 0: loss 4.18, time 900.00ms, mfu -100.00%\n"
+        "iter 1: loss 4.1, time 30.00ms, mfu -100.00%\n"
+    )
     for end in (40, 90, len(log)):  # cut in the middle of lines, each piece read by another worker
         case.folder.stdout.write_text(log[:end])
         os.utime(case.folder.stdout)
@@ -182,5 +186,3 @@ def test_a_large_file_is_taken_in_chunks(case: Case, monkeypatch: pytest.MonkeyP
     case.append(*range(50))
     case.ingest().finish()
     assert case.numbers() == list(range(50))
-
-

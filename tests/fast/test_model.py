@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.errors import UsageError
 from queue_runner.model import TRANSITIONS, Outcome, State, Verb, parse_selector

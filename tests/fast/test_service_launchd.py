@@ -188,6 +188,46 @@ def test_a_bootout_in_progress_is_tried_again(mac: FakeLaunchd, agent: Launchd) 
     assert verbs(mac) == ["bootout", "bootout"]
 
 
+def test_a_bootstrap_on_a_job_that_is_leaving_waits_for_its_end(mac: FakeLaunchd, agent: Launchd) -> None:
+    agent.install()
+    mac.state["drain"] = 4
+    mac.run(["bootout", GUI])
+    agent._control.bootstrap("gui/501", agent.plist)
+    assert mac.state["jobs"][GUI]["state"] == "running"
+
+
+def test_a_worker_that_dies_within_a_second_is_said(mac: FakeLaunchd, agent: Launchd) -> None:
+    def dies(arguments: Any) -> tuple[int, str, str]:
+        answer = real(arguments)
+        if tuple(arguments) == ("print", GUI) and answer[0] == 0:
+            mac.state["jobs"][GUI] |= {"state": "not running", "pid": 0, "last_exit": "1"}
+        return answer
+
+    real = mac.run
+    mac.run = dies  # type: ignore[method-assign]
+    with pytest.raises(MpsqError, match="ended with code 1"):
+        agent.install()
+
+
+def test_the_exit_code_of_the_last_time_is_not_this_times(mac: FakeLaunchd, agent: Launchd) -> None:
+    def slow(arguments: Any) -> tuple[int, str, str]:
+        if arguments[0] == "kickstart":
+            waits.extend([3, 2, 1])
+            return 0, "", ""
+        if waits and tuple(arguments) == ("print", GUI):
+            waits.pop()
+            if not waits:
+                mac.do_kickstart(GUI)
+        return real(arguments)
+
+    agent.install()
+    mac.state["jobs"][GUI] |= {"state": "spawn scheduled", "pid": 0, "last_exit": "0"}
+    waits: list[int] = []
+    real = mac.run
+    mac.run = slow  # type: ignore[method-assign]
+    assert "is started and running" in agent.install()
+
+
 def test_a_disabled_service_is_enabled(mac: FakeLaunchd, agent: Launchd) -> None:
     mac.state["disabled"] = [GUI]
     assert "installed and running" in agent.install()
@@ -353,6 +393,11 @@ def test_print_is_read_at_the_top_level_only() -> None:
     assert job.leaving and job.throttled and not job.running
 
 
+def test_a_block_before_the_jobs_own_lines_is_passed_over() -> None:
+    job = parse_print("x = {\n\tcoalition = {\n\t\tstate = active\n\t\tpid = 1\n\t}\n\tstate = running\n\tpid = 7\n}\n")
+    assert (job.state, job.pid) == ("running", 7)
+
+
 @pytest.mark.parametrize("text", ["", "}\n}\nstate = x", "x = {\n\tpid = many\n\tstate\n", "\x00{\n = \n"])
 def test_print_in_other_words_is_unknown_and_no_error(text: str) -> None:
     job = parse_print(text)
@@ -392,9 +437,9 @@ def test_a_long_log_is_cut_while_it_is_open(tmp_path: Path) -> None:
     for number in range(1000):
         os.write(descriptor, b"line %04d\n" % number)
     assert not service.trim_log(log, 10_000)
-    assert service.trim_log(log, 9_000)
+    assert service.trim_log(log, 9_010)
     os.write(descriptor, b"after\n")
     os.close(descriptor)
     lines = log.read_text().splitlines()
-    assert lines[0].startswith("(older") and lines[1].startswith("line 07") and lines[-2:] == ["line 0999", "after"]
+    assert lines[0].startswith("(older") and lines[1] == "line 0775" and lines[-2:] == ["line 0999", "after"]
     assert not service.trim_log(tmp_path / "none")

@@ -104,6 +104,13 @@ def test_unit_says_what_keeps_a_run_alive(unit: Systemd, tmp_path: Path) -> None
         assert line in lines
 
 
+def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
+    lines = make(tmp_path / '5% "$A"', Path("/opt/5% $A/python"), PYTORCH_X="1%").definition().splitlines()
+    assert 'ExecStart="/usr/bin/env" "/opt/5%% $$A/python" "-m" "queue_runner.daemon" "--service"' in lines
+    assert 'Environment="PYTORCH_X=1%%"' in lines
+    assert f'WorkingDirectory={tmp_path}/5%% "$A"/q' in lines
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd's checker of unit files is not installed")
 @pytest.mark.parametrize("odd", ["plain", 'with space, 100%, $HOME, "quote", back\\slash & ü'])
 def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, odd: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from queue_runner.events import PHASES
 from queue_runner.model import Outcome
 from queue_runner.summarize import Summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from queue_runner.text import last_line, plain
 
 
@@ -26,7 +27,7 @@ def test_escapes_are_taken_out(text: str, shown: str) -> None:
 
 @given(st.text())
 def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
-    assert not any(ord(c) < 32 and c not in "\t\n" or 127 <= ord(c) < 160 for c in plain(text))
+    assert not any((ord(c) < 32 and c not in "\t\n") or 127 <= ord(c) < 160 for c in plain(text))
 
 
 def test_last_line_is_the_last_that_says_something() -> None:

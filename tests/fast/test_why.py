@@ -1,5 +1,6 @@
 """Every state and every outcome has its sentence and its next step."""
 
+# ruff: noqa: E501 - a table of one line a case
 from __future__ import annotations
 
 from typing import Any

@@ -29,7 +29,9 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 def shape(db: Path) -> dict[tuple[str, str], str]:
     """Every table, index, view and trigger, its SQL without white space and quotes."""
     rows = sqlite3.connect(db).execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    return {(t, n): re.sub(r"[\s\"]+", "", sql) for t, n, sql in rows if n not in ("alembic_version", "sqlite_sequence")}
+    return {
+        (t, n): re.sub(r"[\s\"]+", "", sql) for t, n, sql in rows if n not in ("alembic_version", "sqlite_sequence")
+    }
 
 
 def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path: Path) -> None:
@@ -78,7 +80,10 @@ def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: 
 
 
 def test_eight_processes_make_one_database(layout: Layout) -> None:
-    code = f"from pathlib import Path; from queue_runner.paths import Layout; from queue_runner.store import migrate; migrate.ensure(Layout(Path({str(layout.home)!r})))"
+    code = (
+        "from pathlib import Path; from queue_runner.paths import Layout; from queue_runner.store import migrate; "
+        f"migrate.ensure(Layout(Path({str(layout.home)!r})))"
+    )
     makers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
     assert [maker.wait(60) for maker in makers] == [0] * 8
     assert migrate.check(layout.db) == []

@@ -75,7 +75,9 @@ class Queue:
 
     def done(self, count: int = 1, limit_s: float = PATIENCE_S) -> list[read.Row]:
         """Wait until `count` runs are DONE; returns all rows."""
-        until(lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count, f"{count} runs done\n{self.log()}", limit_s)
+        until(
+            lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count, f"{count} runs done\n{self.log()}", limit_s
+        )
         return self.rows()
 
     def written(self) -> list[str]:
@@ -119,7 +121,9 @@ def _is_stopped(pid: int) -> bool:
 def _kill_warden(folder: Path) -> None:
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and f"{folder}/warden.py".encode() in (process / "cmdline").read_bytes().split(b"\0"):
+            if process.name.isdigit() and f"{folder}/warden.py".encode() in (process / "cmdline").read_bytes().split(
+                b"\0"
+            ):
                 os.kill(int(process.name), signal.SIGKILL)
         except (OSError, ProcessLookupError):
             continue

@@ -42,6 +42,12 @@ def is_alive(process: Process) -> bool:
     return seen is not None and not seen.ended and processes.same_start(seen.process.start, process.start)
 
 
+def is_there(pid: int) -> bool:
+    """Whether a process of that pid lives; a zombie that nobody has reaped yet does not."""
+    seen = process_table.look(pid)
+    return seen is not None and not seen.ended
+
+
 def identity(pid: int) -> Process:
     start = processes.start_time(pid)
     assert start is not None, f"process {pid} is gone"

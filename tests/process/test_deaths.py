@@ -29,7 +29,15 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
 
 @pytest.mark.parametrize(
     "point",
-    ["worker.lane", "worker.claimed", "worker.spawned", "worker.took_lane", "worker.scanned", "worker.ingested", "worker.done"],
+    [
+        "worker.lane",
+        "worker.claimed",
+        "worker.spawned",
+        "worker.took_lane",
+        "worker.scanned",
+        "worker.ingested",
+        "worker.done",
+    ],
 )
 def test_the_worker_dies(queue: Queue, point: str) -> None:
     queue.submit(JOB)

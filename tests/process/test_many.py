@@ -1,7 +1,8 @@
-"""Never two, never lost, never locked: many submitters, one worker, readers all the while; and a worker that keeps dying."""
+"""Never two, never lost, never locked: many submitters and readers, and a worker that keeps dying."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from queue_runner.paths import Layout
@@ -81,7 +83,7 @@ def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
 def check_serial(rows: list[dict[str, object]]) -> None:
     """No two runs overlap, by their wardens' own clocks."""
     spans = sorted((r["started_at"], r["ended_at"]) for r in rows if r["state"] == "DONE" and r["started_at"])
-    assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
 
 
 def test_a_worker_that_keeps_dying(queue: Queue) -> None:
@@ -121,11 +123,13 @@ def test_cancel_leaves_nothing_alive(queue: Queue, turn: int) -> None:
     (row,) = queue.done()
     assert row["outcome"] == "CANCELLED"
     tag = f"MPSQ_TAG={queue.token()}".encode()
-    assert [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if has(pid, tag)] == []
+    assert [pid for pid in psutil.pids() if has(pid, tag)] == []
 
 
 def has(pid: int, tag: bytes) -> bool:
     try:
-        return tag in Path(f"/proc/{pid}/environ").read_bytes() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+        return (
+            tag in Path(f"/proc/{pid}/environ").read_bytes() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+        )
     except OSError:
         return False

@@ -15,6 +15,7 @@ import pytest
 
 from queue_runner.host import processes
 from queue_runner.host.processes import Process, Traces
+from queue_runner.warden_tree import Ending, Row
 from tests.process.support import WardenRun, identity, is_alive, python, until
 
 Make = Callable[..., WardenRun]
@@ -143,3 +144,35 @@ def test_only_the_runs_own_are_ended(warden_run: Make) -> None:
 def test_what_will_not_die_is_returned() -> None:
     stuck = Process(2**22 + 5, 1)
     assert processes.end_all(Traces(), 0, 0, kill_s=0.1, find=lambda _: {stuck}) == [stuck]
+
+
+class ScriptedLooks:
+    """Stands in for looking at the processes: one answer after the other, then nothing."""
+
+    def __init__(self, *answers: bool) -> None:
+        self._answers = list(answers)
+        self.looks = 0
+
+    def look(self) -> bool:
+        self.looks += 1
+        return self._answers.pop(0) if self._answers else False
+
+    def find(self) -> dict[int, Row]:
+        """As Tree.find: a process that does not exist, or nobody."""
+        return {NOBODY.pid: Row(1, 1, 1, NOBODY.start, False)} if self.look() else {}
+
+
+NOBODY = Process(2**22 + 5, 1)
+
+
+def test_one_look_that_finds_nothing_is_not_enough_for_the_worker() -> None:
+    looks = ScriptedLooks(True, False, True, False)
+    assert processes.end_all(Traces(), 0, 0, find=lambda _: {NOBODY} if looks.look() else set()) == []
+    assert looks.looks == 5, "somebody; nobody, somebody; nobody, nobody"
+
+
+def test_one_look_that_finds_nothing_is_not_enough_for_the_warden() -> None:
+    looks = ScriptedLooks(True, False, True, False)
+    ending = Ending(looks, {"int": 0.0, "term": 0.0})  # type: ignore[arg-type]
+    assert [ending.step(), ending.step(), ending.step()] == [False, False, True]
+    assert looks.looks == 5

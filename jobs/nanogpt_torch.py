@@ -1,0 +1,355 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.9", "numpy", "tiktoken>=0.9"]
+# ///
+"""GPT-2 trained on text, in PyTorch: `python jobs/nanogpt_torch.py --device cpu --set max_iters=20`.
+
+The model is that of Radford et al., "Language Models are Unsupervised Multitask Learners" (2019): a decoder of
+pre-normalised blocks with learned positions and tied embeddings. Presets, optimizer settings and schedule are those of
+nanoGPT (github.com/karpathy/nanoGPT), so that numbers can be compared; the code is our own.
+
+Top to bottom: what can be set, the model, its arithmetic, build(), step(), evaluate().
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+    from harness import start
+
+    start.quietly("torch")
+
+import math
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from harness import text_data, torch_main, torch_training
+from harness.command_line import Options
+from harness.problems import UsageError
+from harness.text_data import Text
+from harness.torch_device import Device
+
+WORKLOAD = {
+    "name": "nanogpt",
+    "framework": "torch",
+    "about": "GPT-2 on text, character by character or with GPT-2's byte pairs: nanoGPT's shakespeare_char and gpt2.",
+    "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
+    "unit": "tokens",
+    "params": {
+        "data": {
+            "default": "pydoc", "unit": "",
+            "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
+        },
+        "tokens": {
+            "default": "char", "unit": "",
+            "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
+        },
+        "n_layer": {"default": 4, "unit": "blocks", "help": "depth"},
+        "n_head": {"default": 4, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
+        "n_embd": {"default": 128, "unit": "features", "help": "width"},
+        "block_size": {"default": 64, "unit": "tokens", "help": "length of a sequence"},
+        "batch_size": {"default": 12, "unit": "sequences", "help": "sequences in one forward and backward"},
+        "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
+        "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
+        "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "max_iters": {"default": 100, "unit": "iterations", "help": "updates to make"},
+        "warmup_iters": {
+            "default": 3, "unit": "iterations",
+            "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
+        },
+        "eval_interval": {
+            "default": 50, "unit": "iterations",
+            "help": "evaluate each time so many are done, and at the end; 0: never",
+        },
+        "eval_iters": {"default": 5, "unit": "batches", "help": "of each split in an evaluation"},
+        "log_interval": {"default": 10, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "checkpoint_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "save each time so many are done, and at the end with --out; 0: only that",
+        },
+        "lr": {"default": 1e-3, "unit": "", "help": "highest learning rate"},
+        "min_lr": {"default": 1e-4, "unit": "", "help": "learning rate at the end of the cosine"},
+        "lr_warmup_iters": {"default": 10, "unit": "iterations", "help": "linear rise of the learning rate"},
+        "lr_decay_iters": {"default": 0, "unit": "iterations", "help": "end of the cosine; 0: max_iters"},
+        "weight_decay": {"default": 0.1, "unit": "", "help": "on matrices; vectors have none"},
+        "beta1": {"default": 0.9, "unit": "", "help": "AdamW's decay of the mean"},
+        "beta2": {"default": 0.99, "unit": "", "help": "AdamW's decay of the mean square"},
+        "grad_clip": {"default": 1.0, "unit": "", "help": "greatest norm of the gradient; 0: no limit"},
+        "adamw": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
+        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+    },
+    "configs": {
+        "tiny": {
+            "data": "pydoc", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12,
+            "max_iters": 100,
+        },
+        "shakespeare_char": {
+            "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
+        },
+        "gpt2": {
+            "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
+            "batch_size": 12, "bias": True, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
+        },
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model's hyperparameters. `vocab` tokens, `block` positions."""
+
+    vocab: int
+    block: int
+    layers: int
+    heads: int
+    width: int
+    dropout: float = 0.0
+    bias: bool = False
+
+
+class Attention(nn.Module):
+    """Causal self-attention: each position looks at itself and at those before it, with several heads at once."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.dropout = shape.dropout
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.bias)
+        self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        B, T, C = x.shape
+        q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        y = self.out(y.transpose(1, 2).reshape(B, T, C))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class FeedForward(nn.Module):
+    """Two layers, four times as wide between them. GELU is the exact one, as in nanoGPT."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.dropout = shape.dropout
+        self.widen = nn.Linear(shape.width, 4 * shape.width, bias=shape.bias)
+        self.out = nn.Linear(4 * shape.width, shape.width, bias=shape.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(self.out(F.gelu(self.widen(x))), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward, each added to what came in and fed with its normalisation."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(shape.width, bias=shape.bias)
+        self.attention = Attention(shape)
+        self.norm2 = nn.LayerNorm(shape.width, bias=shape.bias)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        x = x + self.feed_forward(self.norm2(x))
+        return x
+
+
+class GPT(nn.Module):
+    """Tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in nats."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.tokens = nn.Embedding(shape.vocab, shape.width)
+        self.positions = nn.Embedding(shape.block, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width, bias=shape.bias)
+        self.apply(self._draw)
+
+    def _draw(self, module: nn.Module) -> None:
+        """Initial weights as in GPT-2: normal(0, 0.02); the layers that write into the residual stream scaled down by
+        the square root of their number, so that its variance does not grow with depth."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, Attention | FeedForward):  # after their own layers: apply() goes from the leaves up
+            nn.init.normal_(module.out.weight, std=0.02 / math.sqrt(2 * self.shape.layers))
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
+        x = F.dropout(x, self.shape.dropout, self.training)
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is the output layer too
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def n_params(self, positions: bool = True) -> int:
+        """How many numbers are trained, with or without those of the positions."""
+        return sum(p.numel() for p in self.parameters()) - (0 if positions else self.positions.weight.numel())
+
+
+def flops_per_iter(model: GPT, sequences: int) -> float:
+    """FLOP of one iteration over `sequences` sequences of T = block tokens (a multiply and an add are two).
+
+    Per token, a weight is multiplied and added once in the forward: 2 N, N without the positions, which are looked up.
+    The embedding is looked up as well, but as output layer it is multiplied, once. The backward costs twice the
+    forward (gradients by inputs, and by weights): 6 N a token, 6 N T a sequence.
+
+    Attention has no weights in its two products: queries by keys, and their scores by values. With H heads of Q
+    features each takes 2 H Q T FLOP a token, both 4 H Q T; with the backward 12 H Q T, and so over L layers and T
+    tokens 12 L H Q T^2 a sequence. The half that causality masks is counted, as in Chowdhery et al. 2022 (PaLM),
+    appendix B.
+
+    Left out, as is usual: normalisations, softmax, GELU, dropout, the optimizer.
+    """
+    s = model.shape
+    T, Q = s.block, s.width // s.heads
+    weights = 6 * model.n_params(positions=False) * T
+    attention = 12 * s.layers * s.heads * Q * T * T
+    return float(sequences * (weights + attention))
+
+
+def learning_rate(i: int, s: SimpleNamespace) -> float:
+    """Of iteration i: a linear rise, then half a cosine down to min_lr (Loshchilov & Hutter 2017)."""
+    end = s.lr_decay_iters or s.max_iters
+    if i < s.lr_warmup_iters:
+        return float(s.lr * (i + 1) / (s.lr_warmup_iters + 1))
+    if i >= end:
+        return float(s.min_lr)
+    share = (i - s.lr_warmup_iters) / (end - s.lr_warmup_iters)
+    return float(s.min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (s.lr - s.min_lr))
+
+
+@dataclass
+class Training(torch_training.Training):
+    """The harness's Training, and the tokens that batches are drawn from (on the CPU)."""
+
+    splits: dict[str, torch.Tensor]
+
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def draw(tokens: torch.Tensor, generator: torch.Generator, batch_size: int, block_size: int) -> Batch:
+    """Sequences from random places, and the same shifted by one: what comes next. Both (batch, block), on the CPU."""
+    starts = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
+    rows = tokens[starts + torch.arange(block_size + 1)].long()
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def to_device(batch: Batch, device: Device) -> Batch:
+    """Move a batch; to CUDA from pinned memory, while the host goes on."""
+    x, y = batch
+    if device.kind == "cuda":
+        return x.pin_memory().to(device.handle, non_blocking=True), y.pin_memory().to(device.handle, non_blocking=True)
+    return x.to(device.handle), y.to(device.handle)
+
+
+def build(options: Options, device: Device) -> Training:
+    """Text, model, reference loss, optimizer: all that is done once."""
+    s = options.settings
+    check(s)
+    text = text_data.load(s.data, s.tokens, s.block_size)
+    splits = {name: torch.frombuffer(part, dtype=torch.int32) for name, part in text.parts().items()}
+    torch.manual_seed(options.seed)
+    generator = torch.Generator().manual_seed(options.seed)
+    model = GPT(shape_of(s, text))  # weights are drawn on the CPU: every device starts from the same ones
+    first = draw(splits["train"], generator.clone_state(), s.batch_size, s.block_size)
+    reference = torch_training.Reference(model, first)
+    model.to(device.handle)
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": s.weight_decay},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer, name = torch_training.adamw(groups, s.adamw, lr=s.lr, betas=(s.beta1, s.beta2))
+    sequences = s.batch_size * s.grad_accum
+    return Training(
+        options=options,
+        device=device,
+        model=model,
+        forward=torch.compile(model) if options.compile else model,
+        optimizer=optimizer,
+        optimizer_name=name,
+        scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
+        generator=generator,
+        reference=reference,
+        data=text.said(),
+        flops_per_iter=flops_per_iter(model, sequences),
+        per_iter=sequences * s.block_size,
+        splits=splits,
+    )
+
+
+def step(training: Training, i: int) -> torch.Tensor:
+    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, still on the device."""
+    s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(i, s)
+    losses = []
+    for _ in range(s.grad_accum):
+        x, y = to_device(
+            draw(training.splits["train"], training.generator, s.batch_size, s.block_size), training.device
+        )
+        with training.device.autocast(training.options.dtype):
+            loss = training.forward(x, y) / s.grad_accum
+        scaler.scale(loss).backward()
+        losses.append(loss.detach())
+    if s.grad_clip:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(training.model.parameters(), s.grad_clip)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+@torch.no_grad()
+def evaluate(training: Training, split: str) -> dict[str, float]:
+    """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
+    s = training.options.settings
+    generator = torch.Generator().manual_seed(training.options.seed + 1)
+    total = torch.zeros((), device=training.device.handle)
+    training.model.eval()
+    for _ in range(s.eval_iters):
+        x, y = to_device(draw(training.splits[split], generator, s.batch_size, s.block_size), training.device)
+        with training.device.autocast(training.options.dtype):
+            total += training.forward(x, y)
+    training.model.train()
+    return {"loss": float(total) / s.eval_iters}
+
+
+def shape_of(s: SimpleNamespace, text: Text) -> Shape:
+    return Shape(text.vocab_size, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dropout, s.bias)
+
+
+def check(s: SimpleNamespace) -> None:
+    """Refuse what cannot be trained. Raises: UsageError."""
+    for key in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "grad_accum", "eval_iters"):
+        if getattr(s, key) < 1:
+            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
+    for key in ("lr", "min_lr", "weight_decay", "grad_clip", "lr_warmup_iters", "lr_decay_iters"):
+        if getattr(s, key) < 0:
+            raise UsageError(f"{key}={getattr(s, key)}: it cannot be negative")
+    for key in ("dropout", "beta1", "beta2"):
+        if not 0 <= getattr(s, key) < 1:
+            raise UsageError(f"{key}={getattr(s, key)}: it must be at least 0 and less than 1")
+    if s.n_embd % s.n_head:
+        raise UsageError(
+            f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
+        )
+    if s.adamw not in ("auto", "fused", "foreach", "loop"):
+        raise UsageError(f'no AdamW "{s.adamw}"', "adamw is auto, fused, foreach or loop")
+
+
+if __name__ == "__main__":
+    sys.exit(torch_main.main(WORKLOAD, build, step, evaluate))

@@ -1,0 +1,235 @@
+"""Grouping, baselines, twins and verdicts, without a store."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from queue_runner.compare import (
+    Family,
+    Question,
+    break_even_iters,
+    compare,
+    compile_cost_s,
+    corrected,
+    fold,
+    main_cache,
+)
+from queue_runner.errors import UsageError
+from queue_runner.grouping import MAIN, Cell, group
+from queue_runner.verdict import Word
+
+NAMES = (*MAIN, "n_layer", "optimizer")
+_numbers = iter(range(1, 1_000_000))
+
+
+def row(device: str = "cpu", compile: int = 0, median_s: float | None = 0.1, **more: Any) -> dict[str, Any]:
+    """A run as reports/_facts.py prepares it."""
+    number = next(_numbers)
+    base = {
+        "run_id": number,
+        "run": f"{number}.1",
+        "spec_hash": f"{device} {compile} {more.get('dtype')} {more.get('factors')}",
+        "machine": "m",
+        "subject": "nanogpt",
+        "config": "tiny",
+        "device": device,
+        "compile": compile,
+        "dtype": "fp32",
+        "framework": "torch",
+        "optimizer": "AdamW",
+        "factors": {},
+        "state": "DONE",
+        "outcome": "SUCCEEDED",
+        "valid": 1,
+        "taints": None,
+        "median_s": median_s,
+        "mad_s": 0.001,
+        "tokens_per_iter": 100.0,
+        "samples_per_iter": None,
+        "first_iter_excess_s": 1.0,
+        "compile_cache": None,
+    }
+    return {**base, **more}
+
+
+def ask(rows: list[dict[str, Any]], **more: Any) -> list[Family]:
+    return compare(rows, Question(NAMES, **{"settings": ["n_layer"], **more}))
+
+
+def labels(family: Family) -> list[str]:
+    return [cell.label for cell in family.cells]
+
+
+def by_label(family: Family) -> dict[str, Cell]:
+    return {cell.label: cell for cell in family.cells}
+
+
+def test_cells_come_cpu_first_and_eager_before_compiled() -> None:
+    (family,) = ask([row("mps", 1), row("mps", 0), row("cpu", 1), row("cpu", 0)])
+    assert labels(family) == ["cpu eager", "cpu compiled", "mps eager", "mps compiled"]
+
+
+def test_a_label_has_only_what_differs() -> None:
+    (family,) = ask([row("mps", dtype="fp32"), row("mps", dtype="bf16"), row("cpu", dtype="fp32")])
+    assert labels(family) == ["cpu eager fp32", "mps eager fp32", "mps eager bf16"]
+
+
+def test_details_are_in_a_label_only_where_two_rows_would_look_alike() -> None:
+    (family,) = ask([row("cpu", optimizer="AdamW"), row("mps", optimizer="AdamW(fused)")])
+    assert labels(family) == ["cpu eager", "mps eager"]
+    (family,) = ask([row("mps", optimizer="AdamW"), row("mps", optimizer="AdamW(fused)")])
+    assert labels(family) == ["mps eager AdamW", "mps eager AdamW(fused)"]
+
+
+def test_labels_are_unique_even_where_a_setting_is_missing() -> None:
+    rows = [row(factors={"n_layer": 4}), row(factors={})]
+    (family,) = ask(rows, vs={"n_layer": "4"})
+    assert sorted(labels(family)) == ["cpu eager", "cpu eager n_layer=4"]
+
+
+def test_runs_of_two_machines_configs_or_workloads_are_never_compared() -> None:
+    rows = [row("cpu"), row("mps"), row("mps", machine="other"), row("mps", config="big"), row("mps", subject="bert")]
+    families = ask(rows)
+    assert len(families) == 4
+    assert sum(len(family.pairs) for family in families) == 1
+
+
+def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
+    rows = [row("cpu", factors={"n_layer": n}) for n in (2, 4)]
+    assert len(ask(rows)) == 2
+    (family,) = ask(rows, vs={"n_layer": "2"})
+    assert [pair.cell.key["n_layer"] for pair in family.pairs] == [4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "baseline", "why"),
+    [
+        ([row("mps", 0, 0.1), row("cpu", 0, 0.2), row("cpu", 1, 0.3)], "cpu eager", "eager on the cpu"),
+        ([row("mps", 0, 0.1), row("cuda", 0, 0.2), row("cuda", 1, 0.3)], "cuda eager", "the slowest eager row"),
+        ([row("mps", 1, 0.1), row("cuda", 1, 0.2)], "cuda compiled", "the slowest row"),
+        ([row("cpu", 0, 0.1, dtype="bf16"), row("cpu", 0, 0.05)], "cpu eager fp32", "eager on the cpu"),
+    ],
+)
+def test_the_default_baseline(rows: list[dict[str, Any]], baseline: str, why: str) -> None:
+    (family,) = ask(rows)
+    assert family.baseline is not None and family.baseline.label == baseline
+    assert family.why.startswith(why)
+
+
+def test_a_baseline_that_is_no_row_or_several_is_an_error_that_says_which_there_are() -> None:
+    rows = [row("cpu", 0), row("cpu", 1), row("mps", 0)]
+    with pytest.raises(UsageError, match="device=cuda is none of the rows") as error:
+        ask(rows, vs={"device": "cuda"})
+    assert "cpu eager, cpu compiled, mps eager" in error.value.hint
+    with pytest.raises(UsageError, match="is 2 rows: cpu eager, cpu compiled") as error:
+        ask(rows, vs={"device": "cpu"})
+    assert "device=cpu,compile=off" in error.value.hint
+
+
+def test_one_run_each_gives_the_plain_ratio_and_no_verdict() -> None:
+    (family,) = ask([row("cpu", 0, 1.98434), row("mps", 0, 0.22074)])
+    (pair,) = family.pairs
+    assert pair.ratio == pytest.approx(1.98434 / 0.22074)
+    assert pair.verdict.word is Word.TOO_FEW and pair.verdict.low is None and pair.p_corrected is None
+
+
+def test_four_runs_each_give_an_interval_and_a_verdict_even_for_three_pairs() -> None:
+    rows = [row(d, c, t * (1 + k / 1000)) for d, t in (("cpu", 2.0), ("mps", 0.2)) for c in (0, 1) for k in range(4)]
+    rows = [{**r, "median_s": r["median_s"] * (1.3 if r["compile"] else 1)} for r in rows]
+    (family,) = ask(rows)
+    assert [pair.verdict.word for pair in family.pairs] == [Word.SLOWER, Word.FASTER, Word.FASTER]
+    for pair in family.pairs:
+        assert pair.verdict.low is not None and pair.verdict.high is not None
+        assert pair.verdict.low <= pair.ratio <= pair.verdict.high
+        assert pair.p_corrected == pytest.approx(2 / 70)
+
+
+def test_a_difference_that_only_the_correction_takes_away_needs_more_runs() -> None:
+    same = [1.0, 1.1, 0.9, 1.05]
+    rows = [row("cpu", 0, t) for t in same] + [row("mps", 0, t / 9) for t in same]
+    rows += [row(f"cuda:{k}", 0, t + 0.01) for k in range(3) for t in same]
+    (family,) = ask(rows)
+    verdict = next(pair.verdict for pair in family.pairs if pair.cell.key["device"] == "mps")
+    assert verdict.word is Word.TOO_FEW and verdict.need == 5 and verdict.low is not None
+
+
+def test_invalid_and_failed_runs_do_not_count_unless_asked_for() -> None:
+    rows = [row("cpu", 0, 0.1), row("cpu", 0, 0.5, valid=0), row("cpu", 0, 0.9, outcome="FAILED")]
+    (cell,) = group(rows, NAMES)
+    assert cell.times == [0.1] and len(cell.left_out) == 2 and len(cell.ended) == 3
+    (cell,) = group(rows, NAMES, include_invalid=True)
+    assert sorted(cell.times) == [0.1, 0.5, 0.9]
+
+
+def test_a_cell_of_invalid_runs_alone_shows_their_numbers_and_compares_nothing() -> None:
+    (family,) = ask([row("cpu", 0, 0.1), row("mps", 0, 0.05, valid=0)])
+    cell = by_label(family)["mps eager"]
+    assert cell.median_s == 0.05 and cell.times == [] and not family.pairs
+
+
+def test_a_run_without_numbers_goes_with_its_question() -> None:
+    """It failed before it could say what `auto` was."""
+    good = row("mps", spec_hash="q")
+    bad = row("auto", 0, None, spec_hash="q", outcome="FAILED", optimizer=None)
+    (cell,) = group([bad, good], NAMES)
+    assert len(cell.runs) == 2 and cell.key["device"] == "mps"
+
+
+def test_the_spread_is_over_runs_where_there_are_several() -> None:
+    (cell,) = group([row(median_s=0.1, mad_s=0.007)], NAMES)
+    assert cell.spread_s == (0.007, "iterations")
+    (cell,) = group([row(median_s=t) for t in (0.1, 0.2, 0.4)], NAMES)
+    spread, over = cell.spread_s
+    assert (round(spread or 0, 9), over) == (0.1, "runs")
+
+
+def test_iterations_of_different_size_are_compared_per_token() -> None:
+    twice = row(median_s=0.15, tokens_per_iter=200.0, factors={"n_layer": 2})
+    rows = [row(median_s=0.1, factors={"n_layer": 1}), twice]
+    (family,) = ask(rows, vs={"n_layer": "1"})
+    assert family.per_work and family.pairs[0].ratio == pytest.approx(2 / 1.5)
+
+
+def test_compile_cost_is_over_the_eager_twin_and_by_state_of_the_cache() -> None:
+    rows = [row("mps", 0, 0.2, first_iter_excess_s=0.5)]
+    rows += [row("mps", 1, 0.1, first_iter_excess_s=e, compile_cache=c) for e, c in ((20.5, "cold"), (3.5, "warm"))]
+    (family,) = ask(rows)
+    cell = by_label(family)["mps compiled"]
+    twin = family.twin(cell)
+    assert twin is by_label(family)["mps eager"]
+    assert main_cache(cell) == "cold" and compile_cost_s(cell, twin, "cold") == 20.0
+    assert compile_cost_s(cell, twin, "warm") == 3.0
+    assert break_even_iters(cell, twin, 20.0) == pytest.approx(200)
+    assert break_even_iters(twin, cell, 20.0) is None
+
+
+def test_without_a_twin_there_is_no_compile_cost() -> None:
+    (family,) = ask([row("mps", 1)])
+    assert family.twin(family.cells[0]) is None and compile_cost_s(family.cells[0], None) is None
+
+
+def test_correction_of_benjamini_and_hochberg() -> None:
+    assert corrected([]) == []
+    assert corrected([0.04, 0.01, 0.03]) == pytest.approx([0.04, 0.03, 0.04])
+    assert corrected([0.9, 0.8]) == pytest.approx([0.9, 0.9])
+
+
+def test_folding_keeps_order_and_geometric_mean() -> None:
+    assert fold([1.0, 2.0], 6) == [1.0, 2.0]
+    assert fold([1.0, 4.0, 9.0, 4.0], 2) == pytest.approx([2.0, 6.0])
+
+
+@pytest.mark.parametrize("n_runs", [5, 12])
+def test_two_equal_configurations_are_rarely_called_different(n_runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A/A: runs of equal cells differ by 1 %. As they are, and folded into batches, the false alarm stays near 5 %."""
+    monkeypatch.setattr("queue_runner.compare.MOST_SPLITS", 100)
+    draw = random.Random(7)
+    alarms = 0
+    for _ in range(100):
+        rows = [row(d, 0, 0.1 * draw.gauss(1, 0.01), spec_hash=d) for _ in range(n_runs) for d in ("cpu", "mps")]
+        (family,) = ask(rows)
+        alarms += family.pairs[0].verdict.word in (Word.FASTER, Word.SLOWER)
+    assert alarms <= 11  # more has a probability below 0.005 if each is 5 %

@@ -1,0 +1,48 @@
+"""The documents say what the program does: columns, commands, links."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from queue_runner.paths import Layout
+from queue_runner.store.schema import metadata
+from queue_runner.store.views import VIEWS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def test_every_column_of_every_view_is_documented(layout: Layout) -> None:
+    page = (ROOT / "docs" / "schema.md").read_text()
+    with sqlite3.connect(layout.db) as connection:
+        for view in VIEWS:
+            for column in connection.execute(f"SELECT name FROM pragma_table_info('{view}')"):
+                assert re.search(rf"\b{column[0]}\b", page), f"{view}.{column[0]}"
+    assert all(f"`{table}`" in page for table in metadata.tables)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_machine_and_no_registry_is_named(page: Path) -> None:
+    text = page.read_text()
+    assert not re.search(r"/(?:root|home/\w+|work)/\S", text)
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text and "make test" in text
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = (folder / "README.md").read_text()
+    assert all(page.name in listed for page in folder.glob("*.md") if page.name != "README.md")
