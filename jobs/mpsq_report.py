@@ -74,7 +74,7 @@ class Reporter:
 
     def hello(self, **fields: Any) -> None:
         """Who runs what: workload, framework, versions, device, dtype, params, ... A second hello adds to the first."""
-        self._send("hello", {"v": VERSION, **fields})
+        self._send("hello", {"v": VERSION} | fields | {"v": VERSION})
 
     def begin(self, name: str, *, since_start: bool = False) -> None:
         """Open a phase, one of PHASES. `since_start`: as of the clock's zero, so that it holds the imports as well."""
@@ -118,7 +118,7 @@ class Reporter:
             elif math.isfinite(loss):
                 said = f',"loss":{loss:.9g}'
             else:
-                said = f',"loss":"{_word(loss)}"'
+                said = f',"loss":"{_word(float(loss))}"'
             memory = "" if allocated_bytes is None else f',"allocated_bytes":{allocated_bytes:d}'
             if reserved_bytes is not None:
                 memory += f',"reserved_bytes":{reserved_bytes:d}'
@@ -143,7 +143,7 @@ class Reporter:
 
     def note(self, kind: str, text: str = "", **extra: Any) -> None:
         """Something that happened: op_fallback, oom, nan_loss, wrong_loss, compile_cache, device_unavailable, ..."""
-        self._send("note", {**extra, "kind": kind, "text": text})
+        self._send("note", {"kind": kind, "text": text, **extra})
 
     def bye(self, ok: bool = True) -> None:
         """The last event; what follows it is not written. Shown to users, never taken for the outcome."""
@@ -171,7 +171,8 @@ class Reporter:
             return
         try:
             t = self._clock() - self._zero if t is None else t
-            line = _line({"type": kind, "t": round(t, 6), **{key: _plain(value) for key, value in fields.items()}})
+            event = {"type": kind, "t": round(t, 6)}
+            line = _line(event | {key: _plain(value) for key, value in fields.items()} | event)
         except Exception as error:  # an object whose str() raises, say: the training is worth more than the line
             self._complain(f"an event of type {kind} cannot be reported: {error!r}")
             return

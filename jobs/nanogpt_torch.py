@@ -158,8 +158,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        x = x + self.feed_forward(self.norm2(x))
-        return x
+        return x + self.feed_forward(self.norm2(x))
 
 
 class GPT(nn.Module):

@@ -19,6 +19,7 @@ from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
 _POLL_S = 0.05
+_BATCH = 10_000  # SQLite takes 32,766 values in one statement
 _STATES = "SELECT id, state, outcome FROM runs WHERE id BETWEEN ? AND ?"
 
 
@@ -59,7 +60,12 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
     if grace_s is not None:
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:
-        asked = jobs.request_cancel(writer, [row["run_id"] for row in rows], actor="user")
+        ids = [row["run_id"] for row in rows]
+        asked = [
+            one
+            for start in range(0, len(ids), _BATCH)
+            for one in jobs.request_cancel(writer, ids[start : start + _BATCH], actor="user")
+        ]
     engine.dispose()
     stop_points.reach("cancel.committed")
     running = [row for row in asked if row["state"] == State.RUNNING]
@@ -67,8 +73,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
         RunDir(layout.run_dir(RunId(row["job_id"], row["number"]))).request_cancel(who)
     stop_points.reach("cancel.filed")
     wake.ring(layout.fifo)
-    ids = {row["id"] for row in asked}
-    return _watch(layout, rows, ids, time.monotonic() + within_s)
+    return _watch(layout, rows, {row["id"] for row in asked}, time.monotonic() + within_s)
 
 
 def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], deadline: float) -> list[Cancelled]:

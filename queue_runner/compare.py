@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from queue_runner.verdict import Verdict
 
 MOST_SPLITS = 13_000
-"""Permutations that the verdicts of one family and question may cost together, about 25 ms; see `fold`."""
+"""Permutations that all verdicts of a report may cost together, about 25 ms; see `fold`."""
 FEWEST_BATCHES = 6
 """Runs are never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
 
@@ -81,15 +82,21 @@ def compare(rows: Iterable[Row], question: Question) -> list[Family]:
 
     Raises: UsageError when the baseline that was asked for is no cell, or several of one family.
     """
+    found = _with_baselines(families(rows, question), question.vs)
+    return [_judged(family, MOST_SPLITS // len(found)) for family in found]
+
+
+def families(rows: Iterable[Row], question: Question) -> list[Family]:
+    """Runs as cells, cells as families, everything in order and named; nothing compared yet."""
     fixed = [*SUBJECT, *(name for name in question.settings if name not in question.vs)]
     found: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in group(rows, question.names, question.include_invalid):
         found.setdefault(tuple(cell.key.get(name) for name in fixed), []).append(cell)
-    families = []
+    made = []
     for key in sorted(found, key=lambda key: [(value is not None, str(value)) for value in key]):
         common = dict(zip(fixed, key, strict=True))
-        families.append(Family(common, labelled(sorted(found[key], key=order), common)))
-    return [_judged(family) for family in _with_baselines(families, question.vs)]
+        made.append(Family(common, labelled(sorted(found[key], key=order), common)))
+    return made
 
 
 def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Family]:
@@ -139,7 +146,7 @@ def _distance(cell: Cell) -> tuple[bool, bool, bool, bool]:
     return away, compiled, key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
 
 
-def _judged(family: Family) -> Family:
+def _judged(family: Family, most_splits: int) -> Family:
     """The family with its pairs. Where iterations are of different size, time per token or sample is compared."""
     able = [cell for cell in family.cells if cell.times]
     per_work = len({cell.work for cell in able} - {None}) > 1
@@ -147,30 +154,45 @@ def _judged(family: Family) -> Family:
     base = family.baseline
     pairs = [(cell, base) for cell in able if base is not None and base in able and cell is not base]
     twins = [(cell, twin) for cell in able if (twin := family.twin(cell)) is not None and twin in able]
-    return replace(family, per_work=per_work, pairs=judge(pairs, per_work), twins=judge(twins, per_work))
+    alone = _alone({*pairs, *twins}, per_work, most_splits)
+    return replace(family, per_work=per_work, pairs=judge(pairs, alone), twins=judge(twins, alone))
 
 
-def judge(pairs: Sequence[tuple[Cell, Cell]], per_work: bool = False) -> list[Pair]:
+def _alone(pairs: AbstractSet[tuple[Cell, Cell]], per_work: bool, most_splits: int) -> dict[tuple[Cell, Cell], Verdict]:
+    """The verdict on each pair as if it were the only one."""
+    if not pairs:
+        return {}
+    from queue_runner import verdict
+
+    affordable = [n for n in (8, 7) if len(pairs) * math.comb(2 * n, n) <= most_splits]
+    n_most = max(verdict.needed_repeats(len(pairs)), *affordable[:1], FEWEST_BATCHES)
+    return {
+        (cell, base): verdict.compare(fold(_arm(cell, per_work), n_most), fold(_arm(base, per_work), n_most))
+        for cell, base in pairs
+    }
+
+
+def _arm(cell: Cell, per_work: bool) -> list[float]:
+    return [time / (cell.work or 1.0) for time in cell.times] if per_work else cell.times
+
+
+def judge(pairs: Sequence[tuple[Cell, Cell]], alone: Mapping[tuple[Cell, Cell], Verdict]) -> list[Pair]:
     """Verdicts on the pairs of one question. Intervals are each of its own ratio; words follow p-values that are
     corrected for being many (see `corrected`). A difference that only the correction takes away needs more runs."""
     if not pairs:
         return []
-    from queue_runner import verdict
+    from queue_runner.verdict import ALPHA, Word, needed_repeats
 
-    need = verdict.needed_repeats(len(pairs))
-    n_most = _most_numbers(len(pairs), need)
-    judged = [
-        verdict.compare(fold(_arm(cell, per_work), n_most), fold(_arm(base, per_work), n_most)) for cell, base in pairs
-    ]
+    judged = [alone[pair] for pair in pairs]
     tested = [k for k, v in enumerate(judged) if v.p is not None]
     ps = dict(zip(tested, corrected([judged[k].p or 0.0 for k in tested]), strict=True))
     found = []
     for k, ((cell, base), v) in enumerate(zip(pairs, judged, strict=True)):
         p = ps.get(k)
-        if p is not None and p > verdict.ALPHA and v.word in (verdict.Word.FASTER, verdict.Word.SLOWER):
-            v = replace(v, word=verdict.Word.TOO_FEW, need=max(need, len(cell.times) + 1))
-        v = replace(v, n=len(cell.times), n_baseline=len(base.times))
-        found.append(Pair(cell, base, v, p))
+        if p is not None and p > ALPHA and v.word in (Word.FASTER, Word.SLOWER):
+            need = max(needed_repeats(len(pairs)), min(len(cell.times), len(base.times)) + 1)
+            v = replace(v, word=Word.TOO_FEW, need=need)
+        found.append(Pair(cell, base, replace(v, n=len(cell.times), n_baseline=len(base.times)), p))
     return found
 
 
@@ -184,16 +206,6 @@ def corrected(ps: Sequence[float]) -> list[float]:
         least = min(least, ps[k] * len(ps) / rank)
         found[k] = least
     return found
-
-
-def _arm(cell: Cell, per_work: bool) -> list[float]:
-    return [time / (cell.work or 1.0) for time in cell.times] if per_work else cell.times
-
-
-def _most_numbers(n_pairs: int, needed: int) -> int:
-    """Into how many numbers an arm is folded: as many as MOST_SPLITS affords, but never too few for a verdict."""
-    affordable = [n for n in (8, 7) if n_pairs * math.comb(2 * n, n) <= MOST_SPLITS]
-    return max(needed, *affordable[:1], FEWEST_BATCHES)
 
 
 def fold(times: Sequence[float], n_most: int) -> list[float]:

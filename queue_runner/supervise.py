@@ -96,7 +96,7 @@ class Supervisor:
         return self._warden is not None or (folder.path.is_dir() and locks.is_held(folder.warden_lock))
 
     def _was_started(self, folder: RunDir) -> bool:
-        """Whether a warden that is gone wrote the fence. It takes its lock before that, so the lock is looked at last."""
+        """Whether a warden that is gone wrote the fence. It takes its lock before, so the lock is looked at last."""
         return folder.started() is not None and not locks.is_held(folder.warden_lock)
 
     def _watch(self, run: Claimed, folder: RunDir) -> None:

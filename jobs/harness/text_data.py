@@ -110,9 +110,9 @@ def _shakespeare() -> bytes:
     """The cached copy, else a download. Raises: JobError."""
     kept = cache_folder("data") / "tinyshakespeare.txt"
     with contextlib.suppress(OSError):
-        raw = kept.read_bytes()
-        if hashlib.sha256(raw).hexdigest() == SHAKESPEARE_SHA256:
-            return raw
+        cached = kept.read_bytes()
+        if hashlib.sha256(cached).hexdigest() == SHAKESPEARE_SHA256:
+            return cached
     remedy = (
         f"fetch it elsewhere from {SHAKESPEARE_URL} and put it at {kept}, or give a file: --set data=PATH; "
         "--set data=pydoc needs no download"

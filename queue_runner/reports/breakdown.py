@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import compare
+from queue_runner.compare import families as grouped
 from queue_runner.grouping import Cell
 from queue_runner.phases import other_remark
 from queue_runner.render import Column
@@ -33,7 +33,7 @@ Spent = dict[str, float | None]
 
 def finish(rows: list[Row], context: Context) -> Result:
     """The mean over the runs of a cell, because means add up where medians do not."""
-    families = compare(_facts.prepare(rows, context), _facts.question(rows, context)) if rows else []
+    families = grouped(_facts.prepare(rows, context), _facts.question(rows, context)) if rows else []
     raw: list[dict[str, Any]] = []
     sections, notes = [], []
     for family in families:

@@ -110,7 +110,8 @@ def write_oddities(report: Any) -> None:
     report.eval(3, "val", {"loss": -math.inf, "accuracy": math.nan})
     report.note("text", 'näïve "quoted" \\ new\nline 漢字 \x1b[31m')
     report.note("nul and half a pair", "a\0b \ud800")
-    report.note("kind wins", "over extra fields", t=7, more=1)
+    report.note("extra", "fields are kept, but for type and t", type="iter", t=7, more=1)
+    report.hello(v=2)
     report.bye(ok=False)
 
 
@@ -312,7 +313,14 @@ def test_a_forked_child_does_not_write(report: Any, path: Path, forked: int) -> 
 
 def test_a_program_that_the_training_starts_does_not_inherit_the_file(report: Any, path: Path) -> None:
     fd = report._fd
-    code = f"import os, sys\ntry: os.fstat({fd})\nexcept OSError: sys.exit(0)\nsys.exit(os.path.samestat(os.fstat({fd}), os.stat({str(path)!r})))"
+    code = f"""
+import os, sys
+try:
+    found = os.fstat({fd})
+except OSError:
+    sys.exit(0)
+sys.exit(os.path.samestat(found, os.stat({str(path)!r})))
+"""
     assert subprocess.run([sys.executable, "-I", "-S", "-c", code], close_fds=False, check=False).returncode == 0
 
 

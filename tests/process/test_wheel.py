@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_file_is_in_it_under_a_name_that_collides_with_nobody(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "migrations").rglob("*.*")]:
+    for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")]:
         if "__pycache__" not in path.parts:
             assert f"queue_runner/_{path.relative_to(ROOT)}" in names
     assert {"mpsq_report.py", "queue_runner/cli/main.py"} <= names

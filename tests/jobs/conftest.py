@@ -1,0 +1,116 @@
+"""The workloads as a program would import them: with jobs/ in front of the path."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+SCRIPT = JOBS / "nanogpt_torch.py"
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+
+pytest.importorskip("torch", reason="the workloads' tests need torch")
+sys.path.insert(0, str(JOBS))
+
+SMALL = {
+    "n_layer": "1",
+    "n_head": "2",
+    "n_embd": "16",
+    "block_size": "8",
+    "batch_size": "4",
+    "max_iters": "4",
+    "eval_interval": "0",
+    "warmup_iters": "1",
+}
+"""Milliseconds an iteration."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run left behind."""
+
+    code: int
+    events: list[dict[str, Any]]
+    out: str
+    err: str
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["type"] == kind]
+
+    def losses(self) -> list[float]:
+        return [event["loss"] for event in self.of("iter")]
+
+    def notes(self) -> dict[str, dict[str, Any]]:
+        return {event["kind"]: event for event in self.of("note")}
+
+    def metrics(self) -> dict[str, float]:
+        return {event["name"]: event["value"] for event in self.of("metric")}
+
+    def hello(self) -> dict[str, Any]:
+        return {key: value for event in self.of("hello") for key, value in event.items()}
+
+
+def arguments(words: Sequence[str], settings: dict[str, object]) -> list[str]:
+    chosen = SMALL | {key: str(value) for key, value in settings.items()}
+    return ["--device", "cpu", *words, *(word for key, value in chosen.items() for word in ("--set", f"{key}={value}"))]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+class Run:
+    """Runs nanogpt in this process: run("--dtype", "bf16", lr=0.1)."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
+        self._count = 0
+
+    def __call__(self, *words: str, build: Any = None, **settings: object) -> Ran:
+        import nanogpt_torch as job
+        from harness import torch_main
+
+        self._count += 1
+        path = self._folder / f"events-{self._count}.jsonl"
+        self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
+        argv = arguments(words, settings)
+        code = torch_main.main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv)
+        said = self._capsys.readouterr()
+        return Ran(code, read(path), said.out, said.err)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    monkeypatch.delenv("MPSQ_OUT", raising=False)
+    monkeypatch.delenv("MPSQ_T0", raising=False)
+    with warnings.catch_warnings():
+        yield Run(tmp_path, monkeypatch, capsys)
+
+
+def spawn(folder: Path, *words: str, env: dict[str, str] | None = None, **settings: object) -> subprocess.Popen[str]:
+    """The workload as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *arguments(words, settings)],
+        cwd=folder,
+        env={**os.environ, "MPSQ_EVENTS": str(folder / "events.jsonl"), **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def shared(name: str) -> Path:
+    """A file of ../shared, which is beside the repository where mpsq is developed; without it the test is skipped."""
+    path = SHARED / "data" / name
+    if not path.exists():
+        pytest.skip(f"needs ../shared/data/{name}, which is not beside this checkout")
+    return path
