@@ -35,7 +35,7 @@ bench: $(STAMP)
 	cat docs/benchmarks.md
 
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
-	MPSQ_CAMPAIGN=long $(BIN)/python -m pytest tests/process -n 2
+	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests/process -n 2
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -27,7 +27,7 @@ from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.supervise import Supervisor
 
 BUSY_TICK_S = 1.0
-CHECKPOINT_EVERY_S = 300.0
+UPKEEP_EVERY_S = 300.0
 
 log = logging.getLogger("mpsq.worker")
 
@@ -35,8 +35,11 @@ log = logging.getLogger("mpsq.worker")
 class Worker:
     """Holds worker.lock and a Supervisor, and steps it on every ring and every tick."""
 
-    def __init__(self, layout: paths.Layout, settings: config.Config, *, until_idle: bool) -> None:
+    def __init__(
+        self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool
+    ) -> None:
         self._layout = layout
+        self._held = held
         self._until_idle = until_idle
         self._engine = open_engine(layout.db, keep_open=True)
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
@@ -58,12 +61,7 @@ class Worker:
         self._scheduler.add_job(
             self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC)
         )
-        self._scheduler.add_job(
-            checkpoint, "interval", seconds=CHECKPOINT_EVERY_S, args=[self._layout.db], id="checkpoint"
-        )
-        self._scheduler.add_job(
-            trim_log, "interval", seconds=CHECKPOINT_EVERY_S, args=[self._layout.worker_log], id="trim"
-        )
+        self._scheduler.add_job(self._upkeep, "interval", seconds=UPKEEP_EVERY_S, id="upkeep")
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
         self._stopped.wait()
@@ -72,6 +70,11 @@ class Worker:
         self._supervisor.close()
         checkpoint(self._layout.db)
         self._engine.dispose()
+
+    def _upkeep(self) -> None:
+        checkpoint(self._layout.db)
+        trim_log(self._layout.worker_log)
+        self._held.touch()  # cleaners of temporary files leave a young lock alone
 
     def _answer(self, bell: int) -> None:
         while os.read(bell, 4096):
@@ -117,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         migrate.ensure(layout, holds_worker_lock=True)
         prune_backups(layout.backups, settings.keep_backups)
         log.info("worker %d on %s", os.getpid(), layout.home)
-        Worker(layout, settings, until_idle=options.until_idle).run()
+        Worker(layout, settings, held, until_idle=options.until_idle).run()
         held.close()
     except MpsqError as error:
         log.error("%s", error.message)

@@ -67,7 +67,7 @@ def computing_devices(python: str | None = None) -> list[str]:
 def _interpreter(named: str | None) -> str:
     if named is None:
         return sys.executable
-    found = shutil.which(str(Path(named).expanduser()))
+    found = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
     if found is None:
         raise UsageError(f'there is no interpreter "{named}"', "--python names a python that can be run")
     return found

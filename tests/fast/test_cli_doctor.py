@@ -102,9 +102,13 @@ def test_the_worker(home: Path) -> None:
         assert doctor.worker(layout).verdict == "ok"
 
 
-def test_exit_code_and_fixes(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_and_fixes(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mpsq = Cli(capsys)
     good = program(tmp_path / "good", said(HEAD, {"device": "cpu", "state": "computes"}))
+    monkeypatch.chdir(tmp_path)
+    assert mpsq.ok("doctor", "--python", "./good").out == mpsq.ok("doctor", "--python", good).out
     ran = mpsq("doctor", "--python", good)
     assert ran.code == 0 and "ok    cpu" in ran.out
     bad = program(tmp_path / "bad", said({"missing": "No module named 'torch'"}))
