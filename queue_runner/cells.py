@@ -195,7 +195,7 @@ def _python(named: str | None, env: Mapping[str, str]) -> str:
     """The interpreter's path, absolute, its links kept: resolving a venv's python would lose the venv."""
     if named is None:
         return sys.executable
-    found = shutil.which(Path(named).expanduser() if "/" in named else named, path=env.get("PATH"))
+    found = shutil.which(Path(named).expanduser().absolute() if "/" in named else named, path=env.get("PATH"))
     if found is None:
         raise UsageError(
             f'there is no interpreter "{named}"', "--python names a python that can be run, e.g. ~/nightly/bin/python"

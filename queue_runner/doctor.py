@@ -17,7 +17,7 @@ from queue_runner import doctor_torch, locks, queue_state, units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.paths import MIN_FREE_BYTES, Layout
-from queue_runner.store.read import reading, schema_revision
+from queue_runner.store.read import HEAD, reading, schema_revision
 
 _WAL_BYTES = 256 << 20
 """A log of this size says that nobody has checkpointed for long: the worker does so every five minutes."""
@@ -170,14 +170,12 @@ def home(layout: Layout) -> Iterator[Check]:
 
 def store(layout: Layout) -> Iterator[Check]:
     """The database: its schema, whether it is sound, and how long its log is."""
-    from queue_runner.store.schema import HEAD
-
     if not layout.db.exists():
         yield Check("store", "ok", "no queue yet; the first submit makes it")
         return
     try:
         revision = schema_revision(layout.db)
-        with reading(layout.db) as connection:
+        with reading(layout.db, any_schema=True) as connection:
             found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA quick_check(5)")]
     except MpsqError as error:
         yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")

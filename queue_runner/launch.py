@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from queue_runner import capture, locks, warden
+from queue_runner import argv, capture, locks, warden
 from queue_runner.config import Config
 from queue_runner.host.clocks import boot_id
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
-from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
 
 SPEC_VERSION = 1
@@ -37,7 +36,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
         "v": SPEC_VERSION,
         "run": str(run.id),
         "tag": run.token,
-        "argv": command(layout, run.spec),
+        "argv": argv.of(run.spec, layout.snapshots),
         "cwd": run.spec.cwd,
         "env": environment(layout, run, folder),
         "stdout": str(folder.stdout),
@@ -61,20 +60,6 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(data, stream)
-
-
-def command(layout: Layout, spec: JobSpec) -> list[str]:
-    """The argument vector of the trainer: the snapshotted workload with its options, or the command as submitted."""
-    if spec.kind != "workload":
-        return list(spec.argv)
-    script = layout.snapshots / str(spec.snapshot) / str(spec.script)
-    options = ["--device", str(spec.device), "--compile", "on" if spec.compile else "off", "--dtype", str(spec.dtype)]
-    if spec.config:
-        options += ["--config", spec.config]
-    options += ["--seed", str(spec.seed)]
-    for key, value in spec.params.items():
-        options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    return [spec.python, str(script), *options]
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:

@@ -200,6 +200,11 @@ class Run:
             who = read(f"{self.folder}/cancel")[:200].decode(errors="replace").strip()
         except OSError:
             return None
+        name, marked, seconds = who.rpartition(" (grace ")
+        if marked and seconds.removesuffix(" s)").replace(".", "", 1).isdecimal():
+            grace = float(seconds.removesuffix(" s)"))
+            self.spec["grace_s"] = {"int": grace, "term": grace}
+            who = name
         return "cancel", f"cancelled by {who}" if who else "cancelled"
 
     def reason_to_stop(self) -> tuple[str, str] | None:

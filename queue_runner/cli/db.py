@@ -36,8 +36,7 @@ def check(json: Json = False) -> None:
     """Look for damage in the database."""
     from queue_runner.errors import MpsqError, SchemaError
     from queue_runner.store import migrate
-    from queue_runner.store.read import schema_revision
-    from queue_runner.store.schema import HEAD
+    from queue_runner.store.read import HEAD, schema_revision
 
     layout = home()
     found = migrate.check(layout.db)

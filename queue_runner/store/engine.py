@@ -15,8 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
 from queue_runner.errors import MpsqError, SchemaError
-from queue_runner.store.read import schema_revision
-from queue_runner.store.schema import HEAD
+from queue_runner.store.read import HEAD, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
 

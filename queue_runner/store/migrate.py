@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from queue_runner import locks
 from queue_runner.errors import MpsqError, SchemaError
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.store.read import reading, schema_revision
-from queue_runner.store.schema import HEAD
+from queue_runner.store.read import HEAD, reading, schema_revision
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -71,7 +70,7 @@ def backup(layout: Layout, label: str = "by-hand") -> Path:
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = layout.backups / time.strftime(f"mpsq-%Y%m%d-%H%M%S-{label}.db", time.gmtime())
     partial = target.with_suffix(".partial")
-    with reading(layout.db) as source:
+    with reading(layout.db, any_schema=True) as source:
         copy = sqlite3.connect(partial)
         try:
             source.backup(copy)
@@ -88,7 +87,7 @@ def backup(layout: Layout, label: str = "by-hand") -> Path:
 
 def check(db: Path) -> list[str]:
     """What SQLite finds wrong with the file: nothing when it is sound."""
-    with reading(db) as connection:
+    with reading(db, any_schema=True) as connection:
         found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA integrity_check")]
         found += [f"dangling reference in {row['table']}" for row in connection.execute("PRAGMA foreign_key_check")]
     return [line for line in found if line != "ok"]
@@ -115,7 +114,7 @@ def _refuse_newer(revision: str) -> None:
 
 
 def _refuse_active(db: Path) -> None:
-    with reading(db) as connection:
+    with reading(db, any_schema=True) as connection:
         if connection.execute("SELECT 1 FROM runs WHERE state = 'RUNNING'").fetchone():
             raise SchemaError("a run is active: the schema is not changed under it", "wait for its end, then try again")
 

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import MpsqError, SchemaError, UsageError
 from queue_runner.model import Selector
 
 Row = dict[str, Any]
+
+HEAD = "0001"
+"""The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
 
 
 def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
@@ -23,10 +26,11 @@ def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
 
 
 @contextmanager
-def reading(db: Path) -> Iterator[sqlite3.Connection]:
+def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connection]:
     """A read-only connection whose rows are dicts.
 
-    Raises: MpsqError when the file is absent, damaged or unreadable.
+    Raises: MpsqError when the file is absent, damaged or unreadable; SchemaError when it has another schema than this
+    code reads, unless `any_schema` is good enough.
     """
     if not db.exists():
         raise MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
@@ -36,6 +40,8 @@ def reading(db: Path) -> Iterator[sqlite3.Connection]:
         raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path says where it is") from error
     connection.row_factory = _as_dict
     try:
+        if not any_schema:
+            _refuse_other(_revision(connection))
         yield connection
     except sqlite3.DatabaseError as error:
         raise MpsqError(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
@@ -50,14 +56,27 @@ def schema_revision(db: Path) -> str | None:
     """
     if not db.exists() or db.stat().st_size == 0:
         return None
-    with reading(db) as connection:
-        names = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if "alembic_version" not in names:
-            if names:
-                raise MpsqError("this database was not made by mpsq", "move it away or set MPSQ_HOME to another folder")
-            return None
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        return str(row["version_num"]) if row else None
+    with reading(db, any_schema=True) as connection:
+        return _revision(connection)
+
+
+def _revision(connection: sqlite3.Connection) -> str | None:
+    names = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "alembic_version" not in names:
+        if names:
+            raise MpsqError("this database was not made by mpsq", "move it away or set MPSQ_HOME to another folder")
+        return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(row["version_num"]) if row else None
+
+
+def _refuse_other(revision: str | None) -> None:
+    if revision is None:
+        raise MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+    if revision != HEAD:
+        word = "newer" if revision > HEAD else "older"
+        hint = "use the mpsq that made it, or a newer one" if word == "newer" else "run mpsq db upgrade"
+        raise SchemaError(f"the database is at schema {revision}, {word} than the {HEAD} that this mpsq reads", hint)
 
 
 def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list[Any]]:

@@ -1,7 +1,7 @@
 """The tables, as SQLAlchemy Core. docs/schema.md explains them; the views in views.py are the public read contract.
 
 Times of day are Unix seconds (`_at`), durations seconds (`_s`), sizes bytes. Migrations must end in exactly this
-schema: a test compares the two. `HEAD` is the revision that this code reads and writes.
+schema: a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from sqlalchemy import (
 )
 
 from queue_runner.model import DEFAULT_LANE, Outcome, State
-
-HEAD = "0001"
 
 metadata = MetaData()
 

@@ -6,7 +6,6 @@ import io
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,18 +106,6 @@ def test_a_workload_runs_from_its_snapshot(layout: Layout, mpsq: Cli) -> None:
     assert script.name == "toy_torch.py" and layout.snapshots in script.parents and script.exists()
     asked = "--device auto --compile off --dtype fp32 --config tiny --seed 3 --set fused=false"
     assert run["argv"][2:] == asked.split()
-
-
-def test_the_command_line_is_one_thing(layout: Layout) -> None:
-    """What is shown is what is run."""
-    from queue_runner import argv, launch
-    from tests.cli_support import SPEC
-
-    workload = replace(
-        SPEC, kind="workload", script="toy_torch.py", snapshot="abc", seed=1, params={"a": True, "b": "x"}
-    )
-    for spec in (SPEC, workload):
-        assert argv.of(spec, layout.snapshots) == launch.command(layout, spec)
 
 
 def test_dry_run_stores_nothing(home: Path, mpsq: Cli) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import nanogpt_torch as job
 import pytest
 import torch
+
 from harness.command_line import parse
 from harness.torch_training import adamw
 

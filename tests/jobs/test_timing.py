@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from harness import loop
 from mpsq_report import Reporter
 
@@ -33,7 +34,7 @@ class AsyncDevice:
 
 
 def durations(timed: Callable[..., Any]) -> list[float]:
-    """Three pieces of work of 1, 2 and 4 s, each after 10 s of work that is nobody's (a batch's copy, an evaluation)."""
+    """Three pieces of work of 1, 2 and 4 s, each after 10 s of work that is not theirs (an evaluation, say)."""
     device, found = AsyncDevice(), []
     for seconds in (1.0, 2.0, 4.0):
         device.launch(10.0)
@@ -101,7 +102,9 @@ def plan(**changes: Any) -> loop.Plan:
     return loop.Plan(**(usual | changes))
 
 
-def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: FakeWork, **changes: Any) -> tuple[loop.Result, list[dict[str, Any]]]:
+def go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: FakeWork, **changes: Any
+) -> tuple[loop.Result, list[dict[str, Any]]]:
     monkeypatch.setattr(loop.timed, "__defaults__", (work.device.clock,))
     path = tmp_path / "events.jsonl"
     result = loop.run(plan(**changes), work, Reporter(path, work.device.clock, 0.0), say=lambda line: None)
@@ -126,7 +129,13 @@ def test_the_same_iterations_are_measured_with_and_without_compilation(
 ) -> None:
     _, events = go(tmp_path, monkeypatch, FakeWork(), compile=compiles, first=20, total=27)
     said = [(e["i"], e["phase"]) for e in events if e["type"] == "iter"]
-    assert said == [(20, first), (21, "warmup"), (22, "warmup"), (23, "warmup"), *((i, "measure") for i in (24, 25, 26))]
+    assert said == [
+        (20, first),
+        (21, "warmup"),
+        (22, "warmup"),
+        (23, "warmup"),
+        *((i, "measure") for i in (24, 25, 26)),
+    ]
 
 
 def test_phases_nest_and_are_all_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path
 def test_the_revision_in_the_code_is_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
-    assert ScriptDirectory.from_config(config).get_heads() == [schema.HEAD]
+    assert ScriptDirectory.from_config(config).get_heads() == [read.HEAD]
 
 
 def test_a_newer_schema_is_refused_with_exit_code_4(layout: Layout) -> None:
@@ -87,7 +87,7 @@ def test_eight_processes_make_one_database(layout: Layout) -> None:
     makers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
     assert [maker.wait(60) for maker in makers] == [0] * 8
     assert migrate.check(layout.db) == []
-    assert read.schema_revision(layout.db) == schema.HEAD
+    assert read.schema_revision(layout.db) == read.HEAD
 
 
 def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

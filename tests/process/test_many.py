@@ -133,3 +133,14 @@ def has(pid: int, tag: bytes) -> bool:
         )
     except OSError:
         return False
+
+
+def test_cancel_without_grace_kills_at_once(queue: Queue) -> None:
+    queue.layout.config.write_text("grace_int_s = 60\ngrace_term_s = 60\nmin_free_bytes = 0\n")
+    queue.submit("trap '' INT TERM; echo ready >> $J; while :; do sleep 0.05; done")
+    queue.worker()
+    until(queue.written, "the job")
+    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", code, "cancel", "1", "--grace", "0"]
+    assert "cancelled" in subprocess.run(arguments, check=True, timeout=30, capture_output=True, text=True).stdout
+    assert queue.done()[0]["outcome"] == "CANCELLED"

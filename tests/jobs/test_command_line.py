@@ -1,0 +1,121 @@
+"""The command line by hand: what is refused, with which exit code, and how the program ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import SCRIPT, Run, read, spawn
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "max_iter=3"], 'did you mean "max_iters"?'),
+        (["--set", "wings=2"], 'no key "wings"'),
+        (["--set", "max_iters"], "is not KEY=VALUE"),
+        (["--set", "max_iters=many"], '"many" is not a whole number'),
+        (["--set", "max_iters=3.5"], "is not a whole number"),
+        (["--set", "max_iters=-1"], "cannot be less than 0"),
+        (["--set", "log_interval=0"], "cannot be less than 1"),
+        (["--set", "lr=fast"], "is not a number"),
+        (["--set", "lr=nan"], "is not a number"),
+        (["--set", "lr=-1"], "cannot be negative"),
+        (["--set", "bias=perhaps"], "is not true or false"),
+        (["--set", "dropout=1"], "less than 1"),
+        (["--set", "n_head=3"], "n_embd=16 cannot be shared by n_head=3"),
+        (["--set", "batch_size=0"], "cannot be less than 1"),
+        (["--set", "adamw=quick"], 'no AdamW "quick"'),
+        (["--set", "tokens=words"], 'no tokenizer "words"'),
+        (["--set", "data=no/such/file"], "cannot be read: No such file"),
+        (["--set", "checkpoint_interval=5"], "give --out DIR"),
+        (["--config", "shakespear_char"], 'did you mean "shakespeare_char"?'),
+        (["--device", "gpu"], 'no device "gpu"'),
+        (["--device", "cuda:x"], 'no device "cuda:x"'),
+        (["--dtype", "fp64"], 'no dtype "fp64"'),
+        (["--compile", "maybe"], "it is off or on"),
+        (["--seed", "-3"], "--seed -3 is not between"),
+        (["--seed", "one"], "is not a whole number"),
+        (["--wings"], "unrecognized arguments"),
+        (["--resume"], "expected one argument"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], said: str) -> None:
+    if words[0] == "--set" and "=" in words[1]:
+        key, _, value = words[1].partition("=")
+        ran = run(**{key: value})
+    else:
+        ran = run(*words)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ") and said in ran.err and "Traceback" not in ran.err
+    assert not ran.losses() and ran.events[-1]["type"] == "bye"
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "mps", "cuda"])
+def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, device: str) -> None:
+    from harness.torch_device import why_not
+
+    if why_not(device) is None:
+        pytest.skip(f"{device} is there")
+    ran = run("--device", device)
+    assert ran.code == 69 and list(ran.notes()) == ["device_unavailable"]
+    assert f'device "{device}" is not there: ' in ran.err and "what computes here: cpu" in ran.err
+
+
+def test_auto_takes_a_device_that_computes(run: Run) -> None:
+    from harness.torch_device import why_not
+
+    ran = run("--device", "auto")
+    assert ran.code == 0 and why_not(ran.hello()["device"]) is None
+
+
+def test_a_device_that_computes_wrongly_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from harness import torch_device
+
+    monkeypatch.setattr(torch, "equal", lambda a, b: False)
+    assert "wrongly" in str(torch_device.why_not("cpu"))
+
+
+def test_by_hand_without_the_queue(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--device", "cpu", "--set", "max_iters=2", "--set", "n_layer=1"],
+        cwd=tmp_path,
+        env={"PATH": "", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "iter      0" in done.stdout and "median" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_help_lists_every_key(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
+    assert "max_iters=100 [iterations]  updates to make" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_at_once_and_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
+    process = spawn(tmp_path, max_iters=10_000_000, log_interval=1)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("iter"):
+            break
+    process.send_signal(number)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode == -number and said == ""
+    assert read(tmp_path / "events.jsonl")[0]["type"] == "phase"
+
+
+def test_an_interpreter_without_torch_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", str(SCRIPT)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr.startswith('error: "torch" is not installed for ')
+    assert "--python" in done.stderr

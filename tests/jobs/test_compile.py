@@ -1,0 +1,71 @@
+"""torch.compile, once: the only test that pays for a compiler. Its cache is kept beside pytest's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.compiling import judge
+from tests.jobs.conftest import read, spawn
+
+
+def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kept = request.config.cache.mkdir("torchinductor") if request.config.cache else tmp_path
+    (tmp_path / "eager").mkdir()
+    compiled = spawn(
+        tmp_path, "--compile", "on", env={"TORCHINDUCTOR_CACHE_DIR": str(kept)}, max_iters=6, eval_interval=6
+    )
+    eager = spawn(tmp_path / "eager", max_iters=6, eval_interval=6)
+    for process in (compiled, eager):
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    events, twin = read(tmp_path / "events.jsonl"), read(tmp_path / "eager" / "events.jsonl")
+
+    iterations = [e for e in events if e["type"] == "iter"]
+    assert [e["phase"] for e in iterations] == ["compile", "warmup", *["measure"] * 4]
+    assert iterations[0]["dur_s"] > 10 * iterations[-1]["dur_s"]
+    assert [e["loss"] for e in iterations] == pytest.approx([e["loss"] for e in twin if e["type"] == "iter"], abs=1e-4)
+    losses = [[e["metrics"]["loss"] for e in found if e["type"] == "eval"] for found in (events, twin)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+    [cache] = [e for e in events if e["type"] == "note"]
+    assert cache["kind"] == "compile_cache" and cache["text"] in ("cold", "warm", "mixed")
+    assert ("fxgraph_cache_miss" in cache) == (cache["text"] != "warm")
+    assert [e["compile_cache"] for e in events if "compile_cache" in e] == [cache["text"]]
+    metrics = {e["name"]: e["value"] for e in events if e["type"] == "metric"}
+    assert metrics["reference_loss_device"] == pytest.approx(metrics["reference_loss_cpu"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("counters", "state"),
+    [
+        ({"inductor": {"fxgraph_cache_miss": 2}, "aot_autograd": {"autograd_cache_miss": 1}}, "cold"),
+        ({"inductor": {"fxgraph_cache_hit": 2}, "aot_autograd": {"autograd_cache_hit": 1}}, "warm"),
+        ({"inductor": {"fxgraph_cache_hit": 1, "fxgraph_cache_miss": 1}}, "mixed"),
+        ({"inductor": {"fxgraph_cache_hit": 2}, "aot_autograd": {"autograd_cache_bypass": 1}}, "mixed"),
+        ({"stats": {"unique_graphs": 2}}, "cold"),
+    ],
+)
+def test_the_state_of_the_cache_follows_from_inductors_counters(
+    counters: dict[str, dict[str, int]], state: str
+) -> None:
+    found, counts = judge(counters)
+    assert found == state and all(counts.values())
+
+
+def test_the_counters_are_those_that_this_torch_counts() -> None:
+    """A counter that was renamed would make every cache look cold."""
+    import torch
+
+    from harness import compiling
+
+    folder = Path(torch.__file__).parent
+    source = "".join(
+        (folder / name).read_text() for name in ("_inductor/codecache.py", "_functorch/_aot_autograd/autograd_cache.py")
+    )
+    counted = set(re.findall(r'counters\["(\w+)"\]\["(\w+)"\]', source))
+    assert set(compiling._HITS + compiling._MISSES) <= counted

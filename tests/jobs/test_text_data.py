@@ -1,0 +1,134 @@
+"""Texts: where from, checked how, cut and numbered how; and what is said when one cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken
+
+from harness import text_data
+from harness.problems import JobError, UsageError
+from tests.jobs.conftest import Run, shared
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and no network but what a test gives."""
+    monkeypatch.setenv("MPSQ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    answers(monkeypatch, urllib.error.URLError(OSError("Name or service not known")))
+    return tmp_path / "cache"
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception) -> list[str]:
+    asked: list[str] = []
+
+    def urlopen(url: str, timeout: float) -> Any:
+        asked.append(url)
+        if isinstance(answer, Exception):
+            raise answer
+        return io.BytesIO(answer)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    return asked
+
+
+def test_pydoc_is_the_help_of_this_python() -> None:
+    text = text_data.load("pydoc", "char", 64)
+    assert text.n_chars > 300_000 and 90 < text.vocab_size < 200
+    assert text == text_data.load("pydoc", "char", 64)
+    assert len(text.train) == int(text.n_chars * 0.9) and len(text.train) + len(text.val) == text.n_chars
+
+
+def test_characters_are_numbered_in_order(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes("bañab ñabba\r\nab".encode())
+    text = text_data.load(str(tmp_path / "t.txt"), "char", 1)
+    letters = sorted(set("bañab ñabba\r\nab"))
+    assert "".join(letters[i] for i in [*text.train, *text.val]) == "bañab ñabba\r\nab"
+    assert (text.name, text.n_bytes, text.vocab_size) == ("t.txt", 17, 6)
+
+
+def test_shakespeare_by_path_is_known_by_its_checksum() -> None:
+    text = text_data.load(str(shared("tinyshakespeare.txt")), "char", 256)
+    assert (text.name, text.sha256, text.vocab_size) == ("shakespeare", text_data.SHAKESPEARE_SHA256, 65)
+    assert (len(text.train), len(text.val)) == (1_003_854, 111_540)
+
+
+def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    asked = answers(monkeypatch, shared("tinyshakespeare.txt").read_bytes())
+    first, again = (text_data.load("shakespeare", "char", 256) for _ in range(2))
+    assert first == again and first.vocab_size == 65 and asked == [text_data.SHAKESPEARE_URL]
+    kept = cache / "data" / "tinyshakespeare.txt"
+    kept.write_bytes(b"To be, or")  # a copy that was damaged is fetched again
+    assert text_data.load("shakespeare", "char", 256) == first and len(asked) == 2
+    assert [path.name for path in kept.parent.iterdir()] == ["tinyshakespeare.txt"]
+
+
+def test_offline_the_remedy_is_said(run: Run, cache: Path) -> None:
+    ran = run("--config", "shakespeare_char", block_size=8)
+    assert ran.code == 1 and ran.err.startswith("error: the shakespeare text cannot be downloaded: ")
+    assert "--set data=PATH" in ran.err and str(cache / "data" / "tinyshakespeare.txt") in ran.err
+    assert "download_failed" in ran.notes()
+
+
+def test_another_text_under_its_name_is_not_taken(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    answers(monkeypatch, b"<html>captive portal</html>")
+    with pytest.raises(JobError, match="is not the shakespeare text") as caught:
+        text_data.load("shakespeare", "char", 8)
+    assert hashlib.sha256(b"<html>captive portal</html>").hexdigest()[:16] in caught.value.message
+    assert not (cache / "data").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    answers(monkeypatch, shared("tinyshakespeare.txt").read_bytes())
+    assert text_data.load("shakespeare", "char", 8).vocab_size == 65
+
+
+def folder(path: Path) -> Path:
+    return path
+
+
+def binary(path: Path) -> Path:
+    (path / "b").write_bytes(b"\xff\xfe\x00")
+    return path / "b"
+
+
+def short(path: Path) -> Path:
+    (path / "s").write_text("short")
+    return path / "s"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(folder, "cannot be read"), (binary, "not a text in UTF-8"), (short, "too short")]
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        text_data.load(str(make(tmp_path)), "char", 8)
+
+
+def test_bpe_cuts_before_it_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a vocabulary of bytes and two pairs instead of GPT-2's, which needs a network."""
+    ranks = {bytes([i]): i for i in range(256)} | {b"th": 256, b"the": 257}
+    toy = tiktoken.Encoding("toy", pat_str=r"\w+|\W+", mergeable_ranks=ranks, special_tokens={})
+    monkeypatch.setattr(tiktoken, "get_encoding", {"gpt2": toy}.__getitem__)
+    (tmp_path / "t").write_text("the " * 10)
+    text = text_data.load(str(tmp_path / "t"), "bpe", 1)
+    assert (list(text.train), list(text.val)) == ([257, 32] * 9, [257, 32])
+    assert (text.tokenizer, text.vocab_size) == ("bpe", 258)
+
+
+def test_bpe_offline_is_a_sentence_with_the_remedy(run: Run, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # the discard port: nobody listens
+    tiktoken.registry.ENCODINGS.pop("gpt2", None)
+    ran = run(tokens="bpe")
+    assert ran.code == 1 and ran.err.startswith("error: tiktoken cannot get the GPT-2 vocabulary: ")
+    assert str(cache / "tiktoken") in ran.err and "tokens=char" in ran.err and "Traceback" not in ran.err
