@@ -86,7 +86,7 @@ def open_device(asked: str) -> Device:
         )
     device = torch.device(asked)
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device.index or 0)  # it refuses a device without a number
         return Device(device, torch.cuda.get_device_name(device), lambda: torch.cuda.synchronize(device))
     if device.type == "mps":
         return Device(device, _mps_name(), torch.mps.synchronize)

@@ -1,0 +1,77 @@
+"""The thin path through the whole: submit, worker, warden, real training, store, report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner.paths import Layout
+from queue_runner.store import read
+
+
+def mpsq(*arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def rows(layout: Layout) -> list[read.Row]:
+    with read.reading(layout.db) as connection:
+        return read.runs(connection)
+
+
+def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) -> None:
+    small = ["--set", "max_iters=12", "--set", "eval_interval=6", "--set", "warmup_iters=2"]
+    mpsq("submit", "nanogpt", "--config", "tiny", "--device", "cpu", "--dtype", "fp32,bf16", *small, "--repeats", "2")
+    mpsq("worker", "--until-idle")
+    found = rows(layout)
+    assert [row["outcome"] for row in found] == ["SUCCEEDED"] * 4
+    for row in found:
+        assert (row["n_iters"], row["n_measure"], row["device"], row["workload"]) == (12, 9, "cpu", "nanogpt")
+        assert row["flops_per_iter"] > 0 and row["tokens_per_iter"] > 0 and row["params"] > 0
+        assert row["median_s"] > 0 and row["loss_last"] < row["loss_first"]
+        assert "wrong_loss" not in (row["taints"] or "")
+        parts = ("setup_s", "compile_s", "warmup_s", "measure_s", "eval_s", "checkpoint_s", "other_s", "slept_s")
+        assert sum(row[part] for part in parts) == pytest.approx(row["real_s"], abs=1e-6)
+        assert all(row[part] > -0.05 for part in parts)
+    assert found[0]["loss_last"] == found[1]["loss_last"]  # one seed, one machine: repeats repeat
+    shown = mpsq("report")
+    assert "bf16" in shown and "fp32" in shown
+    breakdown = json.loads(mpsq("report", "breakdown", "--json"))
+    assert breakdown["rows"]
+
+
+def test_the_code_that_was_submitted_is_the_code_that_runs(layout: Layout) -> None:
+    mpsq("submit", "nanogpt", "--config", "tiny", "--device", "cpu", "--set", "max_iters=2")
+    (row,) = rows(layout)
+    script = layout.snapshots / row["snapshot_hash"] / "nanogpt_torch.py"
+    script.write_text("print('the snapshot ran')")
+    mpsq("worker", "--until-idle")
+    assert (layout.run_dir("1.1") / "stdout.log").read_text() == "the snapshot ran\n"
+    assert rows(layout)[0]["taints"] == "unobserved"
+
+
+def test_a_device_that_is_not_there_is_its_own_outcome(layout: Layout) -> None:
+    if sys.platform == "darwin":
+        pytest.skip("mps may be there")
+    mpsq("submit", "nanogpt", "--config", "tiny", "--device", "mps")
+    mpsq("worker", "--until-idle")
+    (row,) = rows(layout)
+    assert row["outcome"] == "DEVICE_UNAVAILABLE" and "mps" in row["reason"]
+    mpsq("wait", "1", code=3)
+
+
+def test_a_foreign_trainer_is_read_live_by_its_parser(layout: Layout, tmp_path: Path) -> None:
+    log = Path(__file__).resolve().parents[3] / "shared" / "data" / "nanogpt_logs" / "small_cpu_eager.log"
+    if not log.exists():
+        pytest.skip("the shared logs are not here")
+    mpsq("submit", "--parser", "nanogpt", "--", "/bin/cat", str(log))
+    mpsq("worker", "--until-idle")
+    (row,) = rows(layout)
+    assert (row["n_iters"], row["outcome"], row["taints"]) == (31, "SUCCEEDED", "unsynced")
+    assert row["real_s"] < 4, "the real time is the warden's, not what the log says of another run"
