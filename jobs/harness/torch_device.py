@@ -77,7 +77,7 @@ def open_device(asked: str) -> Device:
         asked = next(name for name in ("cuda", "mps", "cpu") if name == "cpu" or why_not(name) is None)
     reason = why_not(asked)
     if reason is not None:
-        there = [name for name in ("cpu", "cuda", "mps") if name != asked.partition(":")[0] and why_not(name) is None]
+        there = [name for name in ("cpu", "cuda", "mps") if name != asked and why_not(name) is None]
         raise JobError(
             f'device "{asked}" is not there: {reason}',
             f"what computes here: {', '.join(there)}",

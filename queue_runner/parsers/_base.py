@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 
 from queue_runner.events import LogEvent, Note
 from queue_runner.parsers._time import TimeOutput
+from queue_runner.text import plain
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported on the MPS backend")
 _OUT_OF_MEMORY = re.compile(r"(?:MPS backend|CUDA) out of memory[^\r\n]{0,200}")
 
@@ -19,7 +18,7 @@ def clean(line: str) -> str:
     """The line as a terminal would show it: no colours, no control characters but tabs."""
     if line.isprintable():
         return line
-    return _CONTROL.sub("", _ANSI.sub("", line))
+    return plain(line)
 
 
 class LogParser:
