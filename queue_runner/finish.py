@@ -62,7 +62,8 @@ def summarise_run(
         evals=evals,
         real_s=exit_.get("real_s"),
         slept_s=exit_.get("slept_s"),
-        planned_iters=hello.get("planned_iters"),
+        planned_iters=_count(hello, "full_iters") or _count(hello, "planned_iters"),
+        eval_interval=_count(hello, "eval_interval"),
     )
     results.save_summary(connection, run_id, asdict(summary))
     facts = Facts(
@@ -77,6 +78,12 @@ def summarise_run(
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary
+
+
+def _count(hello: Mapping[str, Any], key: str) -> int | None:
+    """A key that the protocol does not check: anything may stand there."""
+    value = hello.get(key)
+    return value if type(value) is int and 0 < value < 1 << 53 else None
 
 
 def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
