@@ -56,9 +56,9 @@ WORKLOAD = {
         "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
         "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
-        "max_iters": {"default": 100, "unit": "iterations", "help": "updates to make"},
+        "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
         "warmup_iters": {
-            "default": 3, "unit": "iterations",
+            "default": 10, "unit": "iterations",
             "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
         },
         "eval_interval": {
@@ -86,7 +86,7 @@ WORKLOAD = {
     "configs": {
         "tiny": {
             "data": "pydoc", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12,
-            "max_iters": 100,
+            "max_iters": 150,
         },
         "shakespeare_char": {
             "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,

@@ -37,7 +37,7 @@ def test_hello_says_what_was_asked_and_what_was_made_of_it(run: Run) -> None:
     hello = ran.hello()
     assert (hello["workload"], hello["framework"], hello["config"], hello["seed"]) == ("nanogpt", "torch", "tiny", 7)
     assert (hello["device"], hello["dtype"], hello["compile"]) == ("cpu", "fp32", False)
-    assert (hello["planned_iters"], hello["full_iters"], hello["tokens_per_iter"]) == (4, 100, 32)
+    assert (hello["planned_iters"], hello["full_iters"], hello["tokens_per_iter"]) == (4, 150, 32)
     assert hello["optimizer"] == "AdamW(fused)" and hello["device_name"]
     assert hello["versions"]["torch"] == torch.__version__
     assert len(hello["data"]["sha256"]) == 64 and hello["data"]["name"] == "pydoc"
