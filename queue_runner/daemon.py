@@ -7,6 +7,7 @@ tables; the scheduler only says when (reference: APScheduler 3.11, MemoryJobStor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, locks, paths, wake
@@ -28,6 +30,7 @@ from queue_runner.supervise import Supervisor
 
 BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0
+LOOK_UP_S = 1.0
 
 log = logging.getLogger("mpsq.worker")
 
@@ -35,9 +38,7 @@ log = logging.getLogger("mpsq.worker")
 class Worker:
     """Holds worker.lock and a Supervisor, and steps it on every ring and every tick."""
 
-    def __init__(
-        self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool
-    ) -> None:
+    def __init__(self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool) -> None:
         self._layout = layout
         self._held = held
         self._until_idle = until_idle
@@ -45,6 +46,7 @@ class Worker:
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
         self._stopped = threading.Event()
         self._rung = threading.Event()
+        self._turn = threading.Lock()  # a step's, and before the shutdown: see run
         self._idle_tick_s = self._tick_s = settings.poll_s
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(1)},
@@ -64,8 +66,10 @@ class Worker:
         self._scheduler.add_job(self._upkeep, "interval", seconds=UPKEEP_EVERY_S, id="upkeep")
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
-        self._stopped.wait()
-        self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
+        while not self._stopped.wait(LOOK_UP_S):
+            pass  # a signal that met another thread is handled when this one wakes up
+        with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
+            self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._scheduler.shutdown(wait=True)
         self._supervisor.close()
         checkpoint(self._layout.db)
@@ -82,9 +86,15 @@ class Worker:
             self._step_now()
 
     def _step_now(self) -> None:
-        self._scheduler.modify_job("step", next_run_time=datetime.now(UTC))
+        with contextlib.suppress(JobLookupError):  # the bell may ring once more after the shutdown
+            self._scheduler.modify_job("step", next_run_time=datetime.now(UTC))
 
     def _step(self) -> None:
+        with self._turn:
+            if not self._stopped.is_set():
+                self._step_once()
+
+    def _step_once(self) -> None:
         self._rung.clear()
         try:
             active = self._supervisor.step()

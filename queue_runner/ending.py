@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
+from queue_runner.text import plain
 
 _STOPPED = {
     "cancel": Outcome.CANCELLED,
@@ -26,10 +27,11 @@ def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
     """The ending that an exit.json tells. `notes` are the texts of the run's notes by kind: an exit code of 69 or 71
     means what sysexits.h says only when the job has also said so in its events."""
     if exit_.get("spawn_error"):
-        return Ending(Outcome.SPAWN_FAILED, reason=str(exit_["spawn_error"].get("text", "it could not be started")))
+        text = exit_["spawn_error"].get("text", "it could not be started")
+        return Ending(Outcome.SPAWN_FAILED, reason=plain(str(text)))
     code, number, stop = exit_.get("exit_code"), exit_.get("signal"), exit_.get("stop")
     if stop and (exit_.get("stopped") or (code is None and number is None)):
-        return Ending(_STOPPED[stop["cause"]], code, number, str(stop.get("detail", "")))
+        return Ending(_STOPPED[stop["cause"]], code, number, plain(str(stop.get("detail", ""))))
     if number is not None:
         if number == signal.SIGKILL and exit_.get("oom_killed"):
             return Ending(Outcome.OUT_OF_MEMORY, signal=number, reason="the kernel killed it for memory")
@@ -46,7 +48,7 @@ def of_silence(*, rebooted: bool) -> Ending:
     """The ending of a run that was started, left no exit.json and has no warden any more."""
     if rebooted:
         return Ending(Outcome.LOST, reason="reboot: the machine went down while it ran")
-    return Ending(Outcome.LOST, reason="warden_died: its supervisor was killed, so its exit status is not known")
+    return Ending(Outcome.LOST, reason="warden_died: its supervisor left no word, so its exit status is not known")
 
 
 def _signal_name(number: int) -> str:

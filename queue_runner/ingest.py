@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from queue_runner import parsers, wire
+from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note
 from queue_runner.rundir import RunDir
 from queue_runner.store import results
@@ -84,6 +85,8 @@ class Ingest:
             events, consumed, counts = self._understand(data, before.offset, final=final)
         except wire.ProtocolVersionError as error:
             return self._give_up(f"{error.message}; {error.hint}")
+        except Exception as error:  # a parser's mistake ends the reading of this log, not the queue
+            return self._give_up(f"it cannot be understood: {error!r}")
         torn = int(final and consumed < len(data))
         if not consumed and not torn:
             return False
@@ -100,7 +103,12 @@ class Ingest:
             forged=before.forged + counts.forged,
             torn=before.torn + torn,
         )
-        self._store(events, state)
+        try:
+            self._store(events, state)
+        except MpsqError:
+            raise
+        except Exception as error:  # what no table takes: trying again would not help
+            return self._give_up(f"it cannot be stored: {error!r}"[:500])
         return True
 
     def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:

@@ -27,8 +27,10 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
     Raises: OSError when the disk refuses.
     """
     folder = RunDir(layout.run_dir(run.id))
-    if folder.path.exists():
+    if folder.path.is_dir() and not folder.path.is_symlink():
         shutil.rmtree(folder.path)
+    else:
+        folder.path.unlink(missing_ok=True)
     (folder.path / "warden").mkdir(mode=0o700, parents=True)
     for name in warden.FILES:
         shutil.copyfile(Path(warden.__file__).with_name(name), folder.path / name)

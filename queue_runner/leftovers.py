@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from queue_runner import locks
 from queue_runner.host import processes
 from queue_runner.rundir import RunDir
@@ -14,7 +17,7 @@ def end_leftovers(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float,
     `grace_s` are the seconds after SIGINT and after SIGTERM; 0 leaves a signal out. Blocks for their sum at most, and
     a few seconds of SIGKILL.
     """
-    noted = [n for n in folder.noted() if isinstance(n.get("pid"), int) and isinstance(n.get("start"), int | float)]
+    noted = folder.noted()
     traces = processes.Traces(
         tag=run.token,
         sessions=frozenset(n[key] for n in noted for key in ("sid", "pgid") if isinstance(n.get(key), int)),
@@ -23,3 +26,17 @@ def end_leftovers(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float,
         boot_id=run.boot_id,
     )
     return processes.end_all(traces, *grace_s)
+
+
+def lock_is_held(folder: RunDir) -> bool | None:
+    """Whether a warden holds the run's lock; None when the job has put something in its place."""
+    try:
+        return locks.is_held(folder.warden_lock)
+    except OSError:
+        return None
+
+
+def warden_is_there(started: Mapping[str, Any]) -> bool:
+    """Whether the warden that wrote this fence lives."""
+    pid, start = started.get("warden_pid"), started.get("warden_start")
+    return isinstance(pid, int) and isinstance(start, int | float) and processes.same_process(pid, start)

@@ -42,7 +42,7 @@ class Observer:
     def _sample(self) -> None:
         now = time.monotonic()
         self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)
-        noted = [(n["pid"], float(n["start"])) for n in self._folder.noted() if "pid" in n and "start" in n]
+        noted = [(n["pid"], float(n["start"])) for n in self._folder.noted()]
         sample = self._sampler.sample(noted)
         with writing(self._engine) as connection:
             results.save_condition(connection, self.run_id, time.time(), sample)

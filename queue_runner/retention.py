@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from pathlib import Path
 
 from queue_runner.rundir import RunDir
@@ -15,11 +17,13 @@ def compact_logs(folder: RunDir, keep_bytes: int) -> None:
     """
     for path in (folder.stdout, folder.stderr):
         try:
-            size = path.stat().st_size
-            if size > keep_bytes:
-                _cut(path, size, keep_bytes // 2)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size > keep_bytes:
+                path.with_suffix(".partial").unlink(missing_ok=True)  # a job may have put a link there
+                _cut(path, status.st_size, keep_bytes // 2)
         except OSError:
-            path.with_suffix(".partial").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.with_suffix(".partial").unlink(missing_ok=True)
 
 
 def _cut(path: Path, size: int, half: int) -> None:

@@ -1,15 +1,23 @@
 """The folder of one run, `runs/12.3/`: who writes which file, and how each is read.
 
-The job writes its log and its events, the CLI the cancel request, and only the warden what is under warden/.
+The job writes its log and its events, the CLI the cancel request, and only the warden what is under warden/. Nothing
+keeps a job from writing there, too: what is read is checked, and never waited for.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+READ_MAX_BYTES = 16 << 20
+"""Of a file that a job may have written: no warden writes more."""
+_CAUSES = ("cancel", "timeout", "stall", "output", "disk")
+_TIMES = ("real_s", "slept_s", "paused_s", "user_s", "sys_s", "max_rss_bytes", "started_at", "ended_at")
 
 
 @dataclass(frozen=True)
@@ -60,11 +68,13 @@ class RunDir:
 
     def started(self) -> dict[str, Any] | None:
         """The fence: there once the trainer may have been started. A fence that is torn counts as being there."""
-        return self._read("started", torn={})
+        found = self._read("started", torn={})
+        return found if found is None or _is_number(found.get("at")) else {}
 
     def exit(self) -> dict[str, Any] | None:
-        """The warden's word on how the run ended; None while there is none."""
-        return self._read("exit.json", torn=None)
+        """The warden's word on how the run ended; None while there is none, and for what no warden writes."""
+        found = self._read("exit.json", torn=None)
+        return found if found is not None and _is_word(found) else None
 
     def stop(self) -> dict[str, Any] | None:
         """Why the warden is ending the run; None while it is not."""
@@ -74,25 +84,39 @@ class RunDir:
         """Every process that the warden has seen below the trainer."""
         found = []
         try:
-            lines = self.noted_pids.read_bytes().splitlines()
+            lines = read_regular(self.noted_pids).splitlines()
         except OSError:
             return []
         for line in lines:
             try:
-                found.append(json.loads(line))
-            except ValueError:
+                note = json.loads(line)
+            except (ValueError, RecursionError):
                 continue  # the warden was killed in mid-line
+            if isinstance(note, dict) and _is_count(note.get("pid"), 2**31) and _is_number(note.get("start")):
+                found.append(note)
         return found
+
+    def mend(self) -> None:
+        """Open the folders again to their owner, where a job has closed them to everybody."""
+        for folder in (self.path, self.path / "warden"):
+            try:
+                if stat.S_ISDIR(mode := folder.lstat().st_mode) and mode & 0o700 != 0o700:
+                    folder.chmod(0o700)
+            except OSError:
+                return
 
     def request_cancel(self, who: str) -> None:
         """Leave the request that the warden looks for; nothing happens where the run has no folder yet.
 
         Raises: OSError when the disk refuses.
         """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(self.cancel, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            return
+            descriptor = os.open(self.cancel, flags, 0o600)
+        except OSError:
+            if not os.path.lexists(self.path) or os.path.lexists(self.cancel):
+                return  # whatever the job has put there, the warden takes it for the request
+            raise
         try:
             os.write(descriptor, who.encode())
         finally:
@@ -100,10 +124,10 @@ class RunDir:
 
     def _read(self, name: str, torn: dict[str, Any] | None) -> dict[str, Any] | None:
         try:
-            data = json.loads((self.path / "warden" / name).read_bytes())
+            data = json.loads(read_regular(self.path / "warden" / name))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return torn
         return data if isinstance(data, dict) else torn
 
@@ -111,8 +135,44 @@ class RunDir:
 def read_end(path: Path, size: int = 4096) -> bytes:
     """The last `size` bytes of a file; nothing where it cannot be read."""
     try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
-            return stream.read(size)
+        return read_regular(path, size, from_end=True)
     except OSError:
         return b""
+
+
+def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, from_end: bool = False) -> bytes:
+    """The first (or last) `limit` bytes of a regular file. Raises: OSError, also for a link, a FIFO or a device, which
+    would lead elsewhere, be waited for or never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no regular file")
+        if from_end:
+            stream.seek(max(0, status.st_size - limit))
+        return stream.read(limit)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e18 and not (isinstance(value, float) and math.isnan(value))
+
+
+def _is_count(value: object, below: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < below
+
+
+def _is_word(found: dict[str, Any]) -> bool:
+    """Whether a warden may have written this as an exit.json: what is stored of it can be stored."""
+    code, number, stop, error = (found.get(name) for name in ("exit_code", "signal", "stop", "spawn_error"))
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return (
+        (code is None or code == 0 or _is_count(code, 256))
+        and (number is None or _is_count(number, 128))
+        and (stop is None or (isinstance(stop, dict) and stop.get("cause") in _CAUSES))
+        and (error is None or isinstance(error, dict))
+        and not (code is None and number is None and not stop and not error)
+        and all(found.get(name) is None or _is_number(found[name]) for name in _TIMES)
+    )

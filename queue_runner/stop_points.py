@@ -19,4 +19,6 @@ def reach(name: str) -> None:
         return
     marker = os.path.join(os.environ["MPSQ_STOP_DIR"], f"{name}.{os.getpid()}")  # noqa: PTH118 - keeps pathlib out
     os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    os.kill(os.getpid(), signal.SIGSTOP)
+    from threading import get_ident
+
+    signal.pthread_kill(get_ident(), signal.SIGSTOP)  # sent to the process, it may stop this thread a little later

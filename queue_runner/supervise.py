@@ -19,8 +19,8 @@ from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
 from queue_runner.host.awake import keep_awake
 from queue_runner.host.clocks import boot_id
-from queue_runner.leftovers import end_leftovers
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
+from queue_runner.leftovers import end_leftovers, lock_is_held, warden_is_there
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
@@ -53,6 +53,7 @@ class Supervisor:
 
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
+        self._is_ours_alive()  # buries the last warden
         run = self._running()
         if run is not None and not self._reap(run):
             return True
@@ -78,6 +79,7 @@ class Supervisor:
     def _reap(self, run: Claimed) -> bool:
         """Watch a run; returns True once it is no longer RUNNING."""
         folder = RunDir(self._layout.run_dir(run.id))
+        folder.mend()
         ended = folder.exit() is not None  # its warden may still be sweeping
         if not ended and self._is_supervised(folder):
             self._watch(run, folder)
@@ -90,14 +92,19 @@ class Supervisor:
         stop_points.reach("worker.took_lane")
         return self._end(run, folder)
 
-    def _is_supervised(self, folder: RunDir) -> bool:
+    def _is_ours_alive(self) -> bool:
         if self._warden is not None and self._warden.poll() is not None:
             self._warden = None
-        return self._warden is not None or (folder.path.is_dir() and locks.is_held(folder.warden_lock))
+        return self._warden is not None
+
+    def _is_supervised(self, folder: RunDir) -> bool:
+        return self._is_ours_alive() or lock_is_held(folder) is True
 
     def _was_started(self, folder: RunDir) -> bool:
-        """Whether a warden that is gone wrote the fence. It takes its lock before, so the lock is looked at last."""
-        return folder.started() is not None and not locks.is_held(folder.warden_lock)
+        """Whether a warden that is gone wrote the fence. It takes its lock before, so the lock is looked at last. Where
+        the job has spoilt the lock, the fence says who the warden is."""
+        started = folder.started()
+        return started is not None and lock_is_held(folder) is False and not warden_is_there(started)
 
     def _watch(self, run: Claimed, folder: RunDir) -> None:
         if self._observer is None or self._observer.run_id != run.run_id:
@@ -105,14 +112,14 @@ class Supervisor:
         self._observer.observe()
         with self._engine.connect() as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
-        if cancelled and not folder.cancel.exists():
-            folder.request_cancel("worker")  # the CLI died between its commit and its request
+        if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
+            folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
+            folder.request_cancel("worker")
 
     def _end(self, run: Claimed, folder: RunDir) -> bool:
         """With the lane in hand and so no warden: read its word once more, see that nothing is left, store the end."""
         exit_ = folder.exit()
-        started = folder.started() is not None
-        if exit_ is None and not started:
+        if exit_ is None and folder.started() is None and not self._was_seen(run):
             return self._never_ran(run, folder)
         self._fruitless = 0
         if not self._sweep(run, folder, spare_daemons=exit_ is not None and not exit_.get("stop")):
@@ -133,14 +140,18 @@ class Supervisor:
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
         return True
 
+    def _was_seen(self, run: Claimed) -> bool:
+        with self._engine.connect() as connection:
+            return jobs.was_started(connection, run.run_id)
+
     def _never_ran(self, run: Claimed, folder: RunDir) -> bool:
         """No fence: back in the queue, unless wardens keep dying before they come that far."""
-        self._fruitless += 1
-        if self._fruitless < MAX_FRUITLESS_STARTS:
+        if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
             self._unclaim(run, "it never started: no fence was written")
+            self._fruitless += 1  # only now: what the store refused was no fault of the run
             return True
         said = last_line(read_end(folder.warden_log)) or "it said nothing in warden.log"
-        reason = f"its supervisor died {self._fruitless} times before the start: {said}"
+        reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
         finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None)
         self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
@@ -162,23 +173,18 @@ class Supervisor:
 
     def _unclaim(self, run: Claimed, reason: str) -> None:
         with writing(self._engine) as connection:
-            jobs.move(
-                connection,
-                run.run_id,
-                Verb.UNCLAIM,
-                actor="worker",
-                reason=reason,
-                claimed_at=None,
-                token=None,
-                boot_id=None,
-            )
+            back = jobs.unclaim(connection, run.run_id, reason)
         self._observer = None
-        self._log(f"run {run.id}: back in the queue: {reason}")
+        self._log(f"run {run.id}: {'back in the queue' if back else 'cancelled'}: {reason}")
 
     # -- the run that comes next ----------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
-        if time.monotonic() < self._not_before or not self.something_waits():
+        if not self.something_waits():
+            self._block(None)  # nothing is kept from starting
+            self.close()
+            return False
+        if time.monotonic() < self._not_before:
             self.close()
             return False
         if not self._take_lane():
@@ -199,12 +205,15 @@ class Supervisor:
         try:
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             folder = launch.prepare(self._layout, self._config, run, lane.fd)
+            with self._engine.connect() as connection:
+                if jobs.cancel_requested(connection, run.run_id):
+                    folder.request_cancel("user")  # it came before there was a folder to leave it in
             self._warden = launch.spawn(folder, lane)
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
-            self._unclaim(run, f"the machine refused to start it: {error.strerror}")
+            self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
             again = f"it is tried again every {RETRY_AFTER_S:.0f} s"
-            self._block(f"the machine refused to start run {run.id}: {error.strerror}; {again}")
+            self._block(f"the machine refused to start run {run.id}: {error.strerror or error}; {again}")
             self.close()
             return False
         stop_points.reach("worker.spawned")

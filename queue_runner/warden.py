@@ -196,10 +196,19 @@ class Run:
         return events, sum(os.fstat(fd).st_size for fd in self.outputs)
 
     def cancelled(self) -> tuple[str, str] | None:
+        who = ""
         try:
-            who = read(f"{self.folder}/cancel")[:200].decode(errors="replace").strip()
+            os.lstat(f"{self.folder}/cancel")
         except OSError:
             return None
+        try:
+            fd = os.open(f"{self.folder}/cancel", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                who = os.read(fd, 200).decode(errors="replace").strip()
+            finally:
+                os.close(fd)
+        except OSError:
+            pass  # whatever it is that has the name, it is the request
         name, marked, seconds = who.rpartition(" (grace ")
         if marked and seconds.removesuffix(" s)").replace(".", "", 1).isdecimal():
             grace = float(seconds.removesuffix(" s)"))

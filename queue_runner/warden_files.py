@@ -1,7 +1,7 @@
 """The warden's clocks and files. Copied into the run's folder beside warden.py: the standard library only."""
 
 # pathlib would cost a fifth of the start, so:
-# ruff: noqa: PTH104, PTH120
+# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH112, PTH114, PTH120
 from __future__ import annotations
 
 import errno
@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import sys
 import time
 
@@ -104,13 +105,31 @@ def reserve(path: str) -> None:
         os.close(fd)
 
 
+def clear_way(path: str) -> None:
+    """Undo what a job has done to the place where `path` is to be written: the folders are folders, and open to us,
+    and nothing but files has the names. Space that is reserved stays."""
+    folder = os.path.dirname(path)
+    try:
+        for each in (os.path.dirname(folder), folder):
+            if os.path.lexists(each) and not (os.path.isdir(each) and not os.path.islink(each)):
+                os.unlink(each)
+            os.makedirs(each, 0o700, exist_ok=True)
+            os.chmod(each, 0o700)
+        for each in (path, path + ".tmp"):
+            if os.path.lexists(each) and not stat.S_ISREG(os.lstat(each).st_mode):
+                os.rename(each, f"{each}.aside-{time.time_ns()}")
+    except OSError as error:
+        say("in the way of", path, error)
+
+
 def publish(path: str, data: dict[str, Any], before_rename: str = "", keep_trying_s: float = 0.0) -> None:
     """Write a file so that it is there for good or not at all. Raises: OSError after `keep_trying_s` of failing."""
     text = json.dumps(data).encode()
     deadline = awake() + keep_trying_s
     while True:
         try:
-            fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # a FIFO is not waited for, and a link leads nowhere
+            fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 if os.pwrite(fd, text, 0) != len(text):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -130,7 +149,8 @@ def publish(path: str, data: dict[str, Any], before_rename: str = "", keep_tryin
             if awake() > deadline:
                 raise
             say("cannot write", path, error)
-            time.sleep(0.5)
+            clear_way(path)
+            time.sleep(0.1)
 
 
 class Progress:

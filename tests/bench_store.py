@@ -146,7 +146,8 @@ def fill_many(home: Path) -> None:
             median = 0.1 + (run % 4) * 0.01 + (run % 97) * 1e-5
             raw.execute(
                 "INSERT INTO summaries"
-                " (run_id, n_iters, n_measure, median_s, mad_s, q1_s, q3_s, first_iter_s, loss_last) VALUES (?, 5000, 4996, ?, 0.001, ?, ?, 1.0, 1.5)",
+                " (run_id, n_iters, n_measure, median_s, mad_s, q1_s, q3_s, first_iter_s, loss_last)"
+                " VALUES (?, 5000, 4996, ?, 0.001, ?, ?, 1.0, 1.5)",
                 [run, median, median - 0.001, median + 0.001],
             )
             raw.execute(

@@ -251,6 +251,22 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     return list(found)
 
 
+def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
+    """Put a run that never started back in the queue; one whose end was asked for meanwhile is CANCELLED instead.
+    Returns whether it is back."""
+    move(connection, run_id, Verb.UNCLAIM, actor="worker", reason=reason, claimed_at=None, token=None, boot_id=None)
+    if not cancel_requested(connection, run_id):
+        return True
+    ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
+    move(connection, run_id, Verb.CANCEL, actor="worker", ending=ending, ended_at=time.time())
+    return False
+
+
+def was_started(connection: Connection, run_id: int) -> bool:
+    """Whether the fence of this run was once seen, whatever became of its folder since."""
+    return connection.execute(select(runs.c.started_at).where(runs.c.id == run_id)).scalar_one() is not None
+
+
 def cancel_requested(connection: Connection, run_id: int) -> bool:
     """Whether somebody has asked for this run's end."""
     return connection.execute(select(runs.c.cancel_requested_at).where(runs.c.id == run_id)).scalar_one() is not None

@@ -5,6 +5,7 @@ An existing file is upgraded only under worker.lock with no run active (SUPERVIS
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -132,6 +133,7 @@ def _apply(db: Path) -> None:
 
     from queue_runner.store.engine import open_engine, writing
 
+    os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds the environment of the jobs
     engine = open_engine(db, check=False)
     config = _config()
     with writing(engine) as connection:
