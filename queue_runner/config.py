@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import ConfigError, UsageError
 from queue_runner.units import parse_duration, parse_size
 
 Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers"]
@@ -100,26 +100,26 @@ KEYS: dict[str, Key] = {
 def load(path: Path) -> Config:
     """The settings of a file; the defaults where it, or a key in it, is missing.
 
-    Raises: MpsqError (unreadable, bad TOML with its line, unknown key, bad value) naming the file.
+    Raises: ConfigError (unreadable, bad TOML with its line, unknown key, bad value) naming the file.
     """
     return to_config(read(path), path)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's own content, unchecked; {} when there is none. Raises: MpsqError when it cannot be read as TOML."""
+    """The file's own content, unchecked; {} when there is none. Raises: ConfigError when it cannot be read as TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError as error:
-        raise MpsqError(f"{path} is not UTF-8 text", f"save it as UTF-8, or {_OTHERWISE}") from error
+        raise ConfigError(f"{path} is not UTF-8 text", f"save it as UTF-8, or {_OTHERWISE}") from error
     except OSError as error:
-        raise MpsqError(f"{path} cannot be read: {error.strerror}", f"mend it, or {_OTHERWISE}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", f"mend it, or {_OTHERWISE}") from error
     return parse(text, path)
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
-    """Parse TOML. Raises: MpsqError with the line and its content."""
+    """Parse TOML. Raises: ConfigError with the line and its content."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -130,18 +130,18 @@ def parse(text: str, path: Path) -> dict[str, Any]:
         what = re.sub(r"\s*\(at .*\)$", "", str(error))
         said = f": {shown}" if shown else ""
         hint = 'a line reads: key = value, with texts in "quotes"'
-        raise MpsqError(f"{path}, line {number}: {what}{said}", hint) from error
+        raise ConfigError(f"{path}, line {number}: {what}{said}", hint) from error
 
 
 def to_config(data: Mapping[str, Any], path: Path) -> Config:
-    """Check what a file says. Raises: MpsqError naming the file, the key and what it takes."""
+    """Check what a file says. Raises: ConfigError naming the file, the key and what it takes."""
     values: dict[str, Any] = {}
     for name, value in data.items():
         try:
             key = find(name)
             values[name] = _check_table(key, value) if key.kind == "numbers" else _check(key, name, value)
         except UsageError as error:
-            raise MpsqError(f"{path}: {error.message}", error.hint) from error
+            raise ConfigError(f"{path}: {error.message}", error.hint) from error
     return dataclasses.replace(_DEFAULTS, **values)
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -21,7 +22,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, locks, paths, wake
-from queue_runner.errors import AlreadyRunning, MpsqError
+from queue_runner.errors import AlreadyRunning, ConfigError, MpsqError, RunActive, SchemaError, UsageError
 from queue_runner.host.service import trim_log
 from queue_runner.retention import prune_backups
 from queue_runner.store import migrate
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layout = paths.ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
         settings = config.load(layout.config)
         held = _take(layout)
-        migrate.ensure(layout, holds_worker_lock=True)
+        _migrate(layout)
         prune_backups(layout.backups, settings.keep_backups)
         log.info("worker %d on %s", os.getpid(), layout.home)
         Worker(layout, settings, held, until_idle=options.until_idle).run()
@@ -136,8 +137,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error.message)
         if error.hint:
             log.error("hint: %s", error.hint)
-        return 0 if options.service else error.exit_code
+        return 0 if options.service and isinstance(error, _NO_RESTART_MENDS) else error.exit_code
     return 0
+
+
+_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, SchemaError, UsageError)
+"""What a service manager would start us for ever for; a full disk or a folder that is not mounted yet may be mended."""
+
+
+def _migrate(layout: paths.Layout) -> None:
+    """Bring the database to our schema. A run that was started before the upgrade is waited for: it is active."""
+    told = False
+    while True:
+        try:
+            migrate.ensure(layout, holds_worker_lock=True)
+            return
+        except RunActive as error:
+            if not told:
+                log.info("%s; the worker begins when it has ended", error.message)
+            told = True
+            time.sleep(BUSY_TICK_S)
 
 
 def _take(layout: paths.Layout) -> locks.Lock:

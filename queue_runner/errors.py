@@ -35,6 +35,14 @@ class SchemaError(MpsqError):
     exit_code = 4
 
 
+class RunActive(SchemaError):
+    """The schema has to be changed, and a run goes on under its warden: that has to end first."""
+
+
+class ConfigError(MpsqError):
+    """The settings file cannot be understood: a restart does not mend it."""
+
+
 class AlreadyRunning(MpsqError):
     """Another worker holds this queue (EX_TEMPFAIL of sysexits.h)."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queue_runner import locks
-from queue_runner.errors import MpsqError, SchemaError
+from queue_runner.errors import MpsqError, RunActive, SchemaError
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store.read import HEAD, reading, schema_revision
 
@@ -52,7 +52,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
                 "restart the worker: mpsq service install, or stop mpsq worker and start it again",
             )
         try:
-            _refuse_active(layout.db)
+            _refuse_active(layout)
             saved = backup(layout, label=f"before-{HEAD}")
             _apply(layout.db)
             return str(saved)
@@ -114,10 +114,16 @@ def _refuse_newer(revision: str) -> None:
         )
 
 
-def _refuse_active(db: Path) -> None:
-    with reading(db, any_schema=True) as connection:
-        if connection.execute("SELECT 1 FROM runs WHERE state = 'RUNNING'").fetchone():
-            raise SchemaError("a run is active: the schema is not changed under it", "wait for its end, then try again")
+def _refuse_active(layout: Layout) -> None:
+    """A run is active while its warden lives. One whose warden is gone is for the worker to end, after the upgrade."""
+    with reading(layout.db, any_schema=True) as connection:
+        running = connection.execute("SELECT job_id, number FROM runs WHERE state = 'RUNNING'").fetchall()
+    for row in running:
+        name = f"{row['job_id']}.{row['number']}"
+        if locks.is_held(layout.run_dir(name) / "warden.lock"):
+            raise RunActive(
+                f"run {name} is active: the schema is not changed under it", "wait for its end, then try again"
+            )
 
 
 def _config() -> Config:

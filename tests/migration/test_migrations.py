@@ -13,9 +13,10 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from queue_runner import locks
-from queue_runner.errors import SchemaError
+from queue_runner.errors import RunActive, SchemaError
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.store import migrate, read, schema, views
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store import jobs, migrate, read, schema, views
 from queue_runner.store.engine import open_engine, writing
 
 
@@ -77,6 +78,23 @@ def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: 
     with pytest.raises(SchemaError, match="worker is running"):
         migrate.upgrade(layout)
     held.close()
+
+
+def test_a_run_under_its_warden_is_waited_for(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
+        jobs.claim(connection, "machine", "t" * 32, "boot")
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")
+    folder = layout.run_dir("1.1")
+    folder.mkdir(parents=True)
+    warden = locks.try_lock(folder / "warden.lock")
+    assert warden is not None
+    with pytest.raises(RunActive, match=r"run 1\.1 is active"):
+        migrate.upgrade(layout)
+    warden.close()
+    migrate.upgrade(layout)  # its warden is gone: the new worker upgrades and then ends it
 
 
 def test_eight_processes_make_one_database(layout: Layout) -> None:
