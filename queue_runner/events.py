@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 PROTOCOL = 1
 """Major version of the wire protocol."""
@@ -38,9 +38,11 @@ HELLO_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Iter:
-    """One training iteration. `t` is None in events that a parser made of a log without clock."""
+class Iter(NamedTuple):
+    """One training iteration. `t` is None in events that a parser made of a log without clock.
+
+    A tuple, not a frozen dataclass like the others: there are millions of it, and it is made in a quarter of the time.
+    """
 
     offset: int
     t: float | None

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from queue_runner import locks
+
 MPSQ = [str(Path(sys.executable).with_name("mpsq"))]
 
 
@@ -94,6 +96,27 @@ def idle(worker: psutil.Process, seconds: float = 30.0) -> tuple[float, float]:
     return worker.memory_info().rss / 1e6, (sum(worker.cpu_times()[:2]) - spent) / seconds * 100
 
 
+def takeover_ms(
+    cwd: Path, worker: subprocess.Popen[bytes], times: int = 5
+) -> tuple[list[float], subprocess.Popen[bytes]]:
+    """From the start of a new worker, the old one killed in mid-run, until it owns the queue. Returns it, too."""
+    home = Path(os.environ["MPSQ_HOME"])
+    found = []
+    for _ in range(times):
+        before = int(query("SELECT count(*) FROM runs")[0][0])
+        subprocess.run([*MPSQ, "submit", "--", "/bin/sleep", "1.5"], check=True, cwd=cwd, capture_output=True)
+        until(lambda: bool(query("SELECT 1 FROM runs WHERE state = 'RUNNING'")))
+        worker.kill()
+        worker.wait()
+        begin = time.perf_counter()
+        worker = subprocess.Popen([sys.executable, "-m", "queue_runner.daemon"], cwd=cwd, stderr=subprocess.DEVNULL)
+        owner = worker.pid
+        until(lambda owner=owner: (locks.read_holder(locks.worker_lock_path(home)) or {}).get("pid") == owner)  # type: ignore[misc]
+        found.append((time.perf_counter() - begin) * 1e3)
+        until(all_done(before + 1))
+    return sorted(found), worker
+
+
 def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
     middle = statistics.median(values)
     return f"| {what} | {limit} | {middle:.4g} {unit} | {min(values):.4g} to {max(values):.4g} | {len(values)} |"
@@ -122,6 +145,8 @@ def main() -> None:
             rss, cpu = idle(psutil.Process(worker.pid))
             rows.append(row("idle worker, memory", "60 MB", [rss], "MB"))
             rows.append(row("idle worker, CPU", "0.2 %", [cpu], "%"))
+            took, worker = takeover_ms(cwd, worker)
+            rows.append(row("worker killed in mid-run, a new one started -> it owns the queue", "1 s", took, "ms"))
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait(30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from queue_runner.errors import UsageError
 from queue_runner.events import PHASES, Eval, Hello, Iter, LogEvent, Metric, Note, Rusage
 from queue_runner.parsers import LogReader
 from queue_runner.summarize import Summary, summarize
+from tests.events_support import fields
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers"
 LOGS = sorted(GOLDEN.glob("*.log"))
@@ -32,7 +32,7 @@ def spoken(value: Any) -> Any:
 def shown(events: list[LogEvent]) -> list[dict[str, Any]]:
     """Events without the fields that say nothing."""
     return [
-        {"event": type(e).__name__} | {k: spoken(v) for k, v in asdict(e).items() if v is not None and v != {}}
+        {"event": type(e).__name__} | {k: spoken(v) for k, v in fields(e).items() if v is not None and v != {}}
         for e in events
     ]
 
@@ -105,7 +105,7 @@ def test_the_header() -> None:
 
 
 def summary(name: str, first: int = 0, last: int = 10**9, **told: object) -> Summary:
-    rows = [{**asdict(i), "phase": PHASES.index(i.phase)} for i in of(Iter, log(name, **told)) if first <= i.i <= last]
+    rows = [{**fields(i), "phase": PHASES.index(i.phase)} for i in of(Iter, log(name, **told)) if first <= i.i <= last]
     return summarize(iterations=rows)
 
 

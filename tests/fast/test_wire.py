@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from queue_runner import wire
 from queue_runner.wire import Bad, Bye, Counts, Eval, Forged, Hello, Iter, Metric, Note, Phase, Unknown
+from tests.events_support import fields
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "protocol"
 
@@ -33,9 +33,9 @@ def spoken(value: Any) -> Any:
 def test_golden_files_read_as_expected(path: Path) -> None:
     events, consumed, counts = wire.read_chunk(path.read_bytes())
     found = {
-        "events": [spoken({"event": type(e).__name__, **asdict(e)}) for e in events],
+        "events": [spoken({"event": type(e).__name__, **fields(e)}) for e in events],
         "consumed": consumed,
-        "counts": asdict(counts),
+        "counts": fields(counts),
     }
     assert found == json.loads(path.with_suffix(".expected.json").read_text())
 
@@ -211,7 +211,7 @@ def test_any_object_is_an_event_bad_or_forged_and_can_be_stored(kind: str, said:
         assert kind == "hello"
         return
     if not isinstance(event, Bad | Forged):
-        json.dumps(spoken(asdict(event)), allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(spoken(fields(event)), allow_nan=False, ensure_ascii=False).encode()
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**40))
