@@ -6,10 +6,12 @@ when they no longer fit, the file was rewritten: reading stops for good, and the
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +67,8 @@ class Ingest:
         except OSError as error:
             return self._give_up(f"it cannot be read: {error.strerror}")
         try:
-            return self._read(descriptor, final=final)
+            with _without_collector():
+                return self._read(descriptor, final=final)
         finally:
             os.close(descriptor)
 
@@ -131,6 +134,19 @@ class Ingest:
             results.save_events(connection, self._run_id, events)
             results.save_ingest_state(connection, self._run_id, self._source, state)
         self._state = state
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A chunk makes a hundred thousand objects and no cycle: the collector would look at them again and again, for a
+    tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _tail(descriptor: int, offset: int) -> str:
