@@ -9,6 +9,9 @@ from queue_runner.errors import UsageError
 
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
+_SECRET_WORD = re.compile(r"(?:^|[-_.]|api)(?:token|key|secret|password|passwd|credentials?)$", re.IGNORECASE)
+"""In a command line, as the last word of a name: `--api-key` and `auth.token` are secrets, `--max-tokens` is none."""
+
 _OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "WINDOWID", "STY"})
 """Belongs to the terminal from which it was submitted; the job has none."""
 
@@ -25,6 +28,11 @@ def environment(source: Mapping[str, str]) -> dict[str, str]:
 def secrets(source: Mapping[str, str]) -> dict[str, str]:
     """The variables that are never stored: a run gets them from the worker's own environment, where it has them."""
     return {n: v for n, v in source.items() if SECRET.search(n) and not n.startswith("MPSQ_")}
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether an option of this name holds what must not be shown."""
+    return _SECRET_WORD.search(name) is not None
 
 
 def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
@@ -52,7 +60,7 @@ def redact(argv: Iterable[str]) -> list[str]:
             hide_next = False
             continue
         name, equals, _value = word.partition("=")
-        if SECRET.search(name) and (name.startswith("-") or equals):
+        if names_a_secret(name) and (name.startswith("-") or equals):
             shown.append(f"{name}=[hidden]" if equals else name)
             hide_next = name.startswith("-") and not equals
         else:

@@ -128,6 +128,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
     if request.config:
         axes["config"] = grid.names(request.config, "--config")
     for key, text in capture.assignments(request.sets, "--set").items():
+        if capture.names_a_secret(key):
+            raise UsageError(f"--set {key} would store a secret", "let the command read it from its environment")
         axes[key] = grid.names(text, f"--set {key}")
     for axis, values in axes.items():
         if len(values) > 1 and not any("{" + axis + "}" in word for word in request.argv):

@@ -52,3 +52,14 @@ def test_assignments() -> None:
 def test_no_assignment(pair: str) -> None:
     with pytest.raises(UsageError):
         capture.assignments([pair], "--set")
+
+
+def test_a_count_of_tokens_is_no_secret() -> None:
+    argv = ["python", "train.py", "--max-tokens=9", "--set", "tokens=bpe", "--key_dim", "64"]
+    assert capture.redact(argv) == argv
+    assert capture.redact(["--api-key", "abc", "wandb.api_key=abc", "--token=abc"]) == [
+        "--api-key",
+        "[hidden]",
+        "wandb.api_key=[hidden]",
+        "--token=[hidden]",
+    ]
