@@ -85,7 +85,7 @@ class Supervisor:
             self._watch(run, folder)
             return False
         if not self._take_lane():
-            if self._is_supervised(folder) or not self._was_started(folder):
+            if self._is_supervised(folder) or not self._lost_its_warden(run, folder):
                 return False
             if not self._sweep(run, folder, spare_daemons=ended) or not self._take_lane():
                 return False
@@ -100,11 +100,14 @@ class Supervisor:
     def _is_supervised(self, folder: RunDir) -> bool:
         return self._is_ours_alive() or lock_is_held(folder) is True
 
-    def _was_started(self, folder: RunDir) -> bool:
+    def _lost_its_warden(self, run: Claimed, folder: RunDir) -> bool:
         """Whether a warden that is gone wrote the fence. It takes its lock before, so the lock is looked at last. Where
-        the job has spoilt the lock, the fence says who the warden is."""
+        the job has spoilt the lock, the fence says who the warden is; where it has removed both, the fence that was
+        seen once stands for it."""
         started = folder.started()
-        return started is not None and lock_is_held(folder) is False and not warden_is_there(started)
+        if started is None:
+            return self._was_seen(run)
+        return lock_is_held(folder) is False and not warden_is_there(started)
 
     def _watch(self, run: Claimed, folder: RunDir) -> None:
         if self._observer is None or self._observer.run_id != run.run_id:

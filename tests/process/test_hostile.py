@@ -111,19 +111,9 @@ def test_without_its_folder_and_its_warden_it_is_lost_and_not_run_again(queue: Q
     until(lambda: queue.rows()[0]["started_at"], "the mark")
     (queue.folder / "go").touch()
     until(lambda: not (queue.layout.run_dir("1.1") / "spec.json").exists(), "the deed")
-    os.kill(warden, signal.SIGKILL)
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid() and has_run(process, queue):
-            os.kill(int(process.name), signal.SIGKILL)
+    os.kill(warden, signal.SIGKILL)  # the trainer lives and holds the lane, and nothing on disk tells of it
     assert queue.done(1, limit_s=20)[0]["outcome"] == "LOST"
     assert queue.written() == ["ran"]
-
-
-def has_run(process: Path, queue: Queue) -> bool:
-    try:
-        return f"MPSQ_TAG={queue.token()}".encode() in (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("way", ["symlink", "dangling", "file"])
