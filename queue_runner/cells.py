@@ -69,6 +69,9 @@ def expand(request: Request) -> list[JobSpec]:
         )
     if request.timeout_s is not None and request.timeout_s <= 0:
         raise UsageError("--timeout must be longer than nothing", "for example --timeout 2h")
+    for option, word in [("--name", request.name or ""), *(("--tag", tag) for tag in request.tags)]:
+        if not word.isprintable():
+            raise UsageError(f"{option} holds a line break or another control character", f"write {option} on one line")
     if request.parser is not None:
         parsers.find(request.parser)
     return list(_workload_cells(request) if request.workload else _command_cells(request))
@@ -180,12 +183,15 @@ def _command_name(argv: Sequence[str]) -> str:
 
 def _place(request: Request) -> Place:
     """Where and with what every cell of the request runs."""
-    cwd = Path(request.cwd).expanduser() if request.cwd else Path.cwd()
+    try:
+        cwd = Path.cwd() / Path(request.cwd or "").expanduser()
+    except FileNotFoundError as error:
+        raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
     env = {**capture.environment(os.environ), **capture.assignments(request.env, "--env")}
     return {
-        "cwd": str(cwd.absolute()),
+        "cwd": str(cwd),
         "env": env,
         "python": _python(request.python, env),
         "timeout_s": request.timeout_s,

@@ -185,7 +185,9 @@ def store(layout: Layout) -> Iterator[Check]:
             "store", "fail", f"the database is damaged: {found[0]}", f"restore the newest file of {layout.backups}"
         )
     elif revision != HEAD:
-        yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", "run mpsq db upgrade")
+        newer = revision is not None and revision > HEAD
+        fix = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
+        yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", fix)
     else:
         yield Check("store", "ok", f"sound, schema {revision}, {units.size(layout.db.stat().st_size)}")
     log = Path(f"{layout.db}-wal")

@@ -66,6 +66,7 @@ def ask(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
             stdin=subprocess.DEVNULL,
             timeout=timeout_s,
             env=environment,
+            cwd="/",  # ours may have been deleted, and then torch finds none of its libraries
             check=False,
         )
         said, wrong = child.stdout, child.stderr

@@ -65,7 +65,10 @@ def import_logs(
 def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     said: dict[str, Value] = dict(labels)
     if device := labels.get("device"):
-        (said["device"],) = grid.devices(device)
+        devices = grid.devices(device)
+        if len(devices) != 1:
+            raise UsageError("a log is of one device", "for example --set device=mps")
+        said["device"] = devices[0]
     if compiled := labels.get("compile"):
         modes = grid.compiles(compiled)
         if len(modes) != 1:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from shutil import get_terminal_size
 from typing import Any
 
 from queue_runner.errors import UsageError
@@ -18,6 +19,7 @@ Row = Mapping[str, Any]
 
 MISSING = "-"
 _NAMED = ("table", "csv", "json", "md")
+WIDTH = 80  # of a table at least; a wider terminal is used
 _OURS = {"table": "simple", "md": "github"}
 
 
@@ -29,6 +31,8 @@ class Column:
     title: str
     words: Callable[[Any], str] | None = None
     right: bool = False
+    flexible: bool = False
+    """Whether a table that is too wide for a terminal may leave out the middle of its texts."""
 
     def show(self, row: Row) -> str:
         """The cell's text, safe to print on a terminal and on one line."""
@@ -66,14 +70,33 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
     from tabulate import tabulate
 
     cells = [[column.show(row) for column in columns] for row in rows]
-    text: str = tabulate(
-        cells,
-        headers=[column.title for column in columns],
-        tablefmt=_OURS.get(format, format),
-        colalign=["right" if column.right else "left" for column in columns] if cells else None,
-        disable_numparse=True,
-    )
-    return "\n".join(line.rstrip() for line in text.splitlines())
+
+    def lay_out() -> str:
+        text: str = tabulate(
+            cells,
+            headers=[column.title for column in columns],
+            tablefmt=_OURS.get(format, format),
+            colalign=["right" if column.right else "left" for column in columns] if cells else None,
+            disable_numparse=True,
+        )
+        return "\n".join(line.rstrip() for line in text.splitlines())
+
+    text = lay_out()
+    excess = max(map(len, text.splitlines()), default=0) - max(WIDTH, get_terminal_size().columns)
+    if format != "table" or excess <= 0 or not any(column.flexible for column in columns):
+        return text
+    _narrow(cells, columns, excess)
+    return lay_out()
+
+
+def _narrow(cells: list[list[str]], columns: Sequence[Column], excess: int) -> None:
+    """Take `excess` characters from the flexible columns, always from the one that is widest."""
+    widths = {at: max(len(line[at]) for line in cells) for at, column in enumerate(columns) if column.flexible}
+    for _ in range(excess):
+        widths[max(widths, key=lambda at: widths[at])] -= 1
+    for line in cells:
+        for at, width in widths.items():
+            line[at] = elide(line[at], max(width, 1))
 
 
 def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
@@ -125,6 +148,12 @@ def facts(pairs: Sequence[tuple[str, str]], indent: str = "") -> str:
         lines.append(f"{indent}{name:<{width}}{first}".rstrip())
         lines += [f"{indent}{'':<{width}}{line}".rstrip() for line in others]
     return "\n".join(lines)
+
+
+def elide(text: str, width: int) -> str:
+    """`text` in at most `width` characters without its middle: what tells two of a sweep apart is at the end."""
+    head = (width - 1) // 2
+    return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
 def shorten(text: str, width: int) -> str:

@@ -103,7 +103,8 @@ def _done(row: Row) -> tuple[str, str]:
     match outcome:
         case Outcome.SUCCEEDED:
             if row["taints"] and not row["valid"]:
-                return f"it succeeded{ran}, but its numbers are not valid ({row['taints']})", "mpsq show {run} says why"
+                taints = row["taints"].replace(",", ", ")
+                return f"it succeeded{ran}, but its numbers are not valid ({taints})", "mpsq show {run} says why"
             return f"it succeeded{ran}", "mpsq report reads its numbers"
         case Outcome.FAILED:
             return f"it failed with exit code {row['exit_code']}{ran}{told}", _LOGS
@@ -117,7 +118,7 @@ def _done(row: Row) -> tuple[str, str]:
         case Outcome.DEVICE_UNAVAILABLE:
             return f"its device is not there{told}", "mpsq doctor tries every device"
         case Outcome.TIMED_OUT:
-            return f"it took longer than --timeout allows{ran}{told}", "submit it again with a longer --timeout"
+            return f"it took longer than --timeout allows{told}", "submit it again with a longer --timeout"
         case Outcome.STALLED:
             return f"it said nothing for too long{ran}{told}", _LOGS
         case Outcome.OUT_OF_MEMORY:

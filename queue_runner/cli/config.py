@@ -14,6 +14,8 @@ app = new_app("Read and change the settings.")
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List every setting with its value and its meaning."""
+    import textwrap
+
     from queue_runner import config, render
 
     layout = home()
@@ -32,13 +34,11 @@ def list_(json: Json = False) -> None:
     if json:
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
-    columns = [
-        render.Column("name", "key"),
-        render.Column("value", "value", words=_words, right=True),
-        render.Column("unit", "unit", words=lambda unit: unit or ""),
-        render.Column("help", "", words=lambda text: render.shorten(text, 34)),
-    ]
-    print(render.table(rows, columns))
+    print(render.facts([(row["name"], textwrap.fill(_setting(row), 58)) for row in rows]))
+
+
+def _setting(row: dict[str, Any]) -> str:
+    return f"{_words(row['value'])} {row['unit'] or ''}".strip() + f"  {row['help']}"
 
 
 @app.command("get")

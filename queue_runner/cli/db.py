@@ -50,7 +50,9 @@ def check(json: Json = False) -> None:
     if found:
         raise MpsqError("the database is damaged", f"restore the newest file of {layout.backups}")
     if revision != HEAD:
-        raise SchemaError(f"the database is at schema {revision}, this mpsq needs {HEAD}", "run mpsq db upgrade")
+        newer = revision is not None and revision > HEAD
+        remedy = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
+        raise SchemaError(f"the database is at schema {revision}, this mpsq needs {HEAD}", remedy)
 
 
 @app.command("backup")

@@ -46,7 +46,7 @@ def list_(
 
 
 def _group(text: str) -> str:
-    return text if text.startswith(("g", "@")) else f"g{text}"
+    return f"g{text}" if text.isdecimal() else text
 
 
 def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
@@ -59,8 +59,8 @@ def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
     columns = [
         render.Column("id", "run" if runs else "job", right=not runs),
         render.Column("group_id", "group", words=lambda group: f"g{group}"),
-        render.Column("name", "name", words=lambda name: render.shorten(name, 14)),
-        render.Column("asks", "asks", words=lambda asks: render.shorten(asks, 22)),
+        render.Column("name", "name", words=lambda name: render.elide(name, 14)),
+        render.Column("asks", "asks", flexible=True),
         render.Column("state", "state"),
         render.Column("median_s", "ms/iter", words=lambda s: units.ms(s), right=True),
     ]

@@ -53,7 +53,7 @@ def report(
     layout = home()
     ids = list(words or ())
     name = ids.pop(0) if ids and not _is_id(ids[0]) else reports.DEFAULT
-    groups = [text if text.startswith(("g", "@")) else f"g{text}" for text in group or ()]
+    groups = [f"g{text}" if text.isdecimal() else text for text in group or ()]
     reports.load(name)
     options = read_options(
         selectors=[*ids, *groups],

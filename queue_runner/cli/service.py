@@ -22,7 +22,7 @@ def _service(layout: Layout) -> Service:
 
 @app.command("install")
 def install() -> None:
-    """Install and start the service; again after an upgrade or a change."""
+    """Install and start the service; also after an upgrade."""
     from queue_runner import paths
 
     print(_service(paths.ensure_home()).install())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,11 +32,16 @@ def show(
     if json:
         print_json("mpsq.show/1", runs=[asdict(one) for one in found])
         return
-    for number, one in enumerate(found):
-        print(("\n" if number else "") + _text(one))
+    for before, one in zip([None, *found], found, strict=False):
+        again = before is not None and before.run["job_id"] == one.run["job_id"]
+        print(("\n" if before is not None else "") + _text(one, again))
 
 
-def _text(one: Details) -> str:
+_OF_JOB = ("asks", "command", "folder", "python", "environment", "code", "tags", "priority", "timeout", "parser")
+"""What all runs of a job share: said once."""
+
+
+def _text(one: Details, again: bool) -> str:
     import shlex
 
     from queue_runner import listing, render, units
@@ -49,7 +55,7 @@ def _text(one: Details) -> str:
         ("command", shlex.join(one.argv) or units.MISSING),
         ("folder", one.cwd or units.MISSING),
         ("python", one.python or units.MISSING),
-        ("environment", _wrapped(f"{len(one.env)} variables: {', '.join(one.env)}") if one.env else "none captured"),
+        ("environment", _names(one.env)),
         ("code", _code(one)),
         ("tags", ", ".join(run["tags"]) or units.MISSING),
         ("priority", str(run["priority"])),
@@ -71,13 +77,17 @@ def _text(one: Details) -> str:
         facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
     facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
-    return render.facts(facts)
+    return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)])
 
 
-def _wrapped(text: str) -> str:
+def _names(env: Sequence[str]) -> str:
+    """The variables on two lines; --json has them all."""
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, 64, break_on_hyphens=False))
+    if not env:
+        return "none captured"
+    words = f"{len(env)} variables: {', '.join(env)}"
+    return textwrap.fill(words, 64, max_lines=2, placeholder=" … (--json has all)", break_on_hyphens=False)
 
 
 def _measured(run: Any) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json
 
 if TYPE_CHECKING:
+    from queue_runner.render import Column
     from queue_runner.status import Progress, Status
 
 app = new_app()
@@ -50,6 +51,8 @@ def _print_json(found: Status) -> None:
 
 
 def _print(found: Status, shown: int | None) -> None:
+    import textwrap
+
     from queue_runner import listing, render, units
     from queue_runner.queue_state import START_A_WORKER
 
@@ -63,7 +66,8 @@ def _print(found: Status, shown: int | None) -> None:
         facts.append(("running", "nothing"))
     else:
         item = listing.run_object(found.running)
-        facts.append(("running", f"{item['run']}  {item['name']}  {listing.question(item)}"))
+        asked = f"{item['run']}  {item['name']}  {listing.question(item)}"
+        facts.append(("running", textwrap.fill(asked, 70)))
         if found.progress is not None:
             facts.append(("", _progress(found.progress)))
         if found.running["cancel_requested_at"]:
@@ -75,19 +79,20 @@ def _print(found: Status, shown: int | None) -> None:
     rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting[:shown], start=1)]
     if rows:
         columns = [("place", "#"), ("run", "run"), ("name", "name"), ("asks", "asks"), ("waits", "waits for")]
-        print("\n" + render.table(rows, [render.Column(key, title, right=key == "place") for key, title in columns]))
+        print("\n" + render.table(rows, [_column(key, title) for key, title in columns]))
     if shown is not None and len(found.waiting) > shown:
         print(f"... and {len(found.waiting) - shown} more: mpsq status --all")
     if found.ended:
         titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
-        ended = [render.Column(key, title, words=_after if key == "real_s" else None) for key, title in titles.items()]
+        ended = [_column(key, title) for key, title in titles.items()]
         print("\n" + render.table([_ended(row) for row in found.ended], ended))
 
 
-def _after(real_s: float | None) -> str:
-    from queue_runner import units
+def _column(key: str, title: str) -> Column:
+    from queue_runner import render, units
 
-    return units.duration(real_s)
+    words = (lambda real_s: units.duration(real_s)) if key == "real_s" else None
+    return render.Column(key, title, words=words, right=key == "place", flexible=key == "asks")
 
 
 def _ended(row: Any) -> dict[str, Any]:
@@ -95,8 +100,8 @@ def _ended(row: Any) -> dict[str, Any]:
 
     return {
         "run": row["run"],
-        "name": render.shorten(row["name"], 16),
-        "asks": render.shorten(listing.question(listing.run_object(row)), 28),
+        "name": render.elide(row["name"], 16),
+        "asks": listing.question(listing.run_object(row)),
         "ending": listing.ending(row),
         "real_s": row["real_s"],
     }
@@ -145,7 +150,7 @@ def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:
     return {
         "place": place,
         "run": row["run"],
-        "name": render.shorten(row["name"], 16),
-        "asks": render.shorten(listing.question(item), 28),
+        "name": render.elide(row["name"], 16),
+        "asks": listing.question(item),
         "waits": render.shorten(reason, 20),
     }

@@ -135,6 +135,7 @@ def _store(planned: Plan, json: bool) -> None:
     from queue_runner import submit as use_case
 
     layout = paths.ensure_home()
+    queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
     if json:
         print_json(

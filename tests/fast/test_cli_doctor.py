@@ -78,7 +78,7 @@ def test_the_store(home: Path) -> None:
     assert [check.name for check in doctor.store(layout)] == ["store", "log of the store"]
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert next(doctor.store(layout)).fix == "run mpsq db upgrade"
+    assert next(doctor.store(layout)).fix == "use the mpsq that made it, or a newer one"
     with layout.db.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 40_000)

@@ -77,7 +77,10 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["workloads", "tyo"], 'did you mean "toy"?'),
         (["import", "/no/log"], "/no/log cannot be read"),
         (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
+        (["import", "/no/log", "--set", "device=mps,cpu"], "a log is of one device"),
         (["import"], "missing argument 'FILE...'"),
+        (["submit", "toy", "--name", "two\nlines"], "--name holds a line break"),
+        (["submit", "toy", "--tag", "a\x1b[31m"], "--tag holds a line break or another control character"),
         (["config", "get", "grace"], "did you mean"),
         (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
         (["db", "repair"], "no such command 'repair'"),
@@ -112,6 +115,24 @@ def test_relative_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 'MPSQ_HOME is "var"' in fails(mpsq, 1, *arguments)
 
 
+def test_a_folder_that_was_deleted(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for arguments in (["submit", "toy"], ["submit", "--cwd", ".", "--", "true"]):
+        assert "the folder that you are in was deleted" in fails(mpsq, 2, *arguments)
+
+
+def test_locks_that_cannot_be_used_are_said_before_anything_is_stored(
+    mpsq: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("I was here first")
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "file"))
+    assert "locks" in fails(mpsq, 1, "submit", "toy")
+    assert not (home / "mpsq.db").exists()
+
+
 def test_network_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_runner.host.filesystem.network_kind", lambda *_: "nfs4")
     assert "network file system (nfs4)" in fails(mpsq, 1, "submit", "toy")
@@ -139,6 +160,7 @@ def test_newer_schema(mpsq: Cli, home: Path) -> None:
         assert "9999" in fails(mpsq, 4, *arguments)
     ran = mpsq("db", "check")
     assert ran.code == 4 and "schema 9999" in ran.out
+    assert "hint: use the mpsq that made it" in ran.err  # an upgrade would be refused
 
 
 def test_not_a_database(mpsq: Cli, home: Path) -> None:

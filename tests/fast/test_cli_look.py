@@ -82,6 +82,30 @@ def test_list_tables_fit_a_terminal(queue: Layout, mpsq: Cli) -> None:
     assert "no job fits" in mpsq.ok("list", "--tag", "day").err
 
 
+def test_a_sweep_is_told_apart_in_80_columns(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sqlite3
+
+    monkeypatch.setenv("COLUMNS", "80")
+
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("DROP TRIGGER done_is_final")
+        connection.execute("UPDATE runs SET outcome = 'DEVICE_UNAVAILABLE' WHERE outcome = 'FAILED'")
+        connection.execute(
+            """UPDATE jobs SET name = 'a long name of an experiment',
+            spec_json = json_set(spec_json, '$.params', json('{"gradient_accumulation": 12, "batch_size": 16}'))"""
+        )
+    for command in (["list"], ["list", "--runs"], ["status"]):
+        out = mpsq.ok(*command).out
+        assert max(map(len, out.splitlines())) <= 80, out
+        assert "=16" in out and "DEVICE_UNAVAILABLE" in out
+
+
+def test_show_says_once_what_the_runs_of_a_job_share(queue: Layout, mpsq: Cli) -> None:
+    runs = mpsq("show", "1", "--json").json()["runs"]
+    out = mpsq.ok("show", "1").out
+    assert out.count("\ncommand ") == 1 < len(runs) == out.count("\nstate ")
+
+
 def test_a_jobs_state_is_derived_from_its_runs(queue: Layout, mpsq: Cli) -> None:
     jobs = {job["name"]: job for job in mpsq.ok("list", "--json").json()["jobs"]}
     assert (jobs["ok"]["state"], jobs["ok"]["ok"], jobs["ok"]["succeeded"]) == ("DONE", True, 2)

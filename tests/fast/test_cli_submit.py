@@ -253,6 +253,11 @@ def test_config(home: Path, mpsq: Cli) -> None:
     assert mpsq("config", "set", "keep_awake", "perhaps").code == 2
 
 
+def test_settings_say_their_whole_meaning(home: Path, mpsq: Cli) -> None:
+    out = mpsq.ok("config", "list").out
+    assert "…" not in out and max(map(len, out.splitlines())) <= 80
+
+
 def test_db(layout: Layout, mpsq: Cli) -> None:
     assert mpsq.ok("db", "path").out == f"{layout.db}\n"
     assert "sound" in mpsq.ok("db", "check").out
