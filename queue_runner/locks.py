@@ -88,7 +88,9 @@ def lock_dir() -> Path:
     Raises: MpsqError when the folder cannot be made, is another user's, or is open to others.
     """
     if chosen := os.environ.get("MPSQ_LOCKS"):
-        folder = Path(chosen).absolute()
+        folder = Path(chosen)
+        if not folder.is_absolute():
+            raise MpsqError(f"MPSQ_LOCKS is a relative path: {chosen}", "give the whole path: locks are per machine")
     else:
         base = next((base for base in _BASES if base.is_dir()), _BASES[-1])
         folder = base / f"mpsq-{os.getuid()}"

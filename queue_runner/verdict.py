@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 
+from queue_runner.stats import median
+
 ALPHA = 0.05
 SAME_WITHIN = 0.01
 """An interval inside ±1 % is called practically the same: the noise threshold of Criterion.rs."""
@@ -81,7 +83,8 @@ def compare(arm: Sequence[float], baseline: Sequence[float], n_pairs: int = 1, s
     n, m, need = len(arm), len(baseline), needed_repeats(n_pairs)
     p_least = _smallest_p(n, m)
     if min(n, m) < needed_repeats() or p_least * max(1, n_pairs) > ALPHA:
-        return Verdict(Word.TOO_FEW, ratio, None, None, None, None, n, m, need)
+        # without an interval the ratio is that of the two medians that stand beside it, as a reader would divide them
+        return Verdict(Word.TOO_FEW, median(baseline) / median(arm), None, None, None, None, n, m, need)
     p, low, high = _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)
     verdict = Verdict(Word.NO_DIFFERENCE, ratio, math.exp(low), math.exp(high), p, p, n, m, need)
     return replace(verdict, word=_word(verdict))

@@ -85,7 +85,9 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
     lines = []
     if family.baseline is not None:
         per = " in time per token or sample, iterations being of different size" if family.per_work else ""
-        lines.append(f"speed-up: over {family.baseline.label} ({family.why}){per}")
+        tested = any(row["speedup_low"] is not None for row in rows)
+        of = ", of the geometric means of the runs' medians" if tested else ""
+        lines.append(f"speed-up: over {family.baseline.label} ({family.why}){per}{of}")
     return Section(caption(family, rows), columns, shown, lines)
 
 
