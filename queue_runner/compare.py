@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from queue_runner.errors import UsageError
-from queue_runner.grouping import SUBJECT, Cell, Row, group, labelled, middle, order
+from queue_runner.grouping import SUBJECT, WORK, Cell, Row, group, labelled, middle, order
 
 if TYPE_CHECKING:
     from queue_runner.verdict import Verdict
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 MOST_SPLITS = 13_000
 """Permutations that all verdicts of a report may cost together, about 25 ms; see `fold`."""
 FEWEST_BATCHES = 6
-"""Runs are never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
+"""The smaller arm is never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell against another: the verdict, and its p-value corrected for the pairs that were judged together.
-
-    The interval and the p-values are there from 4 runs each on.
-    """
+    """A cell against another, and the verdict: one of all that the family gets together."""
 
     cell: Cell
     baseline: Cell
     verdict: Verdict
-    p_corrected: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -55,7 +50,8 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Cells that may be compared, and how they compare. `per_work`: ratios are of time per token or sample."""
+    """Cells that may be compared, and how they compare. `per_work` is "token" or "sample" where ratios are of the time
+    for each of these, "" where they are of the time of an iteration."""
 
     common: Mapping[str, Any]
     cells: Sequence[Cell]
@@ -63,7 +59,7 @@ class Family:
     why: str = ""
     pairs: Sequence[Pair] = ()
     twins: Sequence[Pair] = ()
-    per_work: bool = False
+    per_work: str = ""
 
     def pair(self, cell: Cell) -> Pair | None:
         """The cell against the baseline; None for the baseline and where there is nothing to compare."""
@@ -149,75 +145,53 @@ def _distance(cell: Cell) -> tuple[bool, bool, bool, bool]:
 def _judged(family: Family, most_splits: int) -> Family:
     """The family with its pairs. Where iterations are of different size, time per token or sample is compared."""
     able = [cell for cell in family.cells if cell.times]
-    per_work = len({cell.work for cell in able} - {None}) > 1
-    able = [cell for cell in able if cell.work or not per_work]
+    per_work = next((unit for unit in WORK if len({cell.work(unit) for cell in able} - {None}) > 1), "")
+    able = [cell for cell in able if not per_work or cell.work(per_work)]
     base = family.baseline
     pairs = [(cell, base) for cell in able if base is not None and base in able and cell is not base]
     twins = [(cell, twin) for cell in able if (twin := family.twin(cell)) is not None and twin in able]
-    alone = _alone({*pairs, *twins}, per_work, most_splits)
-    return replace(family, per_work=per_work, pairs=judge(pairs, alone), twins=judge(twins, alone))
+    verdicts = _verdicts([*pairs, *twins], per_work, most_splits)
+    judged = [[Pair(cell, against, verdicts[cell, against]) for cell, against in of] for of in (pairs, twins)]
+    return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 
-def _alone(pairs: AbstractSet[tuple[Cell, Cell]], per_work: bool, most_splits: int) -> dict[tuple[Cell, Cell], Verdict]:
-    """The verdict on each pair as if it were the only one."""
+def _verdicts(asked: Iterable[tuple[Cell, Cell]], per_work: str, most_splits: int) -> dict[tuple[Cell, Cell], Verdict]:
+    """A verdict on each pair, corrected for all of them: against the baseline and against eager twins alike. A pair
+    that is asked both ways round is one (docs/decisions/many-pairs.md)."""
+    pairs = [*{frozenset(pair): pair for pair in asked}.values()]
     if not pairs:
         return {}
     from queue_runner import verdict
 
     affordable = [n for n in (8, 7) if len(pairs) * math.comb(2 * n, n) <= most_splits]
     n_most = max(verdict.needed_repeats(len(pairs)), *affordable[:1], FEWEST_BATCHES)
-    return {
-        (cell, base): verdict.compare(fold(_arm(cell, per_work), n_most), fold(_arm(base, per_work), n_most))
-        for cell, base in pairs
-    }
+    found = verdict.compare_all([fold(_arm(cell, per_work), _arm(base, per_work), n_most) for cell, base in pairs])
+    judged = {}
+    for (cell, base), v in zip(pairs, found, strict=True):
+        judged[cell, base] = replace(v, n=len(cell.times), n_baseline=len(base.times))
+        judged[base, cell] = judged[cell, base].mirrored()
+    return judged
 
 
-def _arm(cell: Cell, per_work: bool) -> list[float]:
-    return [time / (cell.work or 1.0) for time in cell.times] if per_work else cell.times
+def _arm(cell: Cell, per_work: str) -> list[float]:
+    return [time / (cell.work(per_work) or 1.0) for time in cell.times] if per_work else cell.times
 
 
-def judge(pairs: Sequence[tuple[Cell, Cell]], alone: Mapping[tuple[Cell, Cell], Verdict]) -> list[Pair]:
-    """Verdicts on the pairs of one question. Intervals are each of its own ratio; words follow p-values that are
-    corrected for being many (see `corrected`). A difference that only the correction takes away needs more runs."""
-    if not pairs:
-        return []
-    from queue_runner.verdict import ALPHA, Word, needed_repeats
-
-    judged = [alone[pair] for pair in pairs]
-    tested = [k for k, v in enumerate(judged) if v.p is not None]
-    ps = dict(zip(tested, corrected([judged[k].p or 0.0 for k in tested]), strict=True))
-    found = []
-    for k, ((cell, base), v) in enumerate(zip(pairs, judged, strict=True)):
-        p = ps.get(k)
-        if p is not None and p > ALPHA and v.word in (Word.FASTER, Word.SLOWER):
-            need = max(needed_repeats(len(pairs)), min(len(cell.times), len(base.times)) + 1)
-            v = replace(v, word=Word.TOO_FEW, need=need)
-        found.append(Pair(cell, base, replace(v, n=len(cell.times), n_baseline=len(base.times)), p))
-    return found
-
-
-def corrected(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for being many, in the order given: Benjamini & Hochberg 1995, "Controlling the False
-    Discovery Rate", JRSS B 57, 289-300, which holds for pairs with a common baseline (Benjamini & Yekutieli 2001).
-    Where no pair differs at all, the chance of any false word is at most 5 %, as with Holm's correction."""
-    found = [0.0] * len(ps)
-    least = 1.0
-    for rank, k in sorted(enumerate(sorted(range(len(ps)), key=lambda k: ps[k]), start=1), reverse=True):
-        least = min(least, ps[k] * len(ps) / rank)
-        found[k] = least
-    return found
-
-
-def fold(times: Sequence[float], n_most: int) -> list[float]:
-    """At most `n_most` numbers for many run medians: geometric means of successive batches, in the order of the runs.
+def fold(arm: Sequence[float], baseline: Sequence[float], n_most: int) -> tuple[list[float], list[float]]:
+    """Run medians as batches, at most `n_most` of the smaller arm: geometric means of successive runs.
 
     All splits of a few batches can be formed exactly, where those of many runs could only be sampled; a slow change
     from run to run stays visible between batches (batch means: Law & Kelton 2000, Simulation Modeling and Analysis,
-    section 9.5).
+    section 9.5). Batches of both arms hold equally many runs: a mean of 30 runs varies less than a single one, and
+    exchanging the two would call equal arms different in 10 to 20 % of all cases.
     """
-    if len(times) <= n_most:
-        return list(times)
-    cuts = [len(times) * k // n_most for k in range(n_most + 1)]
+    size = max(1.0, min(len(arm), len(baseline)) / n_most)
+    return _batches(arm, size), _batches(baseline, size)
+
+
+def _batches(times: Sequence[float], size: float) -> list[float]:
+    n = round(len(times) / size)
+    cuts = [len(times) * k // n for k in range(n + 1)]
     return [math.exp(math.fsum(map(math.log, times[a:b])) / (b - a)) for a, b in pairwise(cuts)]
 
 
@@ -228,6 +202,12 @@ def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> f
     ours = middle(runs, "first_iter_excess_s")
     theirs = twin.median("first_iter_excess_s") if twin is not None else None
     return None if ours is None or theirs is None else ours - theirs
+
+
+def first_iter_s(cell: Cell, cache: str | None) -> float | None:
+    """The first iteration, of the runs that began with the compiler's `cache` in that state: cold and warm starts are
+    two things, and the median of both is neither."""
+    return middle((row for row in cell.shown if row["compile_cache"] == cache), "first_iter_s")
 
 
 def main_cache(cell: Cell) -> str | None:

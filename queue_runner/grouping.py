@@ -17,7 +17,11 @@ SUBJECT = ("machine", "subject", "config")
 """What compared cells have in common, whatever is asked: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework")
 """What tells cells apart and is named first."""
-_BARE = frozenset({"subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"})
+WORK = ("token", "sample")
+"""What an iteration works on. A ratio is never of time per token against time per sample."""
+_BARE = frozenset(
+    {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"}
+)
 """Factors whose value says by itself what it is."""
 
 
@@ -75,12 +79,12 @@ class Cell:
         medians = [row["median_s"] for row in self.shown if row["median_s"] is not None]
         if len(medians) > 1:
             return stats.mad(medians), "runs"
-        return (self.median("mad_s"), "iterations") if medians else (None, None)
+        several = (self.median("n_measure") or 0) > 1
+        return (self.median("mad_s"), "iterations") if medians and several else (None, None)
 
-    @property
-    def work(self) -> float | None:
-        """Tokens, else samples, an iteration."""
-        return self.median("tokens_per_iter") or self.median("samples_per_iter")
+    def work(self, unit: str) -> float | None:
+        """How many of a unit of WORK an iteration does."""
+        return self.median(f"{unit}s_per_iter")
 
     def median(self, name: str) -> float | None:
         """The median of a column over the runs that are shown; None where no run has it."""

@@ -5,6 +5,7 @@ A ratio without enough runs says so in the same sentence; nothing here calls a d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ MOST_PAIRS = 8
 NOTABLE = 1.25
 """How much more than the iterations the real time must have changed to be worth a sentence."""
 NOTABLE_EVAL = 2.0
+NOTABLE_REAL = 1.1
+"""Real times nearer than this have hardly changed: they are single numbers, and no test is made of them."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,16 @@ def observe(family: Family, seen: Seen) -> list[str]:
 
 
 def _ratios(family: Family) -> list[str]:
-    twins = {id(pair.cell): pair for pair in family.twins}
+    twins = {frozenset((pair.cell, pair.baseline)) for pair in family.twins}
     against = sorted(family.pairs, key=lambda pair: -pair.ratio)
-    same = {id(pair.cell) for pair in against if (twin := twins.get(id(pair.cell))) and twin.baseline is pair.baseline}
-    pairs = [pair for pair in against if id(pair.cell) not in same]
+    pairs = [pair for pair in against if frozenset((pair.cell, pair.baseline)) not in twins]
     lines = [_ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
     lines += [_ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     need = max((p.verdict.need for p in [*pairs, *family.twins] if p.verdict.word == "too few repeats"), default=0)
     return [*lines, f"a verdict needs {need} runs each: add --repeats {need}"] if need else lines
 
 
-def _ratio(pair: Pair, per_work: bool, compiling: bool = False) -> str:
+def _ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     cell, base, verdict = pair.cell.label, pair.baseline.label, pair.verdict
     slower = pair.ratio < 1
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
@@ -69,9 +71,12 @@ def _ratio(pair: Pair, per_work: bool, compiling: bool = False) -> str:
         text = f"compile makes {without_mode(pair.baseline)} {times} {how}"
     else:
         text = f"{cell} is {times} {how} than {base}"
-    unit = " per token or sample" if per_work else ""
-    ms = f"{units.ms(pair.cell.median_s)} against {units.ms(pair.baseline.median_s)} ms an iteration"
-    return f"{text}{unit}, {ms} ({_limits(pair, slower)})"
+    if not per_work:
+        numbers = f", {units.ms(pair.cell.median_s)} against {units.ms(pair.baseline.median_s)} ms an iteration"
+    else:
+        of = [units.number((c.work(per_work) or 0) / (c.median_s or math.inf)) for c in (pair.cell, pair.baseline)]
+        numbers = f" per {per_work}, {of[0]} against {of[1]} {per_work}s/s"
+    return f"{text}{numbers} ({_limits(pair, slower)})"
 
 
 def _limits(pair: Pair, inverted: bool) -> str:
@@ -82,8 +87,8 @@ def _limits(pair: Pair, inverted: bool) -> str:
         words.append(f"95 % interval {units.ratio_interval(low, high)}")
     runs = f"{verdict.n} runs each" if verdict.n == verdict.n_baseline else f"{verdict.n} and {verdict.n_baseline} runs"
     words.append("one run each" if verdict.n == verdict.n_baseline == 1 else runs)
-    if pair.p_corrected is not None:
-        words.append(f"p {units.number(pair.p_corrected, 2)}")
+    if pair.verdict.p_corrected is not None:
+        words.append(f"p {units.number(pair.verdict.p_corrected, 2)}")
     return ", ".join(words) + (": no verdict" if verdict.word == "too few repeats" else "")
 
 
@@ -113,10 +118,11 @@ def _twin_costs(pair: Pair, seen: Seen) -> Iterable[str]:
         return
     grew, iteration = real / twin_real, 1 / pair.ratio
     if _far(grew, iteration, NOTABLE):
-        verb = "grew" if grew > 1 else "shrank"
+        much = _far(grew, 1, NOTABLE_REAL)
+        how = f"{'grew' if grew > 1 else 'shrank'} {units.number(max(grew, 1 / grew), 3)} times"
         yield (
-            f"real time of {cell.label} {verb} {units.number(max(grew, 1 / grew), 3)} times, {tenths(real)} s against"
-            f" {tenths(twin_real)} s of {twin.label}: more than its iterations tell"
+            f"real time of {cell.label} {how if much else 'hardly changed'}, {tenths(real)} s against"
+            f" {tenths(twin_real)} s of {twin.label}; an iteration takes {units.number(iteration, 3)} times as long"
         )
 
 

@@ -30,8 +30,9 @@ def as_text(name: str, result: Result, format: str) -> str:
 
 
 def _section(section: Section, format: str) -> str:
-    title = f"### {section.title}" if format == "md" and section.title else section.title
-    parts = [title] if title else []
+    parts = []
+    if section.title:
+        parts.append(f"### {section.title}" if format == "md" else _sentence(section.title, format))
     if section.rows:
         parts.append(render.table(section.rows, section.columns, format))
     if section.lines:

@@ -67,8 +67,10 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
     check_format(format)
     if format == "csv":
         return csv(rows, columns)
+    import tabulate as tabulated
     from tabulate import tabulate
 
+    tabulated.MIN_PADDING = 0  # a heading needs no room of its own beside the two blanks between columns
     cells = [[column.show(row) for column in columns] for row in rows]
 
     def lay_out() -> str:

@@ -85,6 +85,8 @@ def _caveats(f: Facts) -> list[Taint]:
         )
     if "op_fallback" in f.notes:
         found.append(("op_fallback", f.notes["op_fallback"]))
+    if f.ingests and not _values(f, "others_cpu_share"):
+        found.append(("unwatched", "it ended before the machine's load could be sampled: it may have been contended"))
     if any(c.get("on_battery") for c in f.conditions):
         found.append(("battery", "the machine ran on battery"))
     if any(c.get("low_power") for c in f.conditions):

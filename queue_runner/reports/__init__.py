@@ -35,6 +35,11 @@ class Options:
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def chosen(self) -> bool:
+        """Whether the user said which runs it is about."""
+        return bool(self.selectors or self.where or self.since is not None)
+
 
 @dataclass(frozen=True)
 class Section:

@@ -9,12 +9,13 @@ from typing import Any
 from queue_runner.compare import Question
 from queue_runner.errors import UsageError
 from queue_runner.grouping import MAIN, SUBJECT
-from queue_runner.reports import Context, Row, _choose
+from queue_runner.reports import Context, Row, _arguments, _choose
 
 RUN = (
     "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device, "
     "device_name, compile, dtype, config, seed, repeat, spec_hash, "
-    "json_extract(spec_json, '$.params') AS params_json, outcome, exit_code, signal, reason, state, "
+    "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.argv') AS argv_json, "
+    "outcome, exit_code, signal, reason, state, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
     "tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
     "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s, "
@@ -35,6 +36,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     rows = list(rows)
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
     versions = _software(rows, context)
+    arguments = _arguments.of(rows)
     newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
     for row in rows:
         text = row.pop("params_json")
@@ -43,7 +45,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["subject"] = row["workload"] or row["name"]
         row["machine"] = row["machine_hash"] or (None if row["kind"] == "import" else newest)
         row["settings"] = parsed[text]
-        row["factors"] = {**versions.get(row["run_id"], {}), **parsed[text]}
+        row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
     return rows
 
 

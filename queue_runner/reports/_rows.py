@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner import hardware
-from queue_runner.compare import Family, break_even_iters, compile_cost_s, main_cache
+from queue_runner.compare import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
 from queue_runner.grouping import Cell, taints
 from queue_runner.reports import Context
 
@@ -79,7 +79,7 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
         "mfu": hardware.mfu(flops, median_s, peak),
         "peak_flops": peak.flops if peak else None,
         "peak_source": peak.source if peak else None,
-        "first_iter_s": cell.median("first_iter_s"),
+        "first_iter_s": first_iter_s(cell, cache),
         "compile_cost_s": cost_s,
         "compile_cache": cache,
         "compile_cost_warm_s": compile_cost_s(cell, twin, "warm") if cache == "cold" else None,
@@ -98,7 +98,7 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
         "speedup_low": pair.verdict.low if pair else None,
         "speedup_high": pair.verdict.high if pair else None,
         "p": pair.verdict.p if pair else None,
-        "p_corrected": pair.p_corrected if pair else None,
+        "p_corrected": pair.verdict.p_corrected if pair else None,
         "verdict": str(pair.verdict) if pair else None,
         "taints": sorted({kind for row in cell.shown for kind in taints(row)}),
     }

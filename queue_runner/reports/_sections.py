@@ -8,7 +8,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.compare import Family
 from queue_runner.grouping import MAIN, word
-from queue_runner.render import Column
+from queue_runner.render import Column, elide
 from queue_runner.reports import Section
 from queue_runner.reports._facts import DETAILS
 
@@ -60,7 +60,7 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
     rate = "samples" if has == {"samples"} else "tokens"
     noted = any(_marks(row, marks) for row in rows)
     columns = [
-        Column("label", "", None),
+        Column("label", "", flexible=True),
         _text("runs", "runs"),
         _text("ms", "ms/iter"),
         *([Column("marks", "")] if noted else []),
@@ -84,7 +84,7 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
     ]
     lines = []
     if family.baseline is not None:
-        per = " in time per token or sample, iterations being of different size" if family.per_work else ""
+        per = f" in time per {family.per_work}, iterations being of different size" if family.per_work else ""
         tested = any(row["speedup_low"] is not None for row in rows)
         of = ", of the geometric means of the runs' medians" if tested else ""
         lines.append(f"speed-up: over {family.baseline.label} ({family.why}){per}{of}")
@@ -106,10 +106,10 @@ def _marks(row: Raw, marks: Mapping[str, str]) -> str:
 def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
     assert family.baseline is not None
     columns = [
-        Column("label", f"against {family.baseline.label}"),
+        Column("label", f"against {elide(family.baseline.label, 24)}", flexible=True),
         _text("speedup", "speed-up"),
         _text("interval", "95 % interval"),
-        _text("p", "p (BH)"),
+        _text("p", "p (Holm)"),
         Column("verdict", "verdict"),
     ]
     shown = [
@@ -128,10 +128,10 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
 
 def _cost(rows: Sequence[Raw]) -> Section:
     """Cold and warm are the states of the compiler's cache; logs that do not tell it have one column for both."""
-    titles = {"cold": "cold", "warm": "warm", None: "compile", "mixed": "mixed"}
+    titles = {"cold": "compile, cold", "warm": "compile, warm", None: "compile", "mixed": "compile, mixed"}
     states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
     columns = [
-        Column("label", ""),
+        Column("label", "", flexible=True),
         _text("first", "1st iter"),
         *(_text(f"compile_{state}", titles[state]) for state in states or [None]),
         *(_text(name, name) for name in ("real", "user", "sys")),
@@ -149,10 +149,13 @@ def _cost(rows: Sequence[Raw]) -> Section:
         }
         for row in rows
     ]
-    what = " and ".join(titles[state] for state in states if state)
     lines = ["real, user, sys in seconds; RSS at its highest"]
-    if what:
-        lines = [f"{what}: the cost of compiling with the compiler's cache in that state; {lines[0]}"]
+    if known := [state for state in states if state]:
+        what = f"what compiling adds to the first iteration, the compiler's cache being {' or '.join(known)}"
+        lines = [f"compile: {what}", *lines]
+    firsts = {row["compile_cache"] for row in rows if row["first_iter_s"] is not None} - {None}
+    if "cold" in firsts:
+        lines = [f"1st iter: of compiled rows, of their runs with a cold cache; {lines[0]}", *lines[1:]]
     return Section("", columns, shown, lines)
 
 
@@ -167,7 +170,7 @@ def _compile(row: Raw, state: str | None) -> float | None:
 def _outcome(rows: Sequence[Raw]) -> Section:
     projected = any(row["projected_real_s"] for row in rows)
     columns = [
-        Column("label", ""),
+        Column("label", "", flexible=True),
         _text("iters", "iterations"),
         _text("train", "train loss"),
         _text("val", "val loss"),

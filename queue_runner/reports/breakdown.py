@@ -10,7 +10,7 @@ from queue_runner import units
 from queue_runner.compare import families as grouped
 from queue_runner.grouping import Cell
 from queue_runner.phases import other_remark
-from queue_runner.render import Column
+from queue_runner.render import Column, elide
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _sections
 
 NAME = "breakdown"
@@ -26,6 +26,8 @@ COLUMNS = (
 )
 WIDTH = 80
 """Rows of the comparison stand side by side as far as they fit into that many columns."""
+WIDEST = 50
+"""Columns that a label may take; of a longer one the middle is left out."""
 
 
 Spent = dict[str, float | None]
@@ -80,7 +82,7 @@ def _abreast(spent: Sequence[tuple[Cell, Spent]]) -> Iterator[list[tuple[Cell, S
     some: list[tuple[Cell, Spent]] = []
     left = WIDTH - 12
     for cell, parts in spent:
-        wide = max(len(cell.label), 8) + 13
+        wide = max(min(len(cell.label), WIDEST), 8) + 13
         if some and wide > left:
             yield some
             some, left = [], WIDTH - 12
@@ -93,7 +95,7 @@ def _abreast(spent: Sequence[tuple[Cell, Spent]]) -> Iterator[list[tuple[Cell, S
 def _side_by_side(title: str, spent: Sequence[tuple[Cell, Spent]]) -> Section:
     columns = [Column("part", "")]
     for k, (cell, _) in enumerate(spent):
-        columns += [Column(f"s{k}", cell.label, right=True), Column(f"share{k}", "%", right=True)]
+        columns += [Column(f"s{k}", elide(cell.label, WIDEST), right=True), Column(f"share{k}", "%", right=True)]
     shown = []
     for part in (*PARTS, "real"):
         line = {"part": part}

@@ -63,11 +63,13 @@ COLUMNS = (
     Column("speedup_low", "from", units.ratio, True),
     Column("speedup_high", "to", units.ratio, True),
     Column("p", "p", lambda p: units.number(p, 2), True),
-    Column("p_corrected", "p (BH)", lambda p: units.number(p, 2), True),
+    Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
     Column("verdict", "verdict"),
     Column("taints", "taints", " ".join),
 )
 
+MOST_FAMILIES = 4
+"""Comparisons shown where no runs were chosen: more than a person reads at once."""
 MOST_LOOKED_AT = 64
 """Runs of which more than the summary is read (losses before the first step, last evaluating iteration)."""
 
@@ -75,16 +77,19 @@ MOST_LOOKED_AT = 64
 def finish(rows: list[Row], context: Context) -> Result:
     """Group, compare, and say what it shows. Raises: UsageError (--vs, --group-by)."""
     rows = _facts.windowed(_facts.prepare(rows, context), context)
-    families = compare(rows, _facts.question(rows, context))
+    families = _newest_first(compare(rows, _facts.question(rows, context)))
+    n_shown = len(families) if context.options.chosen else MOST_FAMILIES
     taints = _notes.Taints(rows, context)
     marks = _notes.letters(taints.caveats(families))
     peaks, seen = _rows.Peaks(context), _look(families, context)
     raw: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
-    for family in families:
+    for k, family in enumerate(families):
         family_rows = [_rows.row_of(family, cell, peaks) for cell in family.cells]
         raw += family_rows
+        if k >= n_shown:
+            continue
         sections += _sections.sections(family, family_rows, marks)
         said = observe(family, seen)
         if len(families) > 1 and said:
@@ -92,7 +97,17 @@ def finish(rows: list[Row], context: Context) -> Result:
         lines += said
     if not rows:
         lines = [_choose.nothing(context, "at all")]
-    return Result(COLUMNS, raw, sections, lines, _notes.notes(families, raw, taints, marks, context))
+    told = raw[: sum(len(family.cells) for family in families[:n_shown])]
+    notes = _notes.notes(families[:n_shown], told, taints, marks, context)
+    if (n_left := len(families) - n_shown) > 0:
+        older = f"{n_left} older comparison{'s are' if n_left > 1 else ' is'} not shown"
+        notes.append(f"{older}: mpsq report g4, --since 2d or --where config=NAME chooses; csv and json hold all rows")
+    return Result(COLUMNS, raw, sections, lines, notes)
+
+
+def _newest_first(families: Sequence[Family]) -> list[Family]:
+    newest = {id(family): max(row["run_id"] for cell in family.cells for row in cell.runs) for family in families}
+    return sorted(families, key=lambda family: -newest[id(family)])
 
 
 def _look(families: Sequence[Family], context: Context) -> Seen:

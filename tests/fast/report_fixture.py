@@ -64,6 +64,7 @@ class Store:
         config: str | None = "tiny",
         dtype: str | None = "fp32",
         params: Mapping[str, Any] | None = None,
+        argv: Sequence[str] = (),
         outcome: str | None = "SUCCEEDED",
         exit_code: int | None = None,
         reason: str | None = None,
@@ -87,6 +88,7 @@ class Store:
             dtype=dtype,
             config=config,
             params=dict(params or {}),
+            argv=tuple(argv),
             env={"PATH": "/bin"},
         )
         job, number = self._job(spec, tags)

@@ -36,7 +36,7 @@ def test_one_run_each_says_so_in_the_same_sentence() -> None:
     assert "mps eager is 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each: no" in text
     assert "mps compiled is 6.50 x faster than cpu eager" in text
     assert "compile makes mps 1.38 x slower" in text
-    assert "a verdict needs 4 runs each: add --repeats 4" in text
+    assert "a verdict needs 5 runs each: add --repeats 5" in text
     for line in text.splitlines():
         if re.search(r"\d x (faster|slower)", line):
             assert "no verdict" in line

@@ -19,7 +19,7 @@ ROWS = [{"name": "a", "median_s": 0.2}, {"name": "b\x1b[31m\nc", "median_s": Non
 
 def test_a_table_is_harmless_and_lined_up() -> None:
     lines = render.table(ROWS, COLUMNS).splitlines()
-    assert lines == ["name      ms/iter", "------  ---------", "a           200.0", "b c             -"]
+    assert lines == ["name  ms/iter", "----  -------", "a       200.0", "b c         -"]
 
 
 def test_numbers_that_look_like_words_stay_as_they_are() -> None:

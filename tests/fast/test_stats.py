@@ -140,7 +140,7 @@ def test_many_pairs_are_judged_together() -> None:
     alike = [1.0, 1.05, 0.96, 1.01, 0.99]
     found = compare_all([(slow, base), (alike, base), (base[:2], base)])
     assert [v.word for v in found] == [Word.SLOWER, Word.NO_DIFFERENCE, Word.TOO_FEW]
-    assert found[0].p == pytest.approx(2 / 252) and found[0].p_holm == pytest.approx(4 / 252)
+    assert found[0].p == pytest.approx(2 / 252) and found[0].p_corrected == pytest.approx(4 / 252)
     assert found[2].need == 5
     four = compare_all([(slow[:4], base[:4])] * 2)  # 2/70 twice cannot reach 0.05 after correction
     assert all(v.word is Word.TOO_FEW and v.need == 5 for v in four)

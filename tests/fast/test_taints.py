@@ -68,3 +68,10 @@ def test_a_failed_run_is_not_called_unobserved() -> None:
 
 def test_what_was_not_sampled_taints_nothing() -> None:
     assert find_taints(replace(CLEAN, conditions=[{"others_cpu_share": None}])) == []
+
+
+def test_a_run_that_nobody_watched_says_so() -> None:
+    """It ended before a share of the processors could be sampled; an import was never to be watched."""
+    live = replace(CLEAN, ingests=[{"stream": "events"}])
+    assert [t.kind for t in find_taints(replace(live, conditions=[{"load1": 0.1}]))] == ["unwatched"]
+    assert find_taints(live) == find_taints(replace(CLEAN, conditions=[])) == []
