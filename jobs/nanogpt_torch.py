@@ -8,7 +8,9 @@ The model is that of Radford et al., "Language Models are Unsupervised Multitask
 pre-normalised blocks with learned positions and tied embeddings. Presets, optimizer settings and schedule are those of
 nanoGPT (github.com/karpathy/nanoGPT), so that numbers can be compared; the code is our own.
 
-Top to bottom: what can be set, the model, its arithmetic, build(), step(), evaluate().
+Weights, batches and schedule are those of its twins in mlx, tinygrad and jax: nanogpt_common.py.
+
+Top to bottom: what can be set, the model, build(), step(), evaluate().
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
 
     start.quietly("torch")
 
-import math
 import sys
 from dataclasses import dataclass
-from types import SimpleNamespace
 
+import nanogpt_common as common
+import numpy as np
 import torch
 import torch.nn.functional as F
+from nanogpt_common import Problem, Shape
 from torch import nn
 
-from harness import text_data, torch_main, torch_training
+from harness import torch_main, torch_training
 from harness.command_line import Options
 from harness.problems import UsageError
-from harness.text_data import Text
 from harness.torch_device import Device
 
 WORKLOAD = {
@@ -56,6 +58,10 @@ WORKLOAD = {
         "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
         "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "init_from": {
+            "default": "", "unit": "",
+            "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
+        },
         "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
         "warmup_iters": {
             "default": 10, "unit": "iterations",
@@ -100,19 +106,6 @@ WORKLOAD = {
         },
     },
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The model's hyperparameters. `vocab` tokens, `block` positions."""
-
-    vocab: int
-    block: int
-    layers: int
-    heads: int
-    width: int
-    dropout: float = 0.0
-    bias: bool = False
 
 
 class Attention(nn.Module):
@@ -171,17 +164,6 @@ class GPT(nn.Module):
         self.positions = nn.Embedding(shape.block, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=shape.bias)
-        self.apply(self._draw)
-
-    def _draw(self, module: nn.Module) -> None:
-        """Initial weights as in GPT-2: normal(0, 0.02); the layers that write into the residual stream scaled down by
-        the square root of their number, so that its variance does not grow with depth."""
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-        if isinstance(module, Attention | FeedForward):  # after their own layers: apply() goes from the leaves up
-            nn.init.normal_(module.out.weight, std=0.02 / math.sqrt(2 * self.shape.layers))
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -192,86 +174,50 @@ class GPT(nn.Module):
         logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is the output layer too
         return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    def n_params(self, positions: bool = True) -> int:
-        """How many numbers are trained, with or without those of the positions."""
-        return sum(p.numel() for p in self.parameters()) - (0 if positions else self.positions.weight.numel())
+
+def model_of(shape: Shape, weights: common.Weights) -> GPT:
+    """The model with these weights, on the CPU: every device starts from the same ones."""
+    with torch.device("meta"):  # so that torch draws none of its own
+        model = GPT(shape)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, assign=True)
+    return model
 
 
-def flops_per_iter(model: GPT, sequences: int) -> float:
-    """FLOP of one iteration over `sequences` sequences of T = block tokens (a multiply and an add are two).
-
-    Per token, a weight is multiplied and added once in the forward: 2 N, N without the positions, which are looked up.
-    The embedding is looked up as well, but as output layer it is multiplied, once. The backward costs twice the
-    forward (gradients by inputs, and by weights): 6 N a token, 6 N T a sequence.
-
-    Attention has no weights in its two products: queries by keys, and their scores by values. With H heads of Q
-    features each takes 2 H Q T FLOP a token, both 4 H Q T; with the backward 12 H Q T, and so over L layers and T
-    tokens 12 L H Q T^2 a sequence. The half that causality masks is counted, as in Chowdhery et al. 2022 (PaLM),
-    appendix B.
-
-    Left out, as is usual: normalisations, softmax, GELU, dropout, the optimizer.
-    """
-    s = model.shape
-    T, Q = s.block, s.width // s.heads
-    weights = 6 * model.n_params(positions=False) * T
-    attention = 12 * s.layers * s.heads * Q * T * T
-    return float(sequences * (weights + attention))
-
-
-def learning_rate(i: int, s: SimpleNamespace) -> float:
-    """Of iteration i: a linear rise, then half a cosine down to min_lr (Loshchilov & Hutter 2017)."""
-    end = s.lr_decay_iters or s.max_iters
-    if i < s.lr_warmup_iters:
-        return float(s.lr * (i + 1) / (s.lr_warmup_iters + 1))
-    if i >= end:
-        return float(s.min_lr)
-    share = (i - s.lr_warmup_iters) / (end - s.lr_warmup_iters)
-    return float(s.min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (s.lr - s.min_lr))
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Training(torch_training.Training):
-    """The harness's Training, and the tokens that batches are drawn from (on the CPU)."""
+    """The harness's Training, and what is trained on."""
 
-    splits: dict[str, torch.Tensor]
+    problem: Problem
 
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def draw(tokens: torch.Tensor, generator: torch.Generator, batch_size: int, block_size: int) -> Batch:
-    """Sequences from random places, and the same shifted by one: what comes next. Both (batch, block), on the CPU."""
-    starts = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
-    rows = tokens[starts + torch.arange(block_size + 1)].long()
-    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-
-
-def to_device(batch: Batch, device: Device) -> Batch:
+def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
     """Move a batch; to CUDA from pinned memory, while the host goes on."""
-    x, y = batch
+    parts = [torch.from_numpy(part).long() for part in (x, y)]
     if device.kind == "cuda":
-        return x.pin_memory().to(device.handle, non_blocking=True), y.pin_memory().to(device.handle, non_blocking=True)
-    return x.to(device.handle), y.to(device.handle)
+        parts = [part.pin_memory() for part in parts]
+    x_there, y_there = (part.to(device.handle, non_blocking=device.kind == "cuda") for part in parts)
+    return x_there, y_there
 
 
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
     s = options.settings
-    check(s)
-    text = text_data.load(s.data, s.tokens, s.block_size)
-    splits = {name: torch.frombuffer(part, dtype=torch.int32) for name, part in text.parts().items()}
-    torch.manual_seed(options.seed)
-    generator = torch.Generator().manual_seed(options.seed)
-    model = GPT(shape_of(s, text))  # weights are drawn on the CPU: every device starts from the same ones
-    first = draw(splits["train"], generator.clone_state(), s.batch_size, s.block_size)
-    reference = torch_training.Reference(model, first)
+    if s.adamw not in ("auto", "fused", "foreach", "loop"):
+        raise UsageError(f'no AdamW "{s.adamw}"', "adamw is auto, fused, foreach or loop")
+    problem = common.problem(options)
+    torch.manual_seed(options.seed)  # for dropout
+    model = model_of(problem.shape, common.weights(options, problem.shape))
+    x, y = (torch.from_numpy(part).long() for part in problem.first())
+    reference = torch_training.Reference(model, (x, y))
     model.to(device.handle)
     groups = [
         {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": s.weight_decay},
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer, name = torch_training.adamw(groups, s.adamw, lr=s.lr, betas=(s.beta1, s.beta2))
-    sequences = s.batch_size * s.grad_accum
+    optimizer, name = torch_training.adamw(groups, s.adamw, lr=s.lr, betas=(s.beta1, s.beta2), eps=common.ADAM_EPS)
     return Training(
         options=options,
         device=device,
@@ -280,12 +226,11 @@ def build(options: Options, device: Device) -> Training:
         optimizer=optimizer,
         optimizer_name=name,
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
-        generator=generator,
         reference=reference,
-        data=text.said(),
-        flops_per_iter=flops_per_iter(model, sequences),
-        per_iter=sequences * s.block_size,
-        splits=splits,
+        data=problem.text.said(),
+        flops_per_iter=problem.flops_per_iter,
+        per_iter=problem.tokens_per_iter,
+        problem=problem,
     )
 
 
@@ -293,12 +238,10 @@ def step(training: Training, i: int) -> torch.Tensor:
     """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, still on the device."""
     s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate(i, s)
+        group["lr"] = common.learning_rate(i, s)
     losses = []
-    for _ in range(s.grad_accum):
-        x, y = to_device(
-            draw(training.splits["train"], training.generator, s.batch_size, s.block_size), training.device
-        )
+    for batch in zip(*training.problem.batches.of_iteration(i, s.grad_accum), strict=True):
+        x, y = to_device(*batch, training.device)
         with training.device.autocast(training.options.dtype):
             loss = training.forward(x, y) / s.grad_accum
         scaler.scale(loss).backward()
@@ -316,38 +259,14 @@ def step(training: Training, i: int) -> torch.Tensor:
 def evaluate(training: Training, split: str) -> dict[str, float]:
     """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
     s = training.options.settings
-    generator = torch.Generator().manual_seed(training.options.seed + 1)
     total = torch.zeros((), device=training.device.handle)
     training.model.eval()
-    for _ in range(s.eval_iters):
-        x, y = to_device(draw(training.splits[split], generator, s.batch_size, s.block_size), training.device)
+    for batch in zip(*training.problem.batches.of_evaluation(split, s.eval_iters), strict=True):
+        x, y = to_device(*batch, training.device)
         with training.device.autocast(training.options.dtype):
             total += training.forward(x, y)
     training.model.train()
     return {"loss": float(total) / s.eval_iters}
-
-
-def shape_of(s: SimpleNamespace, text: Text) -> Shape:
-    return Shape(text.vocab_size, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dropout, s.bias)
-
-
-def check(s: SimpleNamespace) -> None:
-    """Refuse what cannot be trained. Raises: UsageError."""
-    for key in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "grad_accum", "eval_iters"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
-    for key in ("lr", "min_lr", "weight_decay", "grad_clip", "lr_warmup_iters", "lr_decay_iters"):
-        if getattr(s, key) < 0:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be negative")
-    for key in ("dropout", "beta1", "beta2"):
-        if not 0 <= getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it must be at least 0 and less than 1")
-    if s.n_embd % s.n_head:
-        raise UsageError(
-            f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
-        )
-    if s.adamw not in ("auto", "fused", "foreach", "loop"):
-        raise UsageError(f'no AdamW "{s.adamw}"', "adamw is auto, fused, foreach or loop")
 
 
 if __name__ == "__main__":

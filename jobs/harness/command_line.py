@@ -37,12 +37,12 @@ class Options:
     out: Path | None
 
 
-def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
-    """Read the command line.
+def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "torch.compile") -> Options:
+    """Read the command line. `compiler`: what --compile on means in this framework, for --help.
 
     Raises: UsageError; SystemExit(0) after --help.
     """
-    said = _parser(workload).parse_args(argv)
+    said = _parser(workload, compiler).parse_args(argv)
     device = said.device.lower()
     if not _DEVICE.fullmatch(device):
         raise UsageError(f'no device "{said.device}"', "a device is cpu, cuda, cuda:1, mps or auto")
@@ -85,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, f"python {self.prog} --help lists the options")
 
 
-def _parser(workload: Mapping[str, Any]) -> argparse.ArgumentParser:
+def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentParser:
     configs = list(workload["configs"])
     parser = _Parser(
         description=workload["about"],
@@ -99,7 +99,7 @@ def _parser(workload: Mapping[str, Any]) -> argparse.ArgumentParser:
         metavar="NAME",
         help="cpu, cuda[:n], mps or auto (default): the fastest that computes",
     )
-    parser.add_argument("--compile", default="off", metavar="off|on", help="torch.compile (default off)")
+    parser.add_argument("--compile", default="off", metavar="off|on", help=f"{compiler} (default off)")
     parser.add_argument(
         "--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})"
     )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import signal
 import sys
 
-from harness import problems
+from harness import installing, problems
+from mpsq_report import Reporter
+
+_EXACT = {"mlx": {"MLX_ENABLE_TF32": "0"}}
+"""fp32 means fp32 in every framework: MLX would round to TF32 on CUDA and on an M5. Read when it is imported."""
 
 
 def quietly(framework: str) -> None:
     """Let signals end the process at once and without a traceback, show each line as it is printed, and leave with a
-    sentence when `framework` is not installed here.
+    sentence when `framework` is not installed here or its libraries are not.
 
     A handler in Python would run only when the framework returns to Python: after an iteration of many seconds, or
     never. The system's own reaction is immediate, and the exit status tells the signal.
@@ -25,6 +30,24 @@ def quietly(framework: str) -> None:
     if importlib.util.find_spec(framework) is None:
         missing = problems.JobError(
             f'"{framework}" is not installed for {sys.executable}',
-            "install it there, or run this with an interpreter that has it (mpsq submit --python PATH)",
+            f"{installing.command(framework)}, there, or run this with an interpreter that has it "
+            "(mpsq submit --python PATH)",
         )
         sys.exit(missing.show())
+    for name, value in _EXACT.get(framework, {}).items():
+        os.environ.setdefault(name, value)
+    if framework == "mlx" and (reason := installing.why_not_importable(framework)) is not None:
+        sys.exit(_no_library(framework, reason))
+
+
+def _no_library(framework: str, reason: str) -> int:
+    """Tell the queue and the user that the package lacks the libraries of every device. Returns the exit code."""
+    problem = problems.JobError(
+        f'"{framework}" is installed for {sys.executable} without the library of any device: {reason}',
+        installing.command(framework),
+        problems.EX_UNAVAILABLE,
+    )
+    report = Reporter()
+    report.note("device_unavailable", problem.message)
+    report.bye(False)
+    return problem.show()

@@ -7,15 +7,13 @@ where the first allocation fails, as in a virtual machine without Metal.
 from __future__ import annotations
 
 import contextlib
-import platform
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from harness.problems import EX_UNAVAILABLE, JobError
+from harness.device import choose, not_there
+from harness.machine import apple_name, cpu_name
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -73,17 +71,10 @@ def open_device(asked: str) -> Device:
 
     Raises: JobError with exit code 69 when it does not compute.
     """
-    if asked == "auto":
-        asked = next(name for name in ("cuda", "mps", "cpu") if name == "cpu" or why_not(name) is None)
+    asked = choose(asked, why_not)
     reason = why_not(asked)
     if reason is not None:
-        there = [name for name in ("cpu", "cuda", "mps") if name != asked and why_not(name) is None]
-        raise JobError(
-            f'device "{asked}" is not there: {reason}',
-            f"what computes here: {', '.join(there)}",
-            EX_UNAVAILABLE,
-            "device_unavailable",
-        )
+        raise not_there(asked, reason, [name for name in ("cpu", "cuda", "mps") if why_not(name) is None], "torch")
     device = torch.device(asked)
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)  # it refuses a device without a number
@@ -108,32 +99,9 @@ def why_not(name: str) -> str | None:
     return None if torch.equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
 
 
-def cpu_name() -> str:
-    """The processor's name as the system gives it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    return _brand() or platform.processor() or platform.machine()
-
-
 def _mps_name() -> str:
     """Apple's name of the chip: its GPU has none of its own."""
     try:
         return str(torch.backends.mps.get_name())
     except (AttributeError, RuntimeError):  # it came with 2.10 or so
-        return _brand() or "Apple GPU"
-
-
-def _brand() -> str:
-    if platform.system() != "Darwin":
-        return ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        ).stdout.strip()
-    return ""
+        return apple_name() or "Apple GPU"

@@ -1,181 +1,79 @@
-"""The course of a torch workload, from its command line to its exit code."""
+"""torch's side of the course of a workload: main() for workloads in torch, and what main.py asks of a framework."""
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from harness import command_line, compiling, loop, problems, torch_hello, torch_training
+from harness import compiling, hello, problems, torch_training
+from harness import main as course
 from harness.command_line import Options
-from harness.problems import JobError, UsageError
+from harness.framework import Build, Evaluate, Step
 from harness.torch_device import Device, open_device
 from harness.torch_training import Training
 from mpsq_report import Reporter
-
-Build = Callable[[Options, Device], Training]
-Step = Callable[[Any, int], torch.Tensor]
-Evaluate = Callable[[Any, str], Mapping[str, float]]
 
 
 def main(
     workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, argv: Sequence[str] | None = None
 ) -> int:
-    """Run a workload: `build` makes its Training, `step` is one iteration, `evaluate` measures one split of the data.
-
-    Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
-    """
-    report = Reporter()
-    report.begin("setup", since_start=True)
-    try:
-        options = command_line.parse(workload, sys.argv[1:] if argv is None else argv)
-        result = _run(workload, build, step, evaluate, options, report)
-        if result.diverged and options.settings.stop_on_nan:
-            raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
-    except Exception as error:
-        problem = problems.explain(error)
-        if problem is None:
-            traceback.print_exc()
-            report.note("error", f"{type(error).__name__}: {error}")
-            report.bye(False)
-            return problems.EX_ERROR
-        if problem.note:
-            report.note(problem.note, problem.message)
-        report.bye(False)
-        return problem.show()
-    report.bye(True)
-    return 0
+    """Run a workload in torch. Returns the exit code. See harness.main.main."""
+    return course.main(workload, Torch(), build, step, evaluate, argv)
 
 
-def _run(
-    workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, options: Options, report: Reporter
-) -> loop.Result:
-    settings = options.settings
-    folder = _folder(options)
-    _check(settings)
-    device = open_device(options.device)
-    _watch_warnings(report, device)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    report.hello(**torch_hello.asked(workload, options, device))
-    training = build(options, device)
-    done = 0
-    if options.resume:
-        done = _resume(training, options.resume)
-    report.hello(**torch_hello.built(training))
-    report.metric("reference_loss_cpu", training.reference.cpu, "nats")
-    torch_hello.show(workload, training, done)
-    plan = loop.Plan(
-        first=done,
-        total=settings.max_iters,
-        warmup_iters=settings.warmup_iters,
-        compile=options.compile,
-        eval_interval=settings.eval_interval,
-        checkpoint_interval=settings.checkpoint_interval,
-        save_at_end=options.out is not None,
-        log_interval=settings.log_interval,
-        stop_on_nan=settings.stop_on_nan,
-        per_iter=training.per_iter,
-        unit=workload["unit"],
-    )
-    if done >= plan.total:
-        print(f"nothing to do: {done} iterations are done, max_iters is {plan.total}")
-    report.end("setup")
-    result = loop.run(plan, _Work(training, step, evaluate, report, folder), report)
-    print(result.sentence())
-    return result
+class Torch:
+    """What harness.framework.Framework asks for."""
 
+    name = "torch"
+    compiler = "torch.compile"
 
-class _Work:
-    """torch's side of the loop."""
+    def open_device(self, asked: str) -> Device:
+        return open_device(asked)
 
-    splits: tuple[str, ...] = ("train", "val")
+    def set_up(self, options: Options, device: Device, report: Reporter) -> None:
+        _watch_warnings(report, device)
+        if threads := getattr(options.settings, "threads", 0):
+            torch.set_num_threads(threads)
 
-    def __init__(
-        self, training: Training, step: Step, evaluate: Evaluate, report: Reporter, folder: Path | None
-    ) -> None:
-        self._training, self._step, self._evaluate = training, step, evaluate
-        self._report, self._folder = report, folder
-        self.synchronize = training.device.synchronize
-        self.memory = training.device.memory
+    def facts(self, device: Device) -> dict[str, Any]:
+        versions = hello.versions(("numpy", "tiktoken", "triton")) | {"torch": torch.__version__}
+        if device.kind == "cuda":
+            versions |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+        return {
+            "versions": versions,
+            "threads": torch.get_num_threads(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        }
 
-    def step(self, i: int) -> torch.Tensor:
-        return self._step(self._training, i)
+    def memory(self, device: Device) -> tuple[int | None, int | None]:
+        return device.memory()
 
-    def read(self, loss: torch.Tensor) -> float:
-        return float(loss)
+    def wait(self, training: Training, loss: Any) -> None:
+        training.device.synchronize()
 
-    def evaluate(self, split: str) -> Mapping[str, float]:
-        return self._evaluate(self._training, split)
+    def cache_state(self) -> tuple[str, dict[str, int]]:
+        return compiling.cache_state()
 
-    def save(self, done: int) -> None:
-        if self._folder is not None:
-            path = self._folder / "checkpoint.pt"
-            torch_training.save(self._training, path, done)
-            print(f"saved {path} after {done} iterations")
-
-    def after_first(self) -> None:
-        training, report = self._training, self._report
+    def after_first(self, training: Training) -> None:
         if training.device.kind == "mps":
             torch.set_warn_always(False)
-        if training.options.compile:
-            state, counts = compiling.cache_state()
-            report.note("compile_cache", state, **counts)
-            report.hello(compile_cache=state)
-            print(f"compiled; the compiler's cache was {state}")
-        # With compilation this compiles the forward that evaluations use; without, it is a last piece of set-up.
-        with report.phase("compile" if training.options.compile else "setup"):
-            found = training.reference.on_device(training)
-        report.metric("reference_loss_device", found, "nats")
-        _judge(training, found, report)
 
+    def save(self, training: Training, folder: Path, done: int) -> Path:
+        path = folder / "checkpoint.pt"
+        torch_training.save(training, path, done)
+        return path
 
-def _judge(training: Training, found: float, report: Reporter) -> None:
-    expected, dtype = training.reference.cpu, training.options.dtype
-    tolerance = torch_training.TOLERANCE_NATS[dtype]
-    how = f"{training.device}, {dtype}" + (", compiled" if training.options.compile else "")
-    print(f"loss of the first batch before training: {expected:.6f} on the CPU, {found:.6f} here ({how})")
-    if not abs(found - expected) <= tolerance:  # not <=, so that nan is wrong too
-        apart = f"more than {tolerance:g} nats apart"
-        text = f"the first batch's loss is {found:.6f} ({how}), {expected:.6f} on the CPU: {apart}"
-        report.note("wrong_loss", text, expected=expected, found=found, tolerance=tolerance)
-        print(f"warning: {text}", file=sys.stderr)
+    def restore(self, training: Training, path: Path) -> int:
+        state = torch_training.load(path, training.model, training.data["sha256"])
+        torch_training.restore(training, state)
+        return int(state["done"])
 
-
-def _folder(options: Options) -> Path | None:
-    """Where checkpoints go. Raises: UsageError when some are wanted and there is no place."""
-    folder = options.out or (Path(os.environ["MPSQ_OUT"]) if os.environ.get("MPSQ_OUT") else None)
-    if options.settings.checkpoint_interval > 0 and folder is None:
-        raise UsageError("checkpoint_interval needs a place for its checkpoints", "give --out DIR")
-    return folder
-
-
-def _check(settings: SimpleNamespace) -> None:
-    """The keys that the loop itself reads. Raises: UsageError."""
-    for key, least in (
-        ("max_iters", 0),
-        ("warmup_iters", 0),
-        ("eval_interval", 0),
-        ("checkpoint_interval", 0),
-        ("log_interval", 1),
-        ("threads", 0),
-    ):
-        if getattr(settings, key) < least:
-            raise UsageError(f"{key}={getattr(settings, key)}: it cannot be less than {least}")
-
-
-def _resume(training: Training, path: Path) -> int:
-    """Go on where the checkpoint was written. Returns how many iterations are done."""
-    state = torch_training.load(path, training.model, training.data["sha256"])
-    torch_training.restore(training, state)
-    return int(state["done"])
+    def weights(self, training: Training) -> dict[str, Any]:
+        return {name: value.float().cpu().numpy() for name, value in training.model.state_dict().items()}
 
 
 def _watch_warnings(report: Reporter, device: Device) -> None:

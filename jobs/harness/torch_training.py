@@ -14,40 +14,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.command_line import Options
 from harness.problems import JobError
 from harness.torch_device import Device
-
-TOLERANCE_NATS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2}
-"""How far the first loss may be from the CPU's in fp32. Sums in another order differ by 1e-5 or so in fp32; 8 bits of
-mantissa cost bf16 about 1e-2 before averaging; what a wrong kernel does is larger by far."""
-
-REFERENCE_ROWS = 8
-"""Rows of a batch that the CPU evaluates at once for the reference loss."""
+from harness.training import REFERENCE_ROWS
+from harness.training import Training as AnyTraining
 
 Batch = tuple[torch.Tensor, ...]
 
 
-@dataclass
-class Training:
+@dataclass(kw_only=True)
+class Training(AnyTraining):
     """A model in training on one device. A workload adds its own fields to these."""
 
-    options: Options
     device: Device
     model: nn.Module
     """the weights, on the device"""
     forward: Callable[..., Any]
     """the model, or what torch.compile made of it"""
     optimizer: torch.optim.Optimizer
-    optimizer_name: str
     scaler: torch.amp.GradScaler
-    generator: torch.Generator
-    """draws the batches; on the CPU, so that every device gets the same ones"""
-    reference: Reference
-    data: Mapping[str, Any]
-    flops_per_iter: float
-    per_iter: int
-    """tokens or samples in an iteration"""
+    generator: torch.Generator | None = None
+    """draws what the workload draws in torch, on the CPU so that every device gets the same; saved with a checkpoint"""
+
+    def n_params(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
 
 
 def adamw(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.AdamW, str]:
@@ -80,11 +70,6 @@ class Reference:
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
 
     def on_device(self, training: Training) -> float:
-        """The loss as the training computes it. The weights are as they were when it returns.
-
-        It is asked for after the first iteration, so that this one pays for the compilation and first use of kernels
-        as it does in any training; hence the weights are exchanged for a moment.
-        """
         dtype, device = training.options.dtype, training.device
         if device.kind == "cpu" and dtype == "fp32" and training.forward is training.model:
             return self.cpu  # the same computation
@@ -130,7 +115,7 @@ def save(training: Training, path: Path, done: int) -> None:
         "model": training.model.state_dict(),
         "optimizer": training.optimizer.state_dict(),
         "scaler": training.scaler.state_dict(),
-        "batches": training.generator.get_state(),
+        "batches": None if training.generator is None else training.generator.get_state(),
         "rng": torch.get_rng_state(),
         "device_rng": training.device.rng_state(),
         "data_sha256": training.data["sha256"],
@@ -178,10 +163,16 @@ def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
 
 
 def restore(training: Training, state: Mapping[str, Any]) -> None:
-    """Put the rest of a loaded checkpoint back: all but the weights, which load() has put."""
+    """Put the rest of a loaded checkpoint back: all but the weights, which load() has put.
+
+    Raises: JobError when the program that wrote it drew its batches in another way.
+    """
+    if (state["batches"] is None) != (training.generator is None):
+        raise JobError("the checkpoint is of a version of this program that drew other batches", exit_code=2)
     training.optimizer.load_state_dict(state["optimizer"])
     training.scaler.load_state_dict(state["scaler"])
-    training.generator.set_state(state["batches"])
+    if training.generator is not None:
+        training.generator.set_state(state["batches"])
     torch.set_rng_state(state["rng"])
     if state["device_rng"] is not None:
         training.device.set_rng_state(state["device_rng"])

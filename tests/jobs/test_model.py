@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from array import array
 from types import SimpleNamespace
 
+import nanogpt_common as common
 import nanogpt_torch as job
+import numpy as np
 import pytest
 import torch
 
+from harness.batches import Batches
 from harness.command_line import parse
 from harness.torch_training import adamw
 
-SHAKESPEARE = job.Shape(vocab=65, block=256, layers=6, heads=6, width=384)
+SHAKESPEARE = common.Shape(vocab=65, block=256, layers=6, heads=6, width=384)
 
 
-def model_of(shape: job.Shape) -> job.GPT:
+def on_meta(shape: common.Shape) -> job.GPT:
     with torch.device("meta"):
         return job.GPT(shape)
 
@@ -24,21 +28,21 @@ def settings(config: str) -> SimpleNamespace:
     return parse(job.WORKLOAD, ["--config", config]).settings
 
 
-def shape(config: str, vocab: int) -> job.Shape:
-    return job.shape_of(settings(config), SimpleNamespace(vocab_size=vocab))
+def shape(config: str, vocab: int) -> common.Shape:
+    return common.shape_of(settings(config), SimpleNamespace(vocab_size=vocab))
 
 
 def test_shakespeare_char_has_the_published_number_of_parameters() -> None:
-    model = model_of(shape("shakespeare_char", 65))
-    assert (model.n_params(positions=False), model.n_params()) == (10_646_784, 10_745_088)
+    found = shape("shakespeare_char", 65)
+    assert (found.n_params(positions=False), found.n_params()) == (10_646_784, 10_745_088)
 
 
 def test_gpt2_has_the_published_number_of_parameters() -> None:
-    assert model_of(shape("gpt2", 50_257)).n_params() == 124_439_808
+    assert shape("gpt2", 50_257).n_params() == 124_439_808
 
 
 def test_the_flop_of_an_iteration_give_the_utilisation_that_the_post_printed() -> None:
-    flops = job.flops_per_iter(model_of(shape("shakespeare_char", 65)), 64)
+    flops = common.flops_per_iter(shape("shakespeare_char", 65), 64)
     assert flops == pytest.approx(1.1626e12, rel=1e-4)
     for seconds, printed in ((0.221, 1.69), (0.306, 1.22), (1.986, 0.19)):  # MPS, MPS compiled, CPU; % of 312 TFLOP/s
         assert 100 * flops / seconds / 312e12 == pytest.approx(printed, abs=0.006)
@@ -46,7 +50,7 @@ def test_the_flop_of_an_iteration_give_the_utilisation_that_the_post_printed() -
 
 def test_the_small_model_decays_the_tensors_that_nanogpt_reported() -> None:
     """nanogpt_logs/small_cpu_eager.log: 18 tensors with 802,944 parameters, and 9 with 1,152 that do not decay."""
-    parameters = list(model_of(job.Shape(65, 64, 4, 4, 128)).parameters())
+    parameters = list(on_meta(common.Shape(65, 64, 4, 4, 128)).parameters())
     matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
     assert (len(matrices), sum(p.numel() for p in matrices)) == (18, 802_944)
     assert (len(vectors), sum(p.numel() for p in vectors)) == (9, 1_152)
@@ -69,29 +73,44 @@ def test_shakespeare_char_is_nanogpts() -> None:
 
 def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
     s = settings("shakespeare_char")
-    assert job.learning_rate(0, s) == pytest.approx(1e-3 / 101)
-    assert job.learning_rate(99, s) == pytest.approx(1e-3 * 100 / 101)
-    assert job.learning_rate(100, s) == pytest.approx(1e-3)
-    assert job.learning_rate(2550, s) == pytest.approx((1e-3 + 1e-4) / 2)
-    assert job.learning_rate(5000, s) == job.learning_rate(9000, s) == 1e-4
+    assert common.learning_rate(0, s) == pytest.approx(1e-3 / 101)
+    assert common.learning_rate(99, s) == pytest.approx(1e-3 * 100 / 101)
+    assert common.learning_rate(100, s) == pytest.approx(1e-3)
+    assert common.learning_rate(2550, s) == pytest.approx((1e-3 + 1e-4) / 2)
+    assert common.learning_rate(5000, s) == common.learning_rate(9000, s) == 1e-4
     s.lr_decay_iters = s.lr_warmup_iters = 10
-    assert job.learning_rate(10, s) == s.min_lr
+    assert common.learning_rate(10, s) == s.min_lr
 
 
 def test_weights_start_as_gpt2s_do() -> None:
-    torch.manual_seed(1)
-    model = job.GPT(job.Shape(65, 64, 8, 4, 128, bias=True))
-    stds = {name: float(p.detach().std()) for name, p in model.named_parameters() if p.dim() >= 2}
-    for name, std in stds.items():
-        wanted = 0.02 / math.sqrt(16) if name.endswith("out.weight") else 0.02
-        assert std == pytest.approx(wanted, rel=0.05), name
-    assert all(not p.any() for name, p in model.named_parameters() if name.endswith("bias"))
+    weights = common.initial_weights(common.Shape(65, 64, 8, 4, 128, bias=True), seed=1)
+    for name, value in weights.items():
+        if value.ndim >= 2:
+            wanted = 0.02 / math.sqrt(16) if name.endswith("out.weight") else 0.02
+            assert float(value.std()) == pytest.approx(wanted, rel=0.05), name
+        else:
+            assert (value == (1.0 if name.endswith("weight") else 0.0)).all(), name
+
+
+def test_a_weight_follows_from_the_seed_and_its_name() -> None:
+    small, deep = (common.initial_weights(common.Shape(65, 64, n, 4, 128), seed=1) for n in (1, 2))
+    name = "blocks.0.attention.qkv.weight"
+    assert np.array_equal(small[name], deep[name])
+    assert not np.array_equal(deep[name], deep["blocks.1.attention.qkv.weight"])
+    assert not np.array_equal(small[name], common.initial_weights(common.Shape(65, 64, 1, 4, 128), seed=2)[name])
+
+
+def test_the_tensors_that_are_listed_are_the_models() -> None:
+    for bias in (False, True):
+        found = common.Shape(65, 64, 2, 4, 128, bias=bias)
+        parameters = {name: tuple(p.shape) for name, p in on_meta(found).named_parameters()}
+        assert parameters == found.tensors() and list(parameters) == list(found.tensors())
 
 
 def test_a_position_does_not_see_what_comes_after_it() -> None:
-    torch.manual_seed(1)
-    model = job.GPT(job.Shape(16, 8, 2, 2, 16)).eval()
-    tokens = torch.randint(16, (2, 8))
+    small = common.Shape(16, 8, 2, 2, 16)
+    model = job.model_of(small, common.initial_weights(small, seed=1)).eval()
+    tokens = torch.randint(16, (2, 8), generator=torch.Generator().manual_seed(1))
     changed = tokens.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % 16
     with torch.no_grad():
@@ -100,14 +119,42 @@ def test_a_position_does_not_see_what_comes_after_it() -> None:
     assert not torch.allclose(before[:, 5:], after[:, 5:])
 
 
+def batches(seed: int, rows: int = 6) -> Batches:
+    parts = {"train": array("i", range(100)), "val": array("i", range(100, 150))}
+    return Batches(parts, seed, batch_size=rows, block_size=9)
+
+
 def test_targets_are_the_next_tokens_and_batches_follow_the_seed() -> None:
-    tokens = torch.arange(100, dtype=torch.int32)
-    x, y = job.draw(tokens, torch.Generator().manual_seed(1), 6, 9)
-    again, _ = job.draw(tokens, torch.Generator().manual_seed(1), 6, 9)
-    other, _ = job.draw(tokens, torch.Generator().manual_seed(2), 6, 9)
-    assert x.shape == y.shape == (6, 9) and x.dtype == torch.int64
-    assert torch.equal(y, x + 1)
-    assert torch.equal(x, again) and not torch.equal(x, other)
+    x, y = batches(1).of_iteration(0)
+    again, _ = batches(1).of_iteration(0)
+    other, _ = batches(2).of_iteration(0)
+    assert x.shape == y.shape == (1, 6, 9) and x.dtype == np.int32
+    assert np.array_equal(y, x + 1) and (np.diff(x) == 1).all()
+    assert np.array_equal(x, again) and not np.array_equal(x, other)
+
+
+def test_a_batch_is_known_by_its_number() -> None:
+    """In order, out of order, and after a resume."""
+    order, one = batches(1), batches(1)
+    drawn = [order.of_iteration(i)[0] for i in range(4)]
+    assert np.array_equal(one.of_iteration(3)[0], drawn[3]) and np.array_equal(one.of_iteration(1)[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[1])
+    halves = batches(1, rows=3).of_iteration(1, parts=2)[0]
+    assert np.array_equal(halves.reshape(1, 6, 9), drawn[1])
+
+
+def test_these_are_the_batches_of_every_numpy() -> None:
+    """From PCG64's raw output, which numpy promises to keep: a change would make old and new runs incomparable."""
+    assert batches(1337).of_iteration(0)[0][0, :, 0].tolist() == [34, 77, 18, 13, 17, 4]
+
+
+def test_evaluations_repeat_their_batches_and_are_not_those_of_training() -> None:
+    order = batches(1)
+    first = order.of_evaluation("val", 3)[0]
+    order.of_iteration(0)
+    assert first.shape == (3, 6, 9) and first.min() >= 100
+    assert np.array_equal(first, order.of_evaluation("val", 3)[0])
+    assert not np.array_equal(order.of_evaluation("train", 1)[0], batches(1).of_iteration(0)[0])
 
 
 @pytest.mark.parametrize("name", ["fused", "foreach", "loop"])

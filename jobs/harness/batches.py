@@ -1,0 +1,51 @@
+"""Batches of a text: the same ones in every framework, on every device, in every version of numpy.
+
+Where a sequence starts follows from the seed, the split and its number alone, through the raw output of PCG64, which
+numpy promises to keep. So batches have no state to save: iteration 500 draws the same ones after a resume.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int32]
+_STREAMS = {"iterations": 0, "evaluations": 1}
+
+
+class Batches:
+    """Draws from `parts`, {"train": tokens, "val": tokens}, arrays of type "i" with more than `block_size` tokens."""
+
+    def __init__(self, parts: Mapping[str, array[int]], seed: int, batch_size: int, block_size: int) -> None:
+        self._parts = {name: np.frombuffer(part, np.intc).astype(np.int32, copy=False) for name, part in parts.items()}
+        self._seed, self._rows, self._block = seed, batch_size, block_size
+        self._offsets = np.arange(block_size + 1)
+        self._drawn: tuple[int, np.random.PCG64] = (0, self._stream("iterations"))
+
+    def of_iteration(self, i: int, parts: int = 1) -> tuple[Tokens, Tokens]:
+        """The `parts` batches of iteration i (from 0), and what comes next: each (parts, batch, block).
+
+        Sequences are numbered on, so that two parts of 4 hold the sequences of one part of 8.
+        """
+        at, stream = self._drawn
+        if at != i * parts:
+            stream = self._stream("iterations").advance(i * parts * self._rows)
+        self._drawn = ((i + 1) * parts, stream)
+        return self._cut("train", stream, parts)
+
+    def of_evaluation(self, split: str, n: int) -> tuple[Tokens, Tokens]:
+        """`n` batches of a split, the same ones at every evaluation: each (n, batch, block)."""
+        return self._cut(split, self._stream("evaluations"), n)
+
+    def _stream(self, name: str) -> np.random.PCG64:
+        return np.random.PCG64([self._seed, _STREAMS[name]])
+
+    def _cut(self, split: str, stream: np.random.PCG64, n: int) -> tuple[Tokens, Tokens]:
+        tokens = self._parts[split]
+        # The remainder favours the first places by 1 in 2^64 / len: by nothing that could be seen.
+        starts = stream.random_raw(n * self._rows) % np.uint64(len(tokens) - self._block)
+        rows = tokens[starts.astype(np.int64)[:, None] + self._offsets].reshape(n, self._rows, self._block + 1)
+        return np.ascontiguousarray(rows[..., :-1]), np.ascontiguousarray(rows[..., 1:])

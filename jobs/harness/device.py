@@ -1,0 +1,81 @@
+"""What the harness needs to know of a device, whatever the framework, and how it says that one is not there.
+
+| asked | torch | mlx | tinygrad | jax |
+|---|---|---|---|---|
+| cpu | cpu | cpu | CPU | cpu |
+| mps | mps | gpu, of a build with Metal | METAL | a plugin for Metal (platform METAL or mps) |
+| cuda, cuda:1 | cuda:1 | gpu, of a build with CUDA | CUDA:1 | cuda |
+
+The queue and its reports know the first column only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from harness import installing
+from harness.problems import EX_UNAVAILABLE, JobError
+
+AUTO = ("cuda", "mps", "cpu")
+"""The order in which `--device auto` looks for a device that computes."""
+
+
+def _nothing() -> tuple[None, None]:
+    return None, None
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of mlx, tinygrad or jax (torch's has more: torch_device.py)."""
+
+    asked: str
+    """cpu, cuda:1 or mps: the queue's name"""
+    backend: str
+    """the framework's name, such as METAL"""
+    name: str
+    """of the hardware, such as "Apple M1 Max" """
+    handle: Any
+    """the framework's object, or the name that it takes"""
+    memory: Callable[[], tuple[int | None, int | None]] = _nothing
+    """bytes in arrays and bytes taken from the system, now; None on the CPU: the queue measures its process"""
+
+    @property
+    def kind(self) -> str:
+        """cpu, cuda or mps."""
+        return self.asked.partition(":")[0]
+
+    @property
+    def index(self) -> int:
+        """Its number among the devices of its kind."""
+        return number(self.asked)
+
+    def __str__(self) -> str:
+        return self.asked
+
+
+def number(asked: str) -> int:
+    """The number behind the colon: 1 of cuda:1, 0 of cuda."""
+    return int(asked.partition(":")[2] or 0)
+
+
+def choose(asked: str, why_not: Callable[[str], str | None]) -> str:
+    """`asked`, or for auto the first that computes: the CPU, if nothing else does.
+
+    `why_not` gives None for a device that computes, else the reason why it does not.
+    """
+    if asked != "auto":
+        return asked
+    return next(name for name in AUTO if name == "cpu" or why_not(name) is None)
+
+
+def not_there(asked: str, reason: str, computes: Iterable[str], framework: str) -> JobError:
+    """The error for a device that does not compute. `computes`: those that do."""
+    there = ", ".join(name for name in computes if name != asked) or "nothing"
+    return JobError(
+        f'device "{asked}" is not there: {reason}',
+        f"what computes here: {there}" + installing.hint(framework, asked.partition(":")[0]),
+        EX_UNAVAILABLE,
+        "device_unavailable",
+    )

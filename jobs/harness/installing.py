@@ -1,0 +1,47 @@
+"""What to install so that a framework computes on a device of this machine. Standard library only."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+
+_ALWAYS = {"torch": "torch", "mlx": "mlx", "tinygrad": "tinygrad", "jax": "jax"}
+_ON_LINUX = {
+    ("mlx", "cpu"): "'mlx[cpu]'",  # plain mlx installs there without complaint and cannot be imported
+    ("mlx", "auto"): "'mlx[cpu]'",
+    ("mlx", "cuda"): "'mlx[cuda13]'",  # its extra for CUDA 13; cuda12 is the one for older drivers
+    ("jax", "cuda"): "'jax[cuda13]'",
+}
+_IMPORTS = {"mlx": "mlx.core"}
+"""What to import where the package alone loads none of its libraries."""
+CLANG = "tinygrad's CPU compiles with clang: macOS: xcode-select --install; Debian, Ubuntu: apt-get install clang"
+
+
+def command(framework: str, device: str = "auto") -> str:
+    """The pip command for this platform; empty when no package of the framework computes on `device` here."""
+    system = platform.system()
+    if (device == "mps" and system != "Darwin") or (device == "cuda" and system == "Darwin"):
+        return ""
+    package = _ON_LINUX.get((framework, device)) if system != "Darwin" else None
+    return f"pip install {package or _ALWAYS.get(framework, framework)}"
+
+
+def hint(framework: str, device: str) -> str:
+    """The end of a hint about a device that does not compute; empty where nothing can be installed."""
+    if framework == "torch":  # whose wheel depends on the index it is from, which no command for all can name
+        return ""
+    if framework == "tinygrad" and device == "cpu":
+        return f"; {CLANG}"
+    if framework == "jax" and device == "mps":
+        return "; JAX reaches Metal through a plugin of its own, which must fit its version"
+    said = command(framework, device)
+    return f"; {said}" if said else ""
+
+
+def why_not_importable(framework: str) -> str | None:
+    """Why a framework that is installed cannot be imported; None when it can (and then it is)."""
+    try:
+        importlib.import_module(_IMPORTS.get(framework, framework))
+    except ImportError as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return None

@@ -1,0 +1,61 @@
+"""What build() of a workload returns, as far as the harness needs it whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from harness.command_line import Options
+
+TOLERANCE_NATS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2}
+"""How far the first loss may be from the CPU's in fp32. Sums in another order differ by 1e-5 or so in fp32; 8 bits of
+mantissa cost bf16 about 1e-2 before averaging; what a wrong kernel does is larger by far."""
+
+REFERENCE_ROWS = 8
+"""Rows of a batch that the CPU evaluates at once for the reference loss: a batch that fills a GPU may be too large for
+the host."""
+
+
+class Reference(Protocol):
+    """The loss of one batch at the weights that training starts from, dropout off."""
+
+    cpu: float | None
+    """computed on the CPU in fp32, uncompiled, and taken for true; None where this framework has no CPU here"""
+
+    def on_device(self, training: Any) -> float:
+        """The loss as the training computes it, in its dtype, compiled if it is. The weights are as they were when it
+        returns.
+
+        It is asked for after the first iteration, so that this one pays for the compilation and first use of kernels
+        as it does in any training; hence the weights are exchanged for a moment.
+        """
+
+
+class Named(Protocol):
+    """A device, as far as a reader is told of it: str() of it is cpu, cuda:1 or mps."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A model in training on one device. Each framework adds the fields of its own, a workload those that it needs."""
+
+    options: Options
+    device: Any
+    optimizer_name: str
+    reference: Reference
+    data: Mapping[str, Any]
+    """what hello says of the data: name, sha256 and others"""
+    flops_per_iter: float
+    per_iter: int
+    """tokens or samples in an iteration"""
+
+    def n_params(self) -> int:
+        """How many numbers are trained."""
+        raise NotImplementedError
