@@ -181,3 +181,12 @@ def check(s: SimpleNamespace) -> None:
         raise UsageError(
             f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
         )
+
+
+def refuse_fp16(options: Options, framework: str) -> None:
+    """fp16 gradients vanish without loss scaling, which torch alone of the four has. Raises: UsageError."""
+    if options.dtype == "fp16":
+        raise UsageError(
+            f"{framework} has no loss scaling, without which gradients in fp16 vanish",
+            "--dtype bf16 has the range of fp32 and needs none; fp16 trains in torch",
+        )

@@ -32,7 +32,7 @@ def hint(framework: str, device: str) -> str:
         return ""
     if framework == "tinygrad" and device == "cpu":
         return f"; {CLANG}"
-    if framework == "jax" and device == "mps":
+    if framework == "jax" and device == "mps" and platform.system() == "Darwin":
         return "; JAX reaches Metal through a plugin of its own, which must fit its version"
     said = command(framework, device)
     return f"; {said}" if said else ""

@@ -1,0 +1,56 @@
+"""Devices of MLX: which one computes, and how much memory it holds.
+
+MLX has a CPU and a GPU. Which GPU that is was decided when it was built: Metal on macOS, CUDA or none on Linux.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from harness import machine
+from harness.device import AUTO, Device, choose, not_there, number
+
+
+def open_device(asked: str) -> Device:
+    """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
+
+    Arrays are made on it from here on. Raises: JobError with exit code 69 when it does not compute.
+    """
+    asked = choose(asked, why_not)
+    reason = why_not(asked)
+    if reason is not None:
+        raise not_there(asked, reason, [name for name in AUTO if why_not(name) is None], "mlx")
+    handle = _find(asked)
+    mx.set_default_device(handle)
+    if asked == "cpu":
+        return Device(asked, "cpu", machine.cpu_name(), handle)
+    name = machine.apple_name() if asked == "mps" else machine.nvidia_name(number(asked))
+    return Device(asked, "gpu", name or str(mx.device_info().get("device_name", "")), handle, _memory)
+
+
+def why_not(name: str) -> str | None:
+    """None when the device multiplies two matrices and gets the product right, else the reason why it does not."""
+    kind = name.partition(":")[0]
+    built = {"cpu": True, "mps": mx.metal.is_available(), "cuda": mx.cuda.is_available()}[kind]
+    if not built:
+        return f"MLX finds no GPU here through {'Metal' if kind == 'mps' else 'CUDA'}"
+    a = np.arange(64, dtype=np.float32).reshape(8, 8)
+    try:
+        device = _find(name)
+        if number(name) >= mx.device_count(device.type):
+            return f"there are {mx.device_count(device.type)} of this kind, numbered from 0"
+        found = np.array(mx.matmul(mx.array(a), mx.array(a), stream=device))
+    except Exception as error:  # RuntimeError and ValueError, by build
+        lines = str(error).strip().splitlines()
+        return lines[0].rstrip(".") if lines else type(error).__name__
+    return None if np.array_equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+
+
+def _find(name: str) -> mx.Device:
+    return mx.Device(mx.cpu if name == "cpu" else mx.gpu, number(name))
+
+
+def _memory() -> tuple[int | None, int | None]:
+    active = mx.get_active_memory()
+    return active, active + mx.get_cache_memory()

@@ -1,0 +1,81 @@
+"""What an MLX workload's build() returns, its reference loss, and AdamW with decay on matrices alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx import optimizers
+from mlx.utils import tree_flatten, tree_map
+
+from harness.device import Device
+from harness.training import REFERENCE_ROWS
+from harness.training import Training as AnyTraining
+
+DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
+
+
+@dataclass(kw_only=True)
+class Training(AnyTraining):
+    """A model in training on one device. A workload adds its own fields to these."""
+
+    device: Device
+    model: nn.Module
+    optimizer: optimizers.Optimizer
+    forward: Callable[..., mx.array]
+    """(*batch) to the loss with dropout off, in the run's dtype, through mx.compile if it compiles"""
+
+    def n_params(self) -> int:
+        return sum(value.size for _, value in tree_flatten(self.model.parameters()))
+
+
+class Reference:
+    """See harness.training.Reference. `loss(*batch)` is the mean over a batch's rows by `model`, in fp32, dropout off;
+    `batch` is numpy's."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> None:
+        """Compute the CPU's loss."""
+        self._batch = batch
+        self._weights = tree_map(lambda value: value, model.parameters())
+        with mx.stream(mx.cpu):  # memory is shared on Apple silicon; elsewhere MLX copies
+            self.cpu = _in_parts(loss, batch)
+
+    def on_device(self, training: Training) -> float:
+        model = training.model
+        now = tree_map(lambda value: value, model.parameters())
+        model.update(self._weights)
+        loss = float(training.forward(*map(mx.array, self._batch)).item())
+        model.update(now)
+        return loss
+
+
+def _in_parts(loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> float:
+    n, total = len(batch[0]), 0.0
+    for first in range(0, n, REFERENCE_ROWS):
+        rows = [mx.array(part[first : first + REFERENCE_ROWS]) for part in batch]
+        total += loss(*rows).item() * len(rows[0])
+    return total / n
+
+
+def adamw(model: nn.Module, weight_decay: float, betas: list[float], eps: float) -> optimizers.Optimizer:
+    """MLX's AdamW as torch's is: with bias correction (which MLX leaves out unless asked), vectors without decay.
+
+    The learning rate is to be set before each update.
+    """
+
+    def made(decay: float) -> optimizers.Optimizer:
+        return optimizers.AdamW(0.0, betas=betas, eps=eps, weight_decay=decay, bias_correction=True)
+
+    both = optimizers.MultiOptimizer([made(weight_decay), made(0.0)], [lambda name, value: value.ndim >= 2])
+    both.init(model.trainable_parameters())
+    return both
+
+
+def named(training: Training) -> dict[str, Any]:
+    """Every array of the weights and of the optimizer, by name."""
+    found = {f"weights.{name}": value for name, value in tree_flatten(training.model.parameters())}
+    return found | {f"optimizer.{name}": value for name, value in tree_flatten(training.optimizer.state)}

@@ -1,0 +1,255 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["jax>=0.8", "numpy", "tiktoken>=0.9"]
+# ///
+"""GPT-2 trained on text, in JAX: `python jobs/nanogpt_jax.py --device cpu --compile on --set max_iters=20`.
+
+The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (nanogpt_common.py).
+
+Top to bottom: what can be set, the model, build(), step(), evaluate().
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before jax, whose import takes half a second in which a signal may come
+    from harness import start
+
+    start.quietly("jax")
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import nanogpt_common as common
+import numpy as np
+from nanogpt_common import Problem, Shape
+
+from harness import jax_main, jax_training
+from harness.command_line import Options
+from harness.device import Device
+from harness.jax_training import DTYPES, Params
+
+WORKLOAD = {
+    "name": "nanogpt",
+    "framework": "jax",
+    "about": "GPT-2 on text, character by character or with GPT-2's byte pairs: nanoGPT's shakespeare_char and gpt2.",
+    "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
+    "unit": "tokens",
+    "params": {
+        "data": {
+            "default": "pydoc", "unit": "",
+            "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
+        },
+        "tokens": {
+            "default": "char", "unit": "",
+            "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
+        },
+        "n_layer": {"default": 4, "unit": "blocks", "help": "depth"},
+        "n_head": {"default": 4, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
+        "n_embd": {"default": 128, "unit": "features", "help": "width"},
+        "block_size": {"default": 64, "unit": "tokens", "help": "length of a sequence"},
+        "batch_size": {"default": 12, "unit": "sequences", "help": "sequences in one forward and backward"},
+        "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
+        "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
+        "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "init_from": {
+            "default": "", "unit": "",
+            "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
+        },
+        "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
+        "warmup_iters": {
+            "default": 10, "unit": "iterations",
+            "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
+        },
+        "eval_interval": {
+            "default": 50, "unit": "iterations",
+            "help": "evaluate each time so many are done, and at the end; 0: never",
+        },
+        "eval_iters": {"default": 5, "unit": "batches", "help": "of each split in an evaluation"},
+        "log_interval": {"default": 10, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "checkpoint_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "save each time so many are done, and at the end with --out; 0: only that",
+        },
+        "lr": {"default": 1e-3, "unit": "", "help": "highest learning rate"},
+        "min_lr": {"default": 1e-4, "unit": "", "help": "learning rate at the end of the cosine"},
+        "lr_warmup_iters": {"default": 10, "unit": "iterations", "help": "linear rise of the learning rate"},
+        "lr_decay_iters": {"default": 0, "unit": "iterations", "help": "end of the cosine; 0: max_iters"},
+        "weight_decay": {"default": 0.1, "unit": "", "help": "on matrices; vectors have none"},
+        "beta1": {"default": 0.9, "unit": "", "help": "AdamW's decay of the mean"},
+        "beta2": {"default": 0.99, "unit": "", "help": "AdamW's decay of the mean square"},
+        "grad_clip": {"default": 1.0, "unit": "", "help": "greatest norm of the gradient; 0: no limit"},
+        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
+    },
+    "configs": {
+        "tiny": {
+            "data": "pydoc", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12,
+            "max_iters": 150,
+        },
+        "shakespeare_char": {
+            "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
+        },
+        "gpt2": {
+            "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
+            "batch_size": 12, "bias": True, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
+        },
+    },
+}  # fmt: skip
+
+@dataclass(frozen=True)
+class Model:
+    """The functions of a model: its shape, and the dtype in which it multiplies. Sums, norms and the loss are fp32."""
+
+    shape: Shape
+    dtype: Any
+
+    def loss(self, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Mean cross entropy in nats. Without a key there is no dropout."""
+        logits = self.logits(params, x, key).astype(jnp.float32)
+        found = jnp.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - found)
+
+    def logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Tokens (batch, time) to logits (batch, time, vocab)."""
+        drop = self._dropout(key)
+        x = drop(params["tokens.weight"][tokens] + params["positions.weight"][: tokens.shape[1]])
+        for n in range(self.shape.layers):
+            block = f"blocks.{n}"
+            x = x + self._attention(params, f"{block}.attention", self._norm(params, f"{block}.norm1", x), drop)
+            x = x + self._feed_forward(params, f"{block}.feed_forward", self._norm(params, f"{block}.norm2", x), drop)
+        x = self._norm(params, "norm", x)
+        return x.astype(self.dtype) @ params["tokens.weight"].astype(self.dtype).T  # tied: it is the output layer too
+
+    def _attention(self, params: Params, name: str, x: jax.Array, drop: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        B, T, C = x.shape
+        heads = (B, T, self.shape.heads, C // self.shape.heads)
+        q, k, v = (part.reshape(heads) for part in jnp.split(self._linear(params, f"{name}.qkv", x), 3, axis=-1))
+        if drop is _keep:
+            y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        else:  # it drops none of its weights
+            scores = jnp.einsum("bthq,bshq->bhts", q, k).astype(jnp.float32) / heads[-1] ** 0.5
+            scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), scores, -jnp.inf)
+            y = jnp.einsum("bhts,bshq->bthq", drop(jax.nn.softmax(scores).astype(v.dtype)), v)
+        return drop(self._linear(params, f"{name}.out", y.reshape(B, T, C)))
+
+    def _feed_forward(
+        self, params: Params, name: str, x: jax.Array, drop: Callable[[jax.Array], jax.Array]
+    ) -> jax.Array:
+        wide = jax.nn.gelu(self._linear(params, f"{name}.widen", x), approximate=False)
+        return drop(self._linear(params, f"{name}.out", wide))
+
+    def _linear(self, params: Params, name: str, x: jax.Array) -> jax.Array:
+        y = x.astype(self.dtype) @ params[f"{name}.weight"].astype(self.dtype).T
+        return y + params[f"{name}.bias"].astype(self.dtype) if self.shape.bias else y
+
+    def _norm(self, params: Params, name: str, x: jax.Array) -> jax.Array:
+        x = x - x.mean(axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + common.NORM_EPS) * params[f"{name}.weight"]
+        return x + params[f"{name}.bias"] if self.shape.bias else x
+
+    def _dropout(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+        """What drops a share of an array's numbers, others at each call."""
+        rate = self.shape.dropout
+        if key is None or not rate:
+            return _keep
+        calls = iter(range(1 << 30))
+
+        def drop(x: jax.Array) -> jax.Array:
+            kept = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
+            return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+
+        return drop
+
+
+def _keep(x: jax.Array) -> jax.Array:
+    return x
+
+
+@dataclass(kw_only=True)
+class Training(jax_training.Training):
+    """The harness's Training, and what is trained on and how."""
+
+    problem: Problem
+    update: Callable[..., Any]
+    """(params, state, x, y, lr, i) to loss, params and state: the iteration but for its batches"""
+
+
+def build(options: Options, device: Device) -> Training:
+    """Text, model, reference loss, optimizer: all that is done once."""
+    common.refuse_fp16(options, "jax")
+    problem = common.problem(options)
+    weights = common.weights(options, problem.shape)
+    reference = jax_training.Reference(Model(problem.shape, jnp.float32).loss, weights, problem.first())
+    model = Model(problem.shape, DTYPES[options.dtype])
+    params = jax.device_put(weights, device.handle)
+    update, forward = partial(_update, model, options), model.loss
+    if options.compile:  # the old weights and state give their memory to the new ones
+        update, forward = jax.jit(update, donate_argnums=(0, 1)), jax.jit(forward)
+    return Training(
+        options=options,
+        device=device,
+        params=params,
+        state=jax_training.adamw_state(params),
+        optimizer_name="AdamW(jax)",
+        forward=forward,
+        reference=reference,
+        data=problem.text.said(),
+        flops_per_iter=problem.flops_per_iter,
+        per_iter=problem.tokens_per_iter,
+        problem=problem,
+        update=update,
+    )
+
+
+def _update(
+    model: Model, options: Options, params: Params, state: Any, x: jax.Array, y: jax.Array, lr: jax.Array, i: jax.Array
+) -> tuple[jax.Array, Params, Any]:
+    """Forward, backward, clipping, update. `x` and `y` are (grad_accum, batch, time)."""
+    s = options.settings
+    key = jax.random.fold_in(jax.random.key(options.seed), i)
+
+    def part(total: Any, batch: Any) -> tuple[Any, None]:
+        n, *tokens = batch
+        found = jax.value_and_grad(model.loss)(params, *tokens, jax.random.fold_in(key, n))
+        return jax.tree.map(lambda a, b: a + b / s.grad_accum, total, found), None
+
+    total: Any = (jnp.zeros(()), {name: jnp.zeros_like(value) for name, value in params.items()})
+    if options.compile and s.grad_accum > 1:
+        total, _ = jax.lax.scan(part, total, (jnp.arange(s.grad_accum), x, y))
+    else:
+        for n in range(s.grad_accum):
+            total, _ = part(total, (n, x[n], y[n]))
+    loss, grads = total
+    if s.grad_clip:
+        grads = jax_training.clip(grads, s.grad_clip, common.CLIP_EPS)
+    decay = {name: s.weight_decay if value.ndim >= 2 else 0.0 for name, value in params.items()}
+    params, state = jax_training.adamw(params, grads, state, lr, (s.beta1, s.beta2), common.ADAM_EPS, decay)
+    return loss, params, state
+
+
+def step(training: Training, i: int) -> jax.Array:
+    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, not waited for."""
+    s = training.options.settings
+    x, y = jax.device_put(training.problem.batches.of_iteration(i, s.grad_accum), training.device.handle)
+    lr = np.float32(common.learning_rate(i, s))
+    loss, training.params, training.state = training.update(training.params, training.state, x, y, lr, np.uint32(i))
+    return loss
+
+
+def evaluate(training: Training, split: str) -> dict[str, float]:
+    """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
+    s = training.options.settings
+    x, y = jax.device_put(training.problem.batches.of_evaluation(split, s.eval_iters), training.device.handle)
+    losses = [training.forward(training.params, x[n], y[n]) for n in range(s.eval_iters)]
+    return {"loss": float(jnp.stack(losses).mean())}
+
+
+if __name__ == "__main__":
+    sys.exit(jax_main.main(WORKLOAD, build, step, evaluate))
