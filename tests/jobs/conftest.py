@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -67,23 +68,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
+FRAMEWORKS = ("torch", "mlx", "tinygrad", "jax")
+
+
 class Run:
-    """Runs nanogpt in this process: run("--dtype", "bf16", lr=0.1)."""
+    """Runs nanogpt in this process: run("--dtype", "bf16", lr=0.1), run(framework="jax")."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
         self._count = 0
 
-    def __call__(self, *words: str, build: Any = None, **settings: object) -> Ran:
-        import nanogpt_torch as job
-
-        from harness import torch_main
-
+    def __call__(self, *words: str, build: Any = None, framework: str = "torch", **settings: object) -> Ran:
+        job = importlib.import_module(f"nanogpt_{framework}")
+        course = importlib.import_module(f"harness.{framework}_main")
         self._count += 1
         path = self._folder / f"events-{self._count}.jsonl"
         self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
         argv = arguments(words, settings)
-        code = torch_main.main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv)
+        code = course.main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv)
         said = self._capsys.readouterr()
         return Ran(code, read(path), said.out, said.err)
 

@@ -1,0 +1,239 @@
+"""nanogpt in torch, mlx, tinygrad and jax: the same training, and what each of them has of its own.
+
+Nothing is skipped for want of a framework: all four exist wherever mpsq does, and CI installs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, Run, read
+
+OTHERS = ("mlx", "tinygrad", "jax")
+TRAINED = {
+    "n_layer": 2, "bias": "true", "grad_accum": 2, "max_iters": 10, "lr": 0.01, "min_lr": 0.001, "lr_warmup_iters": 3,
+    "weight_decay": 0.5, "grad_clip": 0.5, "eval_interval": 10, "eval_iters": 2,
+}  # fmt: skip
+"""Everything that can differ is there and large enough to be seen in ten losses; without dropout."""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights that torch trained for a while, so that no norm is all ones and no bias all zeros."""
+    folder = tmp_path_factory.mktemp("weights")
+    words = [word for key, value in (TRAINED | {"max_iters": 3}).items() for word in ("--set", f"{key}={value}")]
+    small = [word for key, value in (("n_head", 2), ("n_embd", 16), ("block_size", 8), ("batch_size", 4))
+             for word in ("--set", f"{key}={value}")]  # fmt: skip
+    command = [sys.executable, str(JOBS / "nanogpt_torch.py"), "--device", "cpu", "--out", str(folder), *words, *small]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "MPSQ_EVENTS": ""})
+    return folder / "weights.npz"
+
+
+def trained(run: Run, framework: str, weights: Path, *words: str) -> Ran:
+    ran = run(*words, framework=framework, init_from=weights, **TRAINED)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_the_four_train_alike(run: Run, weights: Path, framework: str, mode: str) -> None:
+    """fp32 on the CPU, same weights, same batches: each of the first ten losses agrees to 1e-3."""
+    torch, other = trained(run, "torch", weights), trained(run, framework, weights, "--compile", mode)
+    assert len(torch.losses()) == 10 and abs(torch.losses()[-1] - torch.losses()[0]) > 0.1
+    assert other.losses() == pytest.approx(torch.losses(), rel=1e-3)
+    assert [e["metrics"]["loss"] for e in other.of("eval")] == pytest.approx(
+        [e["metrics"]["loss"] for e in torch.of("eval")], rel=1e-3
+    )
+    for key in ("params", "flops_per_iter", "tokens_per_iter", "data", "workload", "device", "device_name"):
+        assert other.hello()[key] == torch.hello()[key], key
+    assert other.metrics()["reference_loss_cpu"] == pytest.approx(torch.metrics()["reference_loss_cpu"], rel=1e-5)
+    assert other.metrics()["reference_loss_device"] == pytest.approx(other.losses()[0], abs=0.5)
+    assert "wrong_loss" not in other.notes()
+    first = "compile" if mode == "on" else "warmup"
+    assert [e["phase"] for e in other.of("iter")] == [first, "warmup", *["measure"] * 8]
+    assert all(e["synced"] for e in other.of("iter"))
+
+
+def test_a_seed_is_the_same_weights_in_each(run: Run) -> None:
+    first = {name: run(framework=name, max_iters=1).losses()[0] for name in ("torch", "mlx")}
+    assert first["mlx"] == pytest.approx(first["torch"], rel=1e-5)
+
+
+def test_what_can_be_set_is_the_same() -> None:
+    """Apart from what torch alone offers a choice of."""
+    literals = {name: importlib.import_module(f"nanogpt_{name}").WORKLOAD for name in FRAMEWORKS}
+    torch = literals["torch"]
+    params = {key: value for key, value in torch["params"].items() if key not in ("adamw", "threads")}
+    for name, literal in literals.items():
+        assert literal["framework"] == name and literal["configs"] == torch["configs"]
+        assert name == "torch" or literal["params"] == params
+        assert {key: literal[key] for key in ("name", "about", "source", "unit")} == {
+            key: torch[key] for key in ("name", "about", "source", "unit")
+        }
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+def test_bf16_is_used_and_is_close_and_fp16_is_refused(run: Run, framework: str) -> None:
+    half = run("--dtype", "bf16", framework=framework, max_iters=2)
+    assert half.code == 0, half.err
+    metrics = half.metrics()
+    assert metrics["reference_loss_device"] == pytest.approx(metrics["reference_loss_cpu"], abs=0.05)
+    assert metrics["reference_loss_device"] != metrics["reference_loss_cpu"] and half.hello()["dtype"] == "bf16"
+    refused = run("--dtype", "fp16", framework=framework)
+    assert refused.code == 2 and "no loss scaling" in refused.err and "bf16" in refused.err
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+def test_dropout_drops_in_training_alone(run: Run, framework: str) -> None:
+    plain, dropped = (run(framework=framework, dropout=rate, max_iters=2) for rate in (0.0, 0.5))
+    assert dropped.metrics()["reference_loss_cpu"] == pytest.approx(plain.metrics()["reference_loss_cpu"], rel=1e-6)
+    assert dropped.losses()[0] != pytest.approx(plain.losses()[0], rel=1e-6)
+    assert dropped.losses()[0] == pytest.approx(plain.losses()[0], abs=0.5)
+
+
+@pytest.mark.parametrize(("framework", "dropout"), [("mlx", 0.2), ("tinygrad", 0.0), ("jax", 0.2)])
+def test_resume_equals_no_interruption(run: Run, tmp_path: Path, framework: str, dropout: float) -> None:
+    settings = {"max_iters": 5, "lr_decay_iters": 5, "dropout": dropout, "framework": framework}
+    words = () if framework == "mlx" else ("--compile", "on")
+    whole = run(*words, **settings)
+    first = run(*words, "--out", str(tmp_path), **settings | {"max_iters": 3})
+    rest = run(*words, "--resume", str(tmp_path / "checkpoint.npz"), **settings)
+    assert [event["i"] for event in rest.of("iter")] == [3, 4]
+    assert first.losses() + rest.losses() == pytest.approx(whole.losses(), rel=1e-6)
+    other = run(*words, "--resume", str(tmp_path / "checkpoint.npz"), **settings | {"n_embd": 32, "max_iters": 3})
+    assert other.code == 2 and "another shape" in other.err
+
+
+def test_a_checkpoint_or_weights_that_do_not_fit_are_a_sentence(run: Run, tmp_path: Path, weights: Path) -> None:
+    (tmp_path / "garbage.npz").write_bytes(b"not a checkpoint")
+    for words, settings, said in (
+        (["--resume", str(tmp_path / "none.npz")], {}, "cannot be read"),
+        (["--resume", str(tmp_path / "garbage.npz")], {}, "is not a checkpoint"),
+        (["--resume", str(weights)], {}, "init_from=PATH"),
+        ([], {"init_from": tmp_path / "garbage.npz"}, "is not init_from"),
+        ([], {"init_from": tmp_path / "none.npz"}, "cannot be read"),
+        ([], {"init_from": weights}, "holds the weights of another model"),
+    ):
+        ran = run(*words, framework="mlx", **settings)
+        assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err, ran.err
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+@pytest.mark.parametrize("device", ["cuda:99", "mps"])
+def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, framework: str, device: str) -> None:
+    if importlib.import_module(f"harness.{framework}_device").why_not(device) is None:
+        pytest.skip(f"{device} is there")
+    ran = run("--device", device, framework=framework)
+    assert ran.code == 69 and list(ran.notes()) == ["device_unavailable"]
+    assert f'device "{device}" is not there: ' in ran.err and "what computes here: cpu" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "name"),
+    [("mlx", "mlx.core", "synchronize"), ("jax", "jax", "block_until_ready"), ("tinygrad", "", "synchronize")],
+)
+def test_the_clock_waits_for_the_device(
+    run: Run, monkeypatch: pytest.MonkeyPatch, framework: str, module: str, name: str
+) -> None:
+    """The framework's own synchronisation is called before both readings of each iteration's clock."""
+    if framework == "tinygrad":
+        from tinygrad import Device
+
+        owner: Any = type(Device["CPU"])
+    else:
+        owner = importlib.import_module(module)
+    whole, calls = getattr(owner, name), []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(name)
+        return whole(*arguments, **named)
+
+    job = importlib.import_module(f"nanogpt_{framework}")
+
+    def build(options: Any, device: Any) -> Any:
+        training = job.build(options, device)
+        monkeypatch.setattr(owner, name, counted)
+        return training
+
+    ran = run(framework=framework, build=build, max_iters=3)
+    assert ran.code == 0 and len(calls) >= 6
+
+
+def test_nothing_of_an_iteration_is_left_to_the_next(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX is lazy: without the evaluation in wait() an iteration would take no time, and its loss come later."""
+    import mlx.core as mx
+
+    from harness import mlx_main
+
+    seen: list[bool] = []
+    whole = mlx_main.Mlx.wait
+
+    def wait(self: Any, training: Any, loss: Any) -> None:
+        whole(self, training, loss)
+        before = mx.get_active_memory()
+        mx.eval(training.model.parameters(), training.optimizer.state, loss)
+        seen.append(mx.get_active_memory() == before)
+
+    monkeypatch.setattr(mlx_main.Mlx, "wait", wait)
+    assert run(framework="mlx").code == 0 and seen and all(seen)
+
+
+def script(framework: str) -> str:
+    return str(JOBS / f"nanogpt_{framework}.py")
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+def test_an_interpreter_without_it_says_so(tmp_path: Path, framework: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", script(framework)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr.startswith(f'error: "{framework}" is not installed for ')
+    assert "pip install" in done.stderr and framework in done.stderr and "--python" in done.stderr
+
+
+def test_mlx_without_its_libraries_is_a_device_that_is_not_there(tmp_path: Path) -> None:
+    """What `pip install mlx` leaves on Linux: it installs, and cannot be imported."""
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "__init__.py").write_text("")
+    (tmp_path / "mlx" / "core.py").write_text("raise ImportError('libmlx.so: cannot open shared object file')")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "MPSQ_EVENTS": str(tmp_path / "events")}
+    done = subprocess.run([sys.executable, script("mlx")], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 69 and "libmlx.so" in done.stderr and "pip install" in done.stderr
+    assert sys.platform != "linux" or "'mlx[cpu]'" in done.stderr
+    assert [e["kind"] for e in read(tmp_path / "events") if e["type"] == "note"] == ["device_unavailable"]
+
+
+def test_tinygrad_without_clang_names_the_remedy(tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": str(tmp_path), "MPSQ_EVENTS": str(tmp_path / "events"), "CACHEDB": str(tmp_path / "c")}
+    env.pop("CC", None)
+    command = [sys.executable, script("tinygrad"), "--device", "cpu"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 69 and "apt-get install clang" in done.stderr and "Traceback" not in done.stderr
+    assert [e["kind"] for e in read(tmp_path / "events") if e["type"] == "note"] == ["device_unavailable"]
+
+
+def test_tinyjit_captures_outside_of_what_is_measured(run: Run) -> None:
+    ran = run("--compile", "on", framework="tinygrad", warmup_iters=0)
+    assert ran.code == 2 and "TinyJit" in ran.err
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_weights_it_leaves_are_those_of_the_model(run: Run, tmp_path: Path, framework: str, weights: Path) -> None:
+    """weights.npz of no iterations is what init_from gave; its names and shapes are the same in each."""
+    ran = run("--out", str(tmp_path), framework=framework, init_from=weights, **TRAINED | {"max_iters": 1, "lr": 0.0,
+              "min_lr": 0.0, "eval_interval": 0})  # fmt: skip
+    assert ran.code == 0, ran.err
+    with np.load(weights) as given, np.load(tmp_path / "weights.npz") as left:
+        assert set(given.files) == set(left.files)
+        for name in given.files:
+            assert np.array_equal(given[name], left[name]), name
