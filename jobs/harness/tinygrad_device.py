@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
 import numpy as np
 from tinygrad import Device as devices
 from tinygrad import Tensor
+from tinygrad.dtype import DType
 from tinygrad.helpers import DEV, GlobalCounters
 
 from harness import machine
@@ -44,6 +50,31 @@ def why_not(name: str) -> str | None:
         said = lines[0].rstrip(".") if lines else type(error).__name__
         return "there is no clang here to compile for it" if "clang" in said else said
     return None if np.array_equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+
+
+def why_not_dtype(name: str, dtype: DType) -> str | None:
+    """None when the device multiplies in `dtype`, else why it does not: clang 14 has no bf16 on x86, for one."""
+    try:
+        with _quiet():
+            there = Tensor(np.ones((4, 4), np.float32), device=_backend(name)).cast(dtype).realize()
+            (there @ there).float().numpy()
+    except Exception as error:  # subprocess.CalledProcessError of a compiler; a renderer's own
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what a compiler writes to stderr behind Python's back: the reason is told in a sentence."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _backend(name: str) -> str:

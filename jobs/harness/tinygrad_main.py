@@ -19,8 +19,8 @@ from harness.command_line import Options
 from harness.device import Device
 from harness.framework import Build, Evaluate, Step
 from harness.problems import UsageError
-from harness.tinygrad_device import open_device
-from harness.tinygrad_training import Training
+from harness.tinygrad_device import open_device, why_not_dtype
+from harness.tinygrad_training import DTYPES, Training
 from mpsq_report import Reporter
 
 
@@ -48,6 +48,11 @@ class Tinygrad:
             raise UsageError(
                 "warmup_iters=0: TinyJit captures its kernels in the second iteration, which would be measured",
                 "warmup_iters must be at least 1 with --compile on",
+            )
+        if reason := why_not_dtype(str(device), DTYPES[options.dtype]):
+            raise UsageError(
+                f"tinygrad cannot multiply in {options.dtype} on {device} here: {reason}",
+                "--dtype fp32; on an x86 processor bf16 needs clang 15 or newer",
             )
 
     def facts(self, device: Device) -> dict[str, Any]:

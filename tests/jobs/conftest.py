@@ -34,6 +34,13 @@ SMALL = {
 """Milliseconds an iteration."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What JAX compiled is kept beside pytest's own cache, as torchinductor's is: jit compiles anew in every run."""
+    if config.cache:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
 @dataclass(frozen=True)
 class Ran:
     """What a run left behind."""
