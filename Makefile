@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FRAMEWORKS := $(VENV)/.frameworks
 
 .PHONY: demo test fast lint docs bench campaign clean
 
@@ -12,10 +13,15 @@ $(STAMP): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,test,lint]'
 	touch $@
 
+# torch's twins: about a gigabyte that the demonstration does without.
+$(FRAMEWORKS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax]'
+	touch $@
+
 demo: $(STAMP)
 	$(BIN)/python -m queue_runner.cli.demo
 
-test: $(STAMP)
+test: $(FRAMEWORKS)
 	$(BIN)/python -m pytest tests/fast -n 2
 	$(BIN)/python -m pytest tests/process tests/migration -n 2
 	$(BIN)/python -m pytest tests/jobs

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["jax>=0.8", "numpy", "tiktoken>=0.9"]
+# dependencies = ["jax>=0.10", "numpy", "tiktoken>=0.9"]
 # ///
 """GPT-2 trained on text, in JAX: `python jobs/nanogpt_jax.py --device cpu --compile on --set max_iters=20`.
 

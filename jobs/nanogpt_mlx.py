@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.10"
 # dependencies = [
-#     "mlx>=0.30; sys_platform == 'darwin'", "mlx[cpu]>=0.30; sys_platform == 'linux'", "numpy", "tiktoken>=0.9",
+#     "mlx>=0.32; sys_platform == 'darwin'", "mlx[cpu]>=0.32; sys_platform == 'linux'", "numpy", "tiktoken>=0.9",
 # ]
 # ///
 """GPT-2 trained on text, in MLX: `python jobs/nanogpt_mlx.py --device mps --compile on --set max_iters=20`.
@@ -103,6 +103,7 @@ WORKLOAD = {
         },
     },
 }  # fmt: skip
+
 
 class Linear(nn.Module):
     """A linear layer whose weights are fp32 and which multiplies in the dtype of what comes in."""
@@ -282,7 +283,7 @@ def clip(grads: Any, limit: float) -> Any:
 
 
 def step(training: Training, i: int) -> mx.array:
-    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, which nothing computed yet."""
+    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, not computed yet."""
     options = training.options
     x, y = map(mx.array, training.problem.batches.of_iteration(i, options.settings.grad_accum))
     training.optimizer.learning_rate = common.learning_rate(i, options.settings)

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["tinygrad>=0.14", "numpy", "tiktoken>=0.9"]
+# dependencies = ["tinygrad>=0.14,<0.15", "numpy", "tiktoken>=0.9"]
 # ///
 """GPT-2 trained on text, in tinygrad: `python jobs/nanogpt_tinygrad.py --device mps --compile on --set max_iters=20`.
 

@@ -77,6 +77,9 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         "MPSQ_OUT": str(folder.out),
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else it keeps nothing that compiles within a second
+        "CACHEDB": str(compiled / "tinygrad.db"),
         "PYTHONUNBUFFERED": "1",
     }
     if locks_dir := os.environ.get("MPSQ_LOCKS"):

@@ -21,6 +21,8 @@ from harness.mlx_device import open_device
 from harness.mlx_training import Training
 from mpsq_report import Reporter
 
+_BACKENDS = ("mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
+
 
 def main(
     workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, argv: Sequence[str] | None = None
@@ -46,7 +48,9 @@ class Mlx:
 
     def facts(self, device: Device) -> dict[str, Any]:
         return {
-            "versions": hello.versions(("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "numpy", "tiktoken")),
+            "versions": hello.versions(
+                ("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "numpy", "tiktoken")
+            ),
             "backend": device.backend,
             "float32_matmul_precision": "highest" if os.environ.get("MLX_ENABLE_TF32") == "0" else "default",
         }
@@ -79,19 +83,17 @@ class Mlx:
     def restore(self, training: Training, path: Path) -> int:
         like = {name: tuple(value.shape) for name, value in mlx_training.named(training).items()}
         done, found = npz_checkpoint.load(path, like, training.data["sha256"])
-        for part, put in (("weights.", training.model.update), ("optimizer.", _put_state(training))):
-            put(tree_unflatten([(name.removeprefix(part), mx.array(found[name])) for name in like if name.startswith(part)]))
+        weights, state = (
+            tree_unflatten([(name.removeprefix(part), mx.array(found[name])) for name in like if name.startswith(part)])
+            for part in ("weights.", "optimizer.")
+        )
+        training.model.update(weights)
+        for one, its in zip(training.optimizer.optimizers, state["states"], strict=True):
+            one.state.update(its)  # in place: a compiled update has taken hold of these very dicts
         return done
 
     def weights(self, training: Training) -> dict[str, Any]:
         return {name: np.array(value, np.float32) for name, value in tree_flatten(training.model.parameters())}
-
-
-def _put_state(training: Training) -> Any:
-    def put(state: Any) -> None:
-        training.optimizer.state = state
-
-    return put
 
 
 def _kept() -> int:

@@ -25,7 +25,7 @@ class Training(AnyTraining):
 
     device: Device
     model: nn.Module
-    optimizer: optimizers.Optimizer
+    optimizer: optimizers.MultiOptimizer
     forward: Callable[..., mx.array]
     """(*batch) to the loss with dropout off, in the run's dtype, through mx.compile if it compiles"""
 
@@ -61,7 +61,7 @@ def _in_parts(loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> f
     return total / n
 
 
-def adamw(model: nn.Module, weight_decay: float, betas: list[float], eps: float) -> optimizers.Optimizer:
+def adamw(model: nn.Module, weight_decay: float, betas: list[float], eps: float) -> optimizers.MultiOptimizer:
     """MLX's AdamW as torch's is: with bias correction (which MLX leaves out unless asked), vectors without decay.
 
     The learning rate is to be set before each update.

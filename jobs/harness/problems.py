@@ -37,7 +37,8 @@ class UsageError(JobError):
         super().__init__(message, hint, EX_USAGE)
 
 
-# Texts of torch 2.13, MLX 0.32, JAX 0.10 and tinygrad 0.14. Each framework has its own exception types, some of which cannot be imported without a device.
+# Texts of torch 2.13, MLX 0.32, JAX 0.10 and tinygrad 0.14. Each framework has its own exception types, some of which
+# cannot be imported without a device.
 _NO_MEMORY = re.compile(
     r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|Invalid buffer size|Cannot allocate memory"
     r"|RESOURCE_EXHAUSTED|malloc\] (Unable|Attempting) to allocate",

@@ -104,7 +104,9 @@ def test_dropout_drops_in_training_alone(run: Run, framework: str, mode: str) ->
     assert dropped.losses()[0] == pytest.approx(metrics["reference_loss_cpu"], abs=0.5)
 
 
-@pytest.mark.parametrize(("framework", "mode", "dropout"), [("mlx", "off", 0.5), ("tinygrad", "off", 0.0), ("jax", "on", 0.5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framework", "mode", "dropout"), [("mlx", "on", 0.5), ("tinygrad", "off", 0.0), ("jax", "on", 0.5)]
+)
 def test_resume_equals_no_interruption(run: Run, tmp_path: Path, framework: str, mode: str, dropout: float) -> None:
     settings = {"max_iters": 4, "lr_decay_iters": 4, "dropout": dropout, "framework": framework}
     whole = run("--compile", mode, **settings)
