@@ -22,7 +22,11 @@ TRAINED = {
     "bias": "true", "max_iters": 10, "lr": 0.01, "min_lr": 0.001, "lr_warmup_iters": 3,
     "weight_decay": 0.5, "grad_clip": 0.5, "eval_interval": 10, "eval_iters": 2,
 }  # fmt: skip
-"""Everything that can differ is there and large enough to be seen in ten losses; without dropout."""
+"""Everything that can differ is there and large enough to be seen in ten losses; without dropout.
+
+Other tests take the same settings where they can: what was compiled for one serves the next.
+"""
+ONE = TRAINED | {"max_iters": 1, "eval_interval": 0}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +86,7 @@ def test_what_can_be_set_is_the_same() -> None:
 
 @pytest.mark.parametrize("framework", OTHERS)
 def test_bf16_is_used_and_is_close_and_fp16_is_refused(run: Run, framework: str) -> None:
-    half = run("--dtype", "bf16", "--compile", "on" if framework == "jax" else "off", framework=framework, max_iters=1)
+    half = run("--dtype", "bf16", "--compile", "on" if framework == "jax" else "off", framework=framework, **ONE)
     if framework == "tinygrad" and half.code == 2:
         assert "tinygrad cannot multiply in bf16 on cpu here" in half.err and "clang 15" in half.err
     else:
@@ -97,7 +101,7 @@ def test_bf16_is_used_and_is_close_and_fp16_is_refused(run: Run, framework: str)
 @pytest.mark.parametrize(("framework", "mode"), [("mlx", "off"), ("tinygrad", "off"), ("jax", "on")])
 def test_dropout_drops_in_training_alone(run: Run, framework: str, mode: str) -> None:
     """Without it the first iteration's loss is the reference loss."""
-    dropped = run("--compile", mode, framework=framework, dropout=0.5, max_iters=1)
+    dropped = run("--compile", mode, framework=framework, **ONE | {"dropout": 0.5})
     metrics = dropped.metrics()
     assert metrics["reference_loss_device"] == pytest.approx(metrics["reference_loss_cpu"], rel=1e-6)
     assert dropped.losses()[0] != pytest.approx(metrics["reference_loss_cpu"], rel=1e-6)
@@ -105,13 +109,24 @@ def test_dropout_drops_in_training_alone(run: Run, framework: str, mode: str) ->
 
 
 @pytest.mark.parametrize(
-    ("framework", "mode", "dropout"), [("mlx", "on", 0.5), ("tinygrad", "off", 0.0), ("jax", "on", 0.5)]
+    ("framework", "mode", "change"),
+    [
+        ("mlx", "on", {"grad_accum": 2}),
+        ("mlx", "off", {"dropout": 0.5}),
+        ("tinygrad", "off", {}),
+        ("jax", "on", {"grad_accum": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_resume_equals_no_interruption(run: Run, tmp_path: Path, framework: str, mode: str, dropout: float) -> None:
-    settings = {"max_iters": 4, "lr_decay_iters": 4, "dropout": dropout, "framework": framework}
-    whole = run("--compile", mode, **settings)
-    first = run("--compile", mode, "--out", str(tmp_path), **settings | {"max_iters": 2})
-    rest = run("--compile", mode, "--resume", str(tmp_path / "checkpoint.npz"), **settings)
+def test_resume_equals_no_interruption(
+    run: Run, tmp_path: Path, weights: Path, framework: str, mode: str, change: dict[str, object]
+) -> None:
+    def go(*words: str, max_iters: int) -> Ran:
+        settings = ONE | change | {"max_iters": max_iters, "lr_decay_iters": 4, "init_from": weights}
+        return run("--compile", mode, *words, framework=framework, **settings)
+
+    whole, first = go(max_iters=4), go("--out", str(tmp_path), max_iters=2)
+    rest = go("--resume", str(tmp_path / "checkpoint.npz"), max_iters=4)
     assert [event["i"] for event in rest.of("iter")] == [2, 3]
     assert first.losses() + rest.losses() == pytest.approx(whole.losses(), rel=1e-6)
 
@@ -235,8 +250,8 @@ def test_tinyjit_captures_outside_of_what_is_measured(run: Run) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_weights_it_leaves_are_those_of_the_model(run: Run, tmp_path: Path, framework: str, weights: Path) -> None:
     """weights.npz of no iterations is what init_from gave; its names and shapes are the same in each."""
-    ran = run("--out", str(tmp_path), framework=framework, init_from=weights, **TRAINED | {"max_iters": 1, "lr": 0.0,
-              "min_lr": 0.0, "eval_interval": 0})  # fmt: skip
+    still = ONE | {"lr": 0.0, "min_lr": 0.0, "init_from": weights}
+    ran = run("--out", str(tmp_path), framework=framework, **still)
     assert ran.code == 0, ran.err
     with np.load(weights) as given, np.load(tmp_path / "weights.npz") as left:
         assert set(given.files) == set(left.files)
