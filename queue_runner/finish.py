@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
-from queue_runner.store import jobs, results
+from queue_runner.store import attempts, jobs, results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize import Summary, summarize
@@ -45,6 +45,7 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
             paused_at=None,
             blocked_reason=None,
         )
+        attempts.retry_as_agreed(connection, run.run_id, ending, time.time())
     return ending
 
 

@@ -47,7 +47,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
         "boot_id": boot_id(),
         "grace_s": {"int": config.grace_int_s, "term": config.grace_term_s},
         "timeout_s": run.spec.timeout_s,
-        "stall_s": {},
+        "stall_s": dict(run.spec.stall_s),
         "output_limit_bytes": config.output_limit_bytes,
         "min_free_bytes": config.min_free_bytes,
         "allow_daemons": run.spec.allow_daemons,

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from queue_runner.model import Condition
+
 Value = str | int | float | bool
 
-_PLACE = ("cwd", "env", "python", "snapshot", "name")
+_PLACE = ("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s")
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
 
@@ -38,6 +40,9 @@ class JobSpec:
     timeout_s: float | None = None
     allow_daemons: bool = False
     resume: bool = False
+    copy: bool = False  # a command runs in a copy of the tree as it was at submit
+    allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
+    stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
@@ -62,10 +67,31 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """When a job may run, and how often it is tried: everything about it that is not the question.
+
+    `after` are pairs of (the id of another job, condition). Times are Unix seconds. `retry_on` are words of
+    model.RETRY_ON; the n-th retry waits `backoff_s` * 2 ** (n - 1) seconds.
+    """
+
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    hold: bool = False
+    not_before_at: float | None = None
+    deadline_at: float | None = None
+    after: tuple[tuple[int, Condition], ...] = ()
+    retries: int = 0
+    backoff_s: float = 0.0
+    retry_on: tuple[str, ...] = ("failed",)
+    rerun_of: int | None = None
+    schedule_id: int | None = None
+
+
+@dataclass(frozen=True)
 class NewJob:
     """One job to be stored: the question, how often it is asked, and its place among the others."""
 
     spec: JobSpec
     repeats: int = 1
-    priority: int = 0
-    tags: tuple[str, ...] = ()
+    terms: Terms = field(default_factory=Terms)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queue_runner import cells, grid, snapshot, stop_points, vcs, wake
+from queue_runner import cells, grid, snapshot, stop_points, terms, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import NewJob
+from queue_runner.terms import Wanted
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Plan:
     jobs: tuple[NewJob, ...]
     order: tuple[tuple[int, int], ...]
     warnings: tuple[str, ...]
+    after: tuple[Wanted, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,15 @@ def plan(request: Request) -> Plan:
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
+    agreed, after = terms.of_request(request, time.time())
     seed = request.order_seed if request.order_seed is not None else int.from_bytes(os.urandom(4), "big")
     return Plan(
         request.title,
         seed,
-        tuple(NewJob(spec, request.repeats, request.priority, request.tags) for spec in specs),
+        tuple(NewJob(spec, request.repeats, agreed) for spec in specs),
         tuple(grid.interleave(len(specs), request.repeats, seed)),
         tuple(_warnings(request, {spec.device for spec in specs})),
+        after,
     )
 
 
@@ -68,14 +73,19 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
     """
-    from queue_runner.store import jobs, migrate, results
+    from queue_runner.store import choose, jobs, migrate, results
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
     taken = _snapshot(layout, planned.jobs[0])
     code = taken.hash if taken else None
-    new = [replace(job, spec=replace(job.spec, snapshot=code)) for job in planned.jobs]
-    with writing(open_engine(layout.db, check=False)) as connection:
+    engine = open_engine(layout.db, check=False)
+    with writing(engine) as connection:
+        after = tuple(choose.dependencies(connection, planned.after))
+        new = [
+            replace(job, spec=replace(job.spec, snapshot=code), terms=replace(job.terms, after=after))
+            for job in planned.jobs
+        ]
         if taken is not None:
             results.save_snapshot(connection, taken)
         group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order)

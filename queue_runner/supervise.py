@@ -20,13 +20,13 @@ from queue_runner.finish import finish
 from queue_runner.host.awake import keep_awake
 from queue_runner.host.clocks import boot_id
 from queue_runner.leftovers import end_leftovers, lock_is_held, warden_is_there
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
-from queue_runner.store import jobs, results
-from queue_runner.store.engine import writing
+from queue_runner.store import jobs, lanes, results, waiting
+from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.text import last_line
 
@@ -54,6 +54,7 @@ class Supervisor:
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
         self._is_ours_alive()  # buries the last warden
+        self._skip_hopeless()
         run = self._running()
         if run is not None and not self._reap(run):
             return True
@@ -66,14 +67,29 @@ class Supervisor:
             self._lane = None
 
     def something_waits(self) -> bool:
-        """Whether a run is QUEUED, startable now or not."""
-        with self._engine.connect() as connection:
-            return jobs.something_waits(connection, DEFAULT_LANE)
+        """Whether a run is QUEUED that will start some day, without a hand."""
+        with looking(self._engine) as connection:
+            return waiting.something_waits(connection, DEFAULT_LANE)
+
+    def next_change_at(self) -> float | None:
+        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline."""
+        with looking(self._engine) as connection:
+            return waiting.next_change_at(connection, DEFAULT_LANE, time.time())
+
+    def _skip_hopeless(self) -> None:
+        """End what waits for what cannot happen any more, and what waits for that, and so on."""
+        while True:
+            with looking(self._engine) as connection:
+                if not waiting.hopeless(connection, time.time()):
+                    return
+            with writing(self._engine) as connection:
+                for run_id, ending in waiting.hopeless(connection, now := time.time()):
+                    jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
 
     # -- the run that is there ------------------------------------------------------------------------------------
 
     def _running(self) -> Claimed | None:
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             return jobs.running(connection, DEFAULT_LANE)
 
     def _reap(self, run: Claimed) -> bool:
@@ -113,7 +129,7 @@ class Supervisor:
         if self._observer is None or self._observer.run_id != run.run_id:
             self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._observer.observe()
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
         if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
             folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
@@ -131,7 +147,7 @@ class Supervisor:
         observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
         (observer or Observer(self._engine, run, folder, self._config.sample_s)).finish()
         stop_points.reach("worker.ingested")
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
         ending = finish(self._engine, run, folder, ending, exit_)
@@ -144,7 +160,7 @@ class Supervisor:
         return True
 
     def _was_seen(self, run: Claimed) -> bool:
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             return jobs.was_started(connection, run.run_id)
 
     def _never_ran(self, run: Claimed, folder: RunDir) -> bool:
@@ -182,8 +198,12 @@ class Supervisor:
 
     # -- the run that comes next ----------------------------------------------------------------------------------
 
+    def _something_can_start(self) -> bool:
+        with looking(self._engine) as connection:
+            return waiting.something_can_start(connection, DEFAULT_LANE, time.time())
+
     def _start_next(self) -> bool:
-        if not self.something_waits():
+        if not self._something_can_start():
             self._block(None)  # nothing is kept from starting
             self.close()
             return False
@@ -208,7 +228,7 @@ class Supervisor:
         try:
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             folder = launch.prepare(self._layout, self._config, run, lane.fd)
-            with self._engine.connect() as connection:
+            with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
             self._warden = launch.spawn(folder, lane)
@@ -238,7 +258,7 @@ class Supervisor:
         if reason == self._blocked:
             return
         with writing(self._engine) as connection:
-            jobs.block_lane(connection, DEFAULT_LANE, reason)
+            lanes.block(connection, DEFAULT_LANE, reason)
         self._blocked = reason
         if reason:
             self._log(f"blocked: {reason}")

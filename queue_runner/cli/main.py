@@ -174,11 +174,18 @@ def _misused(error: typer.TyperException) -> int:
         return 0
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mpsq"
-    near = getattr(error, "possibilities", None) or ()
-    hint = f"did you mean {' or '.join(sorted(near))}? " if near else ""
+    near = _nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     message = error.message if near else error.format_message()
     message = message.strip().removesuffix(".")
     return _complain(message[:1].lower() + message[1:], f"{hint}see {path} --help", error.exit_code)
+
+
+def _nearest(said: str, near: Sequence[str]) -> list[str]:
+    """Of the names that typer calls near, those that are: it counts three equal letters as enough."""
+    from difflib import get_close_matches
+
+    return get_close_matches(said, near, n=2, cutoff=0.7) or sorted(near)[:2]
 
 
 def _refused(error: OSError) -> int:

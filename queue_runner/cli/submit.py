@@ -74,6 +74,32 @@ def submit(
     allow_daemons: Annotated[
         bool, typer.Option("--allow-daemons", help="Let what the job leaves running live on.")
     ] = False,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="ID[:any|fail]", help="Wait for 12, g4 or @last to be ok. Repeatable.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help='Not before 22:30, "2026-11-22 06:00" or +2h.')
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Skip it if it has not started by then.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Queue it held back: mpsq release lets it go.")] = False,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep with it.")] = None,
+    retries: Annotated[int, typer.Option(metavar="N", help="Try again by itself, N times at most.")] = 0,
+    backoff: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Wait before the first retry; twice as long before each next.")
+    ] = None,
+    retry_on: Annotated[
+        str | None, typer.Option(metavar="LIST", help="What is retried: failed (when not given), lost, stalled.")
+    ] = None,
+    stall: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[PHASE=]TIME", help="End a run that reports nothing for so long. Repeatable."),
+    ] = None,
+    snapshot: Annotated[
+        str, typer.Option(metavar="MODE", help="copy: a command runs in a copy of its folder as it is now.")
+    ] = "off",
+    allow_changed: Annotated[
+        bool, typer.Option("--allow-changed", help="Run a command even if its code has changed by then.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -109,6 +135,17 @@ def submit(
             timeout_s=units.parse_duration(timeout, "--timeout") if timeout else None,
             parser=parser,
             allow_daemons=allow_daemons,
+            after=tuple(after or ()),
+            at=at,
+            deadline=deadline,
+            hold=hold,
+            note=note,
+            retries=retries,
+            backoff_s=units.parse_duration(backoff, "--backoff") if backoff else 0.0,
+            retry_on=retry_on,
+            stall=tuple(stall or ()),
+            copy=_copies(snapshot),
+            allow_changed=allow_changed,
             order_seed=order_seed,
             title=_title(ctx),
         )
@@ -119,6 +156,14 @@ def submit(
         _print_plan(planned, json)
     else:
         _store(planned, json)
+
+
+def _copies(snapshot: str) -> bool:
+    from queue_runner.errors import UsageError
+
+    if snapshot not in ("off", "copy"):
+        raise UsageError(f'--snapshot takes off or copy, not "{snapshot}"', "copy runs it in a copy of its folder")
+    return snapshot == "copy"
 
 
 def _title(ctx: typer.Context) -> str:

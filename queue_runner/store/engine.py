@@ -50,7 +50,21 @@ def pragmas() -> list[str]:
 
 
 def _on_begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get("reads")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def looking(engine: Engine) -> Iterator[Connection]:
+    """One consistent look through an engine that writes elsewhere; it takes no lock and must change nothing.
+
+    Raises: MpsqError as `writing`.
+    """
+    try:
+        with engine.execution_options(reads=True).connect() as connection:
+            yield connection
+    except exc.DBAPIError as error:
+        raise explain(error.orig if error.orig is not None else error) from error
 
 
 @contextmanager

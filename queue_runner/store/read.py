@@ -17,7 +17,7 @@ from queue_runner.model import Selector
 
 Row = dict[str, Any]
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
 
 

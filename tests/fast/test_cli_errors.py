@@ -80,7 +80,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["import", "/no/log", "--set", "device=mps,cpu"], "a log is of one device"),
         (["import"], "missing argument 'FILE...'"),
         (["submit", "toy", "--name", "two\nlines"], "--name holds a line break"),
-        (["submit", "toy", "--tag", "a\x1b[31m"], "--tag holds a line break or another control character"),
+        (["submit", "toy", "--tag", "a\x1b[31m"], "is no word"),
         (["config", "get", "grace"], "did you mean"),
         (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
         (["db", "repair"], "no such command 'repair'"),

@@ -28,6 +28,7 @@ FLOORS = {
         "text",
         "summarize",
         "phases",
+        "when",
     },
     1: {
         "paths",
@@ -45,6 +46,7 @@ FLOORS = {
         "vcs",
         "wake",
         "cells",
+        "terms",
         "config_file",
         "warden_tree",
         "warden_files",
