@@ -87,8 +87,11 @@ class Worker:
             self._step_now()
 
     def _step_now(self) -> None:
+        self._step_at(datetime.now(UTC))
+
+    def _step_at(self, moment: datetime) -> None:
         with contextlib.suppress(JobLookupError):  # the bell may ring once more after the shutdown
-            self._scheduler.modify_job("step", next_run_time=datetime.now(UTC))
+            self._scheduler.modify_job("step", next_run_time=moment)
 
     def _step(self) -> None:
         with self._turn:
@@ -111,6 +114,9 @@ class Worker:
         if wanted != self._tick_s:
             self._tick_s = wanted
             self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
+        due = self._supervisor.next_change_at()
+        if due is not None and due - time.time() < wanted:
+            self._step_at(datetime.fromtimestamp(due, UTC))
         if self._rung.is_set():
             self._step_now()  # the ring came during the step, and rescheduling may have overwritten it
 

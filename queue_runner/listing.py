@@ -41,6 +41,14 @@ _AS_STORED = (
     "started_at",
     "ended_at",
     "cancel_requested_at",
+    "paused_at",
+    "not_before_at",
+    "deadline_at",
+    "retries",
+    "note",
+    "rerun_of",
+    "resumed_from",
+    "schedule_id",
     "real_s",
     "user_s",
     "sys_s",
@@ -166,7 +174,7 @@ def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, lis
         alternatives = []
         for selector in wanted.selectors:
             condition, found = read.where(selector, connection)
-            alternatives.append(condition.replace("job_id", "r.job_id").replace("group_id", "j.group_id"))
+            alternatives.append(f"r.job_id IN (SELECT job_id FROM v_run WHERE {condition})")
             values += found
         terms.append("(" + " OR ".join(alternatives) + ")")
     return (

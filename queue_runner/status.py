@@ -13,6 +13,7 @@ from queue_runner.events import PHASES
 from queue_runner.model import State
 from queue_runner.paths import Layout
 from queue_runner.queue_state import QueueState
+from queue_runner.reasons import Reason, reasons
 from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
@@ -36,13 +37,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Status:
-    """`running` and `waiting` are rows of v_run, the waiting ones in the order in which they will start."""
+    """`running` and `waiting` are rows of v_run, these in their order; `reasons` says by run id what each waits for."""
 
     queue: QueueState
     running: Mapping[str, Any] | None
     supervised: bool
     progress: Progress | None
     waiting: Sequence[Mapping[str, Any]]
+    reasons: Mapping[int, Reason]
     ended: Sequence[Mapping[str, Any]]
 
 
@@ -58,6 +60,7 @@ def read_status(layout: Layout, *, ended: int = 5) -> Status:
             supervised=running is not None and queue_state.is_supervised(RunDir(layout.runs / running["run"])),
             progress=progress(connection, running) if running else None,
             waiting=[row for row in rows if row["state"] != State.RUNNING],
+            reasons=reasons(connection, queue, rows, time.time()),
             ended=read.runs(connection, _WAS_RUN, order=f"ended_at DESC LIMIT {int(ended)}"),
         )
 

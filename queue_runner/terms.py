@@ -32,7 +32,7 @@ def of_request(request: Request, now: float) -> tuple[Terms, tuple[Wanted, ...]]
         hold=request.hold,
         not_before_at=when.parse_time(request.at, now) if request.at else None,
         deadline_at=when.parse_time(request.deadline, now, "--deadline") if request.deadline else None,
-        retries=_retries(request.retries),
+        retries=check_retries(request.retries),
         backoff_s=request.backoff_s,
         retry_on=retry_on(request.retry_on) if request.retry_on else ("failed",),
     )
@@ -84,7 +84,8 @@ def check_note(note: str | None) -> str | None:
     return note or None
 
 
-def _retries(retries: int) -> int:
+def check_retries(retries: int) -> int:
+    """The number itself. Raises: UsageError for a negative or absurd one."""
     if not 0 <= retries <= MOST_RETRIES:
         raise UsageError(f"--retries {retries} is no number of tries", f"give 0 to {MOST_RETRIES}")
     return retries

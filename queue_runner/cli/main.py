@@ -22,7 +22,17 @@ SECTIONS: dict[str, dict[str, str]] = {
         "submit": "Queue a workload or a command, over a grid of settings.",
         "worker": "Run the queue, one job at a time.",
         "cancel": "End jobs, whether they wait or run.",
+        "retry": "Run again what did not succeed: new runs of the same jobs; the old ones are kept.",
         "wait": "Wait until jobs have ended.",
+    },
+    "Arrange": {
+        "hold": "Keep waiting jobs from starting until they are released.",
+        "release": "Let held jobs go.",
+        "move": "Change the order of what waits.",
+        "edit": "Change what jobs wait for, when they run, and what is written on them.",
+        "pause": "Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it.",
+        "resume": "Let the lane go on after mpsq pause or mpsq drain.",
+        "drain": "Let the current job finish, start none, and say when nothing runs.",
     },
     "Look": {
         "status": "Show what runs, what waits, and whether a worker is there.",

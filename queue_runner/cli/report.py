@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import home, new_app, say
+from queue_runner.cli.common import Tags, home, new_app, say
 
 app = new_app()
 
@@ -33,6 +33,7 @@ def report(
     group: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")
     ] = None,
+    tag: Tags = None,
     group_by: Annotated[str | None, typer.Option(metavar="KEY,...", help="What makes a row.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")] = None,
     iters: Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")] = None,
@@ -57,6 +58,7 @@ def report(
     reports.load(name)
     options = read_options(
         selectors=[*ids, *groups],
+        tags=tag or (),
         where=where or (),
         since=since,
         vs=vs,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json
 
 if TYPE_CHECKING:
     from queue_runner.show import Details
@@ -17,18 +17,21 @@ app = new_app()
 
 @app.command("show")
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last", json: Json = False
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
+    ] = None,
+    tag: Tags = None,
+    json: Json = False,
 ) -> None:
     """Show all that is known of a job or a run."""
     from dataclasses import asdict
 
     from queue_runner import show as use_case
-    from queue_runner.model import parse_selector
     from queue_runner.store.read import reading, select
 
-    layout, selector = home(), parse_selector(id)
+    layout, selectors = home(), chosen(ids, tag, "@last")
     with reading(layout.db) as connection:
-        found = [use_case.details(layout, connection, row) for row in select(connection, [selector])]
+        found = [use_case.details(layout, connection, row) for row in select(connection, selectors)]
     if json:
         print_json("mpsq.show/1", runs=[asdict(one) for one in found])
         return

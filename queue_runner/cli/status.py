@@ -9,6 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json
 
 if TYPE_CHECKING:
+    from queue_runner.queue_state import QueueState
     from queue_runner.render import Column
     from queue_runner.status import Progress, Status
 
@@ -43,9 +44,14 @@ def _print_json(found: Status) -> None:
     print_json(
         "mpsq.status/1",
         worker={"alive": found.queue.worker, "pid": found.queue.worker_pid},
-        lane={"blocked_reason": found.queue.blocked_reason, "paused_at": found.queue.paused_at},
+        lane={
+            "blocked_reason": found.queue.blocked_reason,
+            "paused_at": found.queue.paused_at,
+            "paused_reason": found.queue.paused_reason,
+        },
         running=running,
         waiting=[run_object(row) for row in found.waiting],
+        waits=[{"run": row["run"]} | asdict(found.reasons[row["run_id"]]) for row in found.waiting],
         ended=[run_object(row) for row in found.ended],
     )
 
@@ -61,7 +67,7 @@ def _print(found: Status, shown: int | None) -> None:
     if queue.blocked_reason:
         facts.append(("blocked", queue.blocked_reason))
     if queue.paused_at:
-        facts.append(("paused", "nothing starts until it is resumed"))
+        facts.append(("paused", _paused(queue)))
     if found.running is None:
         facts.append(("running", "nothing"))
     else:
@@ -115,6 +121,11 @@ def _worker(found: Status, start: str) -> str:
     return f"none. {start}"
 
 
+def _paused(queue: QueueState) -> str:
+    why = f" ({queue.paused_reason})" if queue.paused_reason else ""
+    return f"nothing starts until mpsq resume{why}"
+
+
 def _progress(at: Progress) -> str:
     from queue_runner import units
 
@@ -135,22 +146,10 @@ def _progress(at: Progress) -> str:
 def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:
     from queue_runner import listing, render
 
-    item = listing.run_object(row)
-    if row["state"] == "HELD":
-        reason = "its release"
-    elif row["blocked_reason"]:
-        reason = row["blocked_reason"]
-    elif not found.queue.worker:
-        reason = "a worker"
-    elif found.queue.blocked_reason or found.queue.paused_at:
-        reason = "the lane"
-    else:
-        before = found.waiting[place - 2]["run"] if place > 1 else found.running["run"] if found.running else None
-        reason = before or "nothing: next"
     return {
         "place": place,
         "run": row["run"],
         "name": render.elide(row["name"], 16),
-        "asks": listing.question(item),
-        "waits": render.shorten(reason, 20),
+        "asks": listing.question(listing.run_object(row)),
+        "waits": render.shorten(found.reasons[row["run_id"]].short, 24),
     }

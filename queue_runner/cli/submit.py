@@ -77,9 +77,7 @@ def submit(
     after: Annotated[
         list[str] | None, typer.Option(metavar="ID[:any|fail]", help="Wait for 12, g4 or @last to be ok. Repeatable.")
     ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help='Not before 22:30, "2026-11-22 06:00" or +2h.')
-    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help='Not before 22:30, "2026-11-22 06:00" or +2h.')] = None,
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Skip it if it has not started by then.")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Queue it held back: mpsq release lets it go.")] = False,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep with it.")] = None,

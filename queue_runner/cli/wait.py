@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json, say
 
 app = new_app()
 
@@ -16,6 +16,7 @@ def wait(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
     ] = None,
+    tag: Tags = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="TIME", help="Give up after this: 90s, 15m, 2h; exit 124.")
     ] = None,
@@ -28,11 +29,10 @@ def wait(
     from queue_runner import listing, queue_state, units
     from queue_runner import wait as use_case
     from queue_runner.errors import WaitedJobFailed
-    from queue_runner.model import parse_selector
     from queue_runner.text import plain
 
     layout = home()
-    selectors = [parse_selector(text) for text in ids or ["@last"]]
+    selectors = chosen(ids, tag, "@last")
     timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
 
     def look_for_a_worker() -> None:

@@ -63,7 +63,7 @@ def retry_as_agreed(connection: Connection, run_id: int, ending: Ending, now: fl
         .join(jobs, jobs.c.id == runs.c.job_id)
         .where(runs.c.id == run_id)
     ).one()
-    words = row.retry_on.split(",") if row.retry_on else []
+    words = (row.retry_on or "failed").split(",")  # NULL: stored before there were retries
     if row.attempt > row.retries or row.cancel_requested_at is not None:
         return None
     if not any(ending.outcome in RETRY_ON[word] for word in words):

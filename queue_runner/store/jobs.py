@@ -135,7 +135,7 @@ def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
             deadline_at=terms.deadline_at,
             retries=terms.retries,
             backoff_s=terms.backoff_s,
-            retry_on=",".join(terms.retry_on) if terms.retries else None,
+            retry_on=",".join(terms.retry_on),
             rerun_of=terms.rerun_of,
             schedule_id=terms.schedule_id,
         )
@@ -202,9 +202,7 @@ def _submitting(job: NewJob) -> Verb:
     return Verb.SUBMIT_HELD if job.terms.hold else Verb.SUBMIT
 
 
-def claim(
-    connection: Connection, lane: str, token: str, boot_id: str, now: float | None = None
-) -> Claimed | None:
+def claim(connection: Connection, lane: str, token: str, boot_id: str, now: float | None = None) -> Claimed | None:
     """Take the next run of the lane that may start: highest priority first, then the first place. None: there is none.
 
     The rules are those of `waiting.py`: its time has come, what it waits for has happened, the lane is not paused.

@@ -68,8 +68,9 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
 
 
 def edit(connection: Connection, job_id: int, actor: str, said: str, **columns: Any) -> None:
-    """Change columns of a job: priority, note, deadline_at, retries, backoff_s, retry_on. `said` is for its history."""
-    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
+    """Change columns of a job, if any: priority, note, deadline_at, retries. `said` is for its history."""
+    if columns:
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
     record(connection, job_id=job_id, actor=actor, verb="edit", reason=said)
 
 

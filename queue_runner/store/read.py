@@ -91,7 +91,9 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
         if newest is None:
             raise UsageError("@last names nothing: the queue is empty", "submit a job first")
         return "group_id = ?", [newest]
-    if selector.group is not None:
+    if selector.tag is not None:
+        condition, values = "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]
+    elif selector.group is not None:
         condition, values = "group_id = ?", [selector.group]
     elif selector.number is not None:
         condition, values = "job_id = ? AND number = ?", [selector.job, selector.number]
@@ -102,11 +104,13 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
     except OverflowError:
         found = None
     if not found:
-        raise UsageError(f"there is no {_noun(selector)} {selector.text}", "mpsq list --all shows every job")
+        raise UsageError(f"there is no {_noun(selector)} {selector.text}".rstrip(), "mpsq list --all shows every job")
     return condition, values
 
 
 def _noun(selector: Selector) -> str:
+    if selector.tag is not None:
+        return "job with the tag"
     return "group" if selector.group is not None else "run" if selector.number is not None else "job"
 
 
@@ -149,4 +153,4 @@ def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]
 def lane(connection: sqlite3.Connection, name: str) -> Row:
     """The lane's row; a lane that was never blocked nor paused has none, and reads as free."""
     row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
-    return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None}
+    return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None, "paused_reason": None}

@@ -21,6 +21,11 @@ LINES = {
     "mpsq.why/1": ["why", "g1", "--json"],
     "mpsq.wait/1": ["wait", "1", "--json"],
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],
+    "mpsq.hold/1": ["hold", "5", "1", "--json"],
+    "mpsq.release/1": ["release", "5", "--json"],
+    "mpsq.move/1": ["move", "6", "--top", "--json"],
+    "mpsq.edit/1": ["edit", "5", "--note", "why", "--json"],
+    "mpsq.retry/1": ["retry", "g1", "--json"],
     "mpsq.report/1": ["report", "--json"],
     "mpsq.reports/1": ["report", "--list", "--json"],
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],
@@ -86,7 +91,7 @@ def test_every_reading_command_has_json() -> None:
 
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    for name in set(COMMANDS) - {"worker", "logs", "service", "config", "db"}:
+    for name in set(COMMANDS) - {"worker", "logs", "service", "config", "db", "pause", "resume", "drain"}:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name
 
