@@ -7,13 +7,11 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from queue_runner.paths import Layout
 from queue_runner.store import migrate
 from tests.process.queue_support import Queue, until
 
@@ -41,13 +39,6 @@ while True:
         assert sum(row["state"] == "RUNNING" for row in rows) <= 1
         read.queue(connection)
 """
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 def spawn(code: str, *arguments: str) -> subprocess.Popen[str]:
