@@ -129,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--until-idle", action="store_true", help="end when nothing waits or runs any more")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    for library in ("apscheduler", "alembic"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         layout = paths.ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
         settings = config.load(layout.config)

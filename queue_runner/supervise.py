@@ -231,6 +231,7 @@ class Supervisor:
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
+            stop_points.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S

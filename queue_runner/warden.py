@@ -14,7 +14,7 @@ The clocks of timeout and stall stand still while the machine sleeps and while t
 """
 
 # pathlib would cost a fifth of the start, so:
-# ruff: noqa: PTH100, PTH108, PTH110, PTH116, PTH120
+# ruff: noqa: PTH100, PTH108, PTH110, PTH113, PTH116, PTH120
 from __future__ import annotations
 
 import errno
@@ -172,6 +172,8 @@ class Run:
                 place = spec["argv"][0]
                 os.execvpe(spec["argv"][0], spec["argv"], environment)
             except OSError as refused:
+                if refused.errno == errno.ENOENT and os.path.isfile(place):
+                    place += ", or the interpreter that its first line names"
                 os.write(tell, f"{refused.errno} {place}: {refused.strerror}"[:1500].encode(errors="replace"))
             except BaseException as broken:
                 os.write(tell, f"{errno.EINVAL} {place}: {broken}"[:1500].encode(errors="replace"))

@@ -23,6 +23,7 @@ JOB = 'echo "start $MPSQ_RUN" >> $J; sleep 0.3; echo "end $MPSQ_RUN" >> $J; exit
     [
         "worker.lane",
         "worker.claimed",
+        "worker.prepared",
         "worker.spawned",
         "worker.took_lane",
         "worker.scanned",
