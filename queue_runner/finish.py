@@ -18,7 +18,7 @@ from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize import Summary, summarize
 from queue_runner.taints import Facts, find_taints
-from queue_runner.text import last_line
+from queue_runner.text import last_line, plain
 
 
 def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None) -> Ending:
@@ -28,7 +28,7 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
-        summarise_run(connection, run, ending, exit_ or {}, unobserved_matters=True)
+        _summarise_whatever_it_said(connection, run, ending, exit_ or {})
         results.mark_fingerprint(
             connection,
             run.run_id,
@@ -47,6 +47,18 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
         )
         attempts.retry_as_agreed(connection, run.run_id, ending, time.time())
     return ending
+
+
+def _summarise_whatever_it_said(
+    connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]
+) -> None:
+    """Numbers that mpsq fails to make sense of are a fault of mpsq and invalid; they never hold the queue."""
+    try:
+        with connection.begin_nested():
+            summarise_run(connection, run, ending, exit_, unobserved_matters=True)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
+        detail = f"mpsq could not make sense of what it reported ({type(error).__name__}: {error}): please report it"
+        results.save_taints(connection, run.run_id, [("unobserved", "invalid", plain(detail))])
 
 
 def summarise_run(

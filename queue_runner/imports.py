@@ -88,6 +88,8 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", "mpsq import takes the files of finished runs"
         ) from error
+    if not data.strip():
+        raise UsageError(f"{path} is empty", "mpsq import takes the files of finished runs")
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
     events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
     if not any(isinstance(event, Iter | Rusage) for event in events):

@@ -55,7 +55,7 @@ def get(
     print("" if value is None else _words(value))
 
 
-@app.command("set")
+@app.command("set", context_settings={"ignore_unknown_options": True})
 def set_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")],
