@@ -51,7 +51,8 @@ def explain(row: Row, around: Around) -> Why:
     else:
         sentence, step = _waiting(around)
     origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
-    return Why(row["run"], f"run {row['run']}{origin} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
+    told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
+    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]))
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -134,9 +135,7 @@ def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selec
     queue = queue_state.look(layout, connection)
     named = {selector.text for selector in selectors}
     chosen = [
-        row
-        for group in _by_job(rows)
-        for row in ([row for row in group if row["run"] in named] or [_telling(group)])
+        row for group in _by_job(rows) for row in ([row for row in group if row["run"] in named] or [_telling(group)])
     ]
     waits = waiting.reasons(connection, queue, read.queue(connection), time.time())
     return [explain(row, _around(layout, connection, row, queue, waits.get(row["run_id"]))) for row in chosen]

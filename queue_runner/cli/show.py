@@ -40,7 +40,10 @@ def show(
         print(("\n" if before is not None else "") + _text(one, again))
 
 
-_OF_JOB = ("asks", "command", "folder", "python", "environment", "code", "tags", "priority", "timeout", "parser", "schedule")
+_OF_JOB = (
+    *("asks", "command", "folder", "python", "environment", "code"),
+    *("tags", "priority", "timeout", "parser", "schedule"),
+)
 """What all runs of a job share: said once."""
 
 
