@@ -34,6 +34,7 @@ class Submitted:
 
     group: int
     jobs: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def plan(request: Request) -> Plan:
@@ -73,7 +74,7 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
     """
-    from queue_runner.store import choose, jobs, migrate, results
+    from queue_runner.store import choose, jobs, migrate, results, waiting
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
@@ -89,10 +90,12 @@ def store(layout: Layout, planned: Plan) -> Submitted:
         if taken is not None:
             results.save_snapshot(connection, taken)
         group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order)
+        late = dict(waiting.hopeless(connection, time.time(), ids))
         stop_points.reach("submit.before_commit")
     stop_points.reach("submit.committed")
     wake.ring(layout.fifo)
-    return Submitted(group, tuple(ids))
+    why = {ending.reason.partition(": ")[2] for ending in late.values()}
+    return Submitted(group, tuple(ids), tuple(f"{one}: what waits for it will be skipped" for one in sorted(why)))
 
 
 def _snapshot(layout: Layout, job: NewJob) -> snapshot.Snapshot | None:

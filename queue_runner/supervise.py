@@ -69,7 +69,7 @@ class Supervisor:
     def something_waits(self) -> bool:
         """Whether a run is QUEUED that will start some day, without a hand."""
         with looking(self._engine) as connection:
-            return waiting.something_waits(connection, DEFAULT_LANE)
+            return waiting.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
         """The next time (Unix seconds) at which a waiting run may start or has missed its deadline."""
