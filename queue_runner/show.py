@@ -30,6 +30,7 @@ class Details:
     seed: int | None
     timeout_s: float | None
     parser: str | None
+    schedule: str | None
     spec_hash: str
     code: Mapping[str, Any] | None
     hello: Mapping[str, Any] | None
@@ -56,6 +57,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         seed=spec.seed,
         timeout_s=spec.timeout_s,
         parser=spec.parser,
+        schedule=read.schedule_name(connection, row["schedule_id"]),
         spec_hash=row["spec_hash"],
         code=_code(connection, row["snapshot_hash"]),
         hello=_json_of(connection, "hellos", "hello_json", run_id),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import launch, locks, stop_points
+from queue_runner import launch, locks, schedules, stop_points
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -26,6 +26,7 @@ from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import jobs, lanes, results, waiting
+from queue_runner.store import schedules as stored
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.text import last_line
@@ -58,6 +59,7 @@ class Supervisor:
         run = self._running()
         if run is not None and not self._reap(run):
             return True
+        schedules.submit_due(self._layout, self._engine, self._log)  # here: no run of this queue is measured now
         return self._start_next()
 
     def close(self) -> None:
@@ -72,9 +74,12 @@ class Supervisor:
             return waiting.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
-        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline."""
+        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline, or a schedule
+        submits."""
         with looking(self._engine) as connection:
-            return waiting.next_change_at(connection, DEFAULT_LANE, time.time())
+            now = time.time()
+            times = (waiting.next_change_at(connection, DEFAULT_LANE, now), stored.next_at(connection, now))
+        return min((at for at in times if at is not None), default=None)
 
     def _skip_hopeless(self) -> None:
         """End what waits for what cannot happen any more, and what waits for that, and so on."""

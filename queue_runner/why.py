@@ -28,6 +28,7 @@ class Around:
     waits: Reason | None = None
     supervised: bool = False
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
+    schedule: str | None = None  # what submitted it
     requeued: str | None = None  # why it came back to the queue
 
 
@@ -49,7 +50,8 @@ def explain(row: Row, around: Around) -> Why:
         sentence, step = _running(row, around)
     else:
         sentence, step = _waiting(around)
-    return Why(row["run"], f"run {row['run']} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
+    origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
+    return Why(row["run"], f"run {row['run']}{origin} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -173,5 +175,6 @@ def _around(
         waits=waits,
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
+        schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
     )

@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cancel": "End jobs, whether they wait or run.",
         "retry": "Run again what did not succeed: new runs of the same jobs; the old ones are kept.",
         "wait": "Wait until jobs have ended.",
+        "schedule": "Submit by the clock: every night, every Monday.",
     },
     "Arrange": {
         "hold": "Keep waiting jobs from starting until they are released.",

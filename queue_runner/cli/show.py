@@ -40,7 +40,7 @@ def show(
         print(("\n" if before is not None else "") + _text(one, again))
 
 
-_OF_JOB = ("asks", "command", "folder", "python", "environment", "code", "tags", "priority", "timeout", "parser")
+_OF_JOB = ("asks", "command", "folder", "python", "environment", "code", "tags", "priority", "timeout", "parser", "schedule")
 """What all runs of a job share: said once."""
 
 
@@ -67,6 +67,8 @@ def _text(one: Details, again: bool) -> str:
         facts.append(("timeout", units.duration(one.timeout_s)))
     if one.parser:
         facts.append(("parser", one.parser))
+    if one.schedule:
+        facts.append(("schedule", one.schedule))
     facts += [(f"{name} at", _when(run[f"{name}_at"])) for name in ("created", "started", "ended") if run[f"{name}_at"]]
     facts += _measured(run)
     if one.phases_s:

@@ -34,6 +34,9 @@ LINES = {
     "mpsq.config/1": ["config", "list", "--json"],
     "mpsq.db.check/1": ["db", "check", "--json"],
     "mpsq.doctor/1": ["doctor", "--json"],
+    "mpsq.schedules/1": ["schedule", "list", "--json"],
+    "mpsq.schedule.add/1": ["schedule", "add", "0 2 * * *", "--json", "--", "toy"],
+    "mpsq.schedule.next/1": ["schedule", "next", "nightly", "--json"],
     "mpsq.service/1": ["service", "status", "--json"],
 }
 
