@@ -12,7 +12,7 @@ from queue_runner import cells, grid, snapshot, stop_points, terms, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout, jobs_dir
-from queue_runner.spec import NewJob
+from queue_runner.spec import JobSpec, NewJob
 from queue_runner.terms import Wanted
 
 
@@ -30,10 +30,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What was stored: the 4 of g4, and the ids of its jobs in the order of the plan."""
+    """What was stored: the 4 of g4, the ids of its jobs in the order of the plan, and what to know of their code."""
 
     group: int
     jobs: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
 
 def plan(request: Request) -> Plan:
@@ -78,30 +79,36 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
     migrate.ensure(layout)
     taken = _snapshot(layout, planned.jobs[0])
-    code = taken.hash if taken else None
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         after = tuple(choose.dependencies(connection, planned.after))
         new = [
-            replace(job, spec=replace(job.spec, snapshot=code), terms=replace(job.terms, after=after))
+            replace(job, spec=_with_code(job.spec, taken), terms=replace(job.terms, after=after))
             for job in planned.jobs
         ]
-        if taken is not None:
-            results.save_snapshot(connection, taken)
+        if taken.snapshot is not None:
+            results.save_snapshot(connection, taken.snapshot)
         group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order)
         stop_points.reach("submit.before_commit")
     stop_points.reach("submit.committed")
     wake.ring(layout.fifo)
-    return Submitted(group, tuple(ids))
+    return Submitted(group, tuple(ids), taken.notes)
 
 
-def _snapshot(layout: Layout, job: NewJob) -> snapshot.Snapshot | None:
-    revision = vcs.revision(Path(job.spec.cwd))
-    if job.spec.kind != "workload":
-        return snapshot.of_tree(revision)
+def _snapshot(layout: Layout, job: NewJob) -> snapshot.Taken:
+    spec, cwd = job.spec, Path(job.spec.cwd)
     try:
-        return snapshot.of_workloads(jobs_dir(), layout.snapshots, revision)
+        if spec.kind == "workload":
+            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd)))
+        return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
         raise MpsqError(
             f"the code could not be snapshotted: {error.strerror}", "free some space and try again"
         ) from error
+
+
+def _with_code(spec: JobSpec, taken: snapshot.Taken) -> JobSpec:
+    if taken.snapshot is None:
+        return spec
+    kept = taken.snapshot
+    return replace(spec, snapshot=kept.hash, tree=kept.tree_hash or "", root=taken.root, inside=taken.inside)
