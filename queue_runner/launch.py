@@ -46,6 +46,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
         "argv": command,
         "cwd": str(cwd),
         "env": environment(layout, run, folder),
+        "inherit": sorted(capture.secrets(os.environ)),  # names only: their values are written nowhere
         "stdout": str(folder.stdout),
         "stderr": str(folder.stderr),
         "events": str(folder.events),
@@ -70,7 +71,7 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
-    """The trainer's whole environment: as captured at submit, secrets from the worker's own, and what is ours.
+    """The trainer's environment but for secrets: as captured at submit, and what is ours.
 
     A compiler cache is kept for each question apart, so that its state, cold or warm, means something.
     """
@@ -93,7 +94,6 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         path = tree_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
         run = replace(run, spec=replace(run.spec, env={**run.spec.env, "PYTHONPATH": path}))
     return {
-        **capture.secrets(os.environ),
         **ours,
         **run.spec.env,
         **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},

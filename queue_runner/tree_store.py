@@ -114,7 +114,7 @@ def _pack(stream: IO[bytes], tree: Tree, paths: Iterable[str]) -> None:
             mode = tree.entries[path].mode
             try:
                 if mode == "120000":
-                    _add(archive, path, mode, link=os.readlink(tree.root / path))
+                    _add(archive, path, mode, link=str((tree.root / path).readlink()))
                 else:
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with os.fdopen(os.open(tree.root / path, flags), "rb") as source:
@@ -154,9 +154,9 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object], same: Callable[[], b
             os.fsync(stream.fileno())
         if not same():
             raise Vanished("")
-        os.replace(name, path)
+        Path(name).replace(path)
     except BaseException:
-        os.unlink(name)
+        Path(name).unlink()
         raise
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

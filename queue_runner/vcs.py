@@ -91,7 +91,7 @@ class Command:
     """A git command that has been started: several may work at once. Use it as a context. Raises: GitFailed."""
 
     def __init__(self, folder: Path, *arguments: str, input: bytes = b"") -> None:
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (__exit__ closes it)
         with tempfile.TemporaryFile() as given:
             given.write(input)
             given.seek(0)
