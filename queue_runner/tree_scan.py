@@ -225,8 +225,11 @@ class _Look:
     def hash_files(self) -> None:
         """Read what git does not know."""
         oids = hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
-        for path, oid in oids.items():
-            self.entries[path] = Entry(self._to_hash[path][0], oid, self._to_hash[path][1])
+        for path, (mode, tracked) in self._to_hash.items():
+            if path in oids:
+                self.entries[path] = Entry(mode, oids[path], tracked)
+            elif self._status(path) is not None:
+                self._left_out[path] = "cannot be read"
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
@@ -269,7 +272,7 @@ def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, s
     found: dict[str, str] = {}
     if plain and vcs.has_repository(root):
         for _ in range(_HASH_TRIES):
-            there = [p for p in plain if _is_regular(root / p)]
+            there = [p for p in plain if _can_be_read(root / p)]
             names = b"".join(os.fsencode(p) + b"\n" for p in there)
             try:
                 said = vcs.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
@@ -283,9 +286,9 @@ def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, s
     return found
 
 
-def _is_regular(path: Path) -> bool:
+def _can_be_read(path: Path) -> bool:
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        return stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK)
     except OSError:
         return False
 

@@ -10,7 +10,6 @@ A file is there whole or not at all: it is written beside its place, synced and 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import shutil
@@ -110,22 +109,26 @@ def keep_whole(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> None:
 
 def _pack(stream: IO[bytes], tree: Tree, paths: Iterable[str]) -> None:
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path in paths:
-            mode = tree.entries[path].mode
-            try:
-                if mode == "120000":
-                    _add(archive, path, mode, link=str((tree.root / path).readlink()))
-                else:
-                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                    with os.fdopen(os.open(tree.root / path, flags), "rb") as source:
-                        status = os.fstat(source.fileno())
-                        if not stat.S_ISREG(status.st_mode):
-                            raise Vanished(path)
-                        _add(archive, path, mode, source, status.st_size)
-            except OSError as error:
-                if error.filename is None:
-                    raise  # the disk that is written to
-                raise Vanished(path) from error
+        _add_all(archive, tree, paths)
+
+
+def _add_all(archive: tarfile.TarFile, tree: Tree, paths: Iterable[str]) -> None:
+    for path in paths:
+        mode = tree.entries[path].mode
+        try:
+            if mode == "120000":
+                _add(archive, path, mode, link=str((tree.root / path).readlink()))
+            else:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                with os.fdopen(os.open(tree.root / path, flags), "rb") as source:
+                    status = os.fstat(source.fileno())
+                    if not stat.S_ISREG(status.st_mode):
+                        raise Vanished(path)
+                    _add(archive, path, mode, source, status.st_size)
+        except OSError as error:
+            if error.filename is None:
+                raise  # the disk that is written to
+            raise Vanished(path) from error
 
 
 def _add(
@@ -172,7 +175,7 @@ def rebuild_whole(snapshots: Path, tree_hash: str, root: Path) -> None:
     """
     manifest, place = read_manifest(snapshots, tree_hash), folder_of(snapshots, tree_hash)
     if manifest.missing:
-        raise Damaged(f"{manifest.missing[0]} was too large to be kept")
+        raise Damaged(f"{manifest.missing[0]} could not be kept")
 
     def fill(stream: IO[bytes]) -> None:
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -182,34 +185,31 @@ def rebuild_whole(snapshots: Path, tree_hash: str, root: Path) -> None:
                     for info in changed:
                         left.pop(info.name, None)
                         archive.addfile(info, changed.extractfile(info) if info.isreg() else None)
-            _add_from_git(archive, left, root)
+            _add_from_git(archive, left, root, place)
 
     try:
         _write(place / WHOLE, fill)
     except tarfile.TarError as error:
         raise Damaged(f"{place / CHANGED} cannot be read: {error}") from error
+    except Vanished as error:
+        raise Damaged(f"git cannot give {error} back") from error
 
 
-def _add_from_git(archive: tarfile.TarFile, wanted: Mapping[str, Entry], root: Path) -> None:
-    """Every file by its hash, as git would check it out."""
+def _add_from_git(archive: tarfile.TarFile, wanted: Mapping[str, Entry], root: Path, near: Path) -> None:
+    """Every file that a commit has, by its hash; written below `near` on the way."""
     for path, entry in wanted.items():
-        if not entry.tracked or "\n" in path:
+        if not entry.tracked:
             raise Damaged(f"{path} is in no commit and was not kept")
     if not wanted:
         return
-    names = b"".join(b"%s %s\n" % (e.oid.encode(), os.fsencode(path)) for path, e in wanted.items())
-    try:
-        with vcs.Command(root, "cat-file", "--batch", "--filters", input=names) as command:
-            for path, entry in wanted.items():
-                content = command.blob()
-                if content is None:
-                    raise Damaged(f"the repository {root} no longer has the {path} of that commit")
-                if entry.mode == "120000":
-                    _add(archive, path, entry.mode, link=os.fsdecode(content))
-                else:
-                    _add(archive, path, entry.mode, io.BytesIO(content), len(content))
-    except vcs.GitFailed as error:
-        raise Damaged(f"git cannot give it back: {error}") from error
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=near) as name:
+        place = Path(name)
+        try:
+            vcs.check_out(root, {path: (e.mode, e.oid) for path, e in wanted.items()}, place)
+        except vcs.GitFailed as error:
+            raise Damaged(f"git cannot give it back: {error}") from error
+        tree = Tree(place, wanted, {})
+        _add_all(archive, tree, wanted)
 
 
 def copy_kept(source: tarfile.ExFileObject | IO[bytes], target: Path, mode: str) -> None:

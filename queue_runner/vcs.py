@@ -81,16 +81,36 @@ def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
     return None if len(said) > MAX_DIFF_BYTES else said.decode("utf-8", "replace")
 
 
-def git(folder: Path, *arguments: str, input: bytes = b"", limit: int = -1) -> bytes:
-    """What a git command prints. Raises: GitFailed."""
-    with Command(folder, *arguments, input=input) as command:
+def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) -> None:
+    """Write files, (mode, oid) by path, into the empty folder `target` as git would have them in a work tree: line
+    ends, LFS. The repository and its index stay as they are. Raises: GitFailed when it does not have them all."""
+    place = {
+        "GIT_DIR": os.fsdecode(git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")),
+        "GIT_WORK_TREE": str(target),
+        "GIT_INDEX_FILE": str(target) + ".index",
+    }
+    lines = [b"%s %s\t%s\0" % (m.encode(), o.encode(), os.fsencode(path)) for path, (m, o) in files.items()]
+    try:
+        git(target, "update-index", "-z", "--index-info", input=b"".join(lines), place=place)
+        git(target, "checkout-index", "-a", "-q", place=place)
+    finally:
+        Path(place["GIT_INDEX_FILE"]).unlink(missing_ok=True)
+
+
+def git(
+    folder: Path, *arguments: str, input: bytes = b"", limit: int = -1, place: Mapping[str, str] | None = None
+) -> bytes:
+    """What a git command prints; `place` are variables that name its repository. Raises: GitFailed."""
+    with Command(folder, *arguments, input=input, place=place) as command:
         return command.output(limit)
 
 
 class Command:
     """A git command that has been started: several may work at once. Use it as a context. Raises: GitFailed."""
 
-    def __init__(self, folder: Path, *arguments: str, input: bytes = b"") -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, input: bytes = b"", place: Mapping[str, str] | None = None
+    ) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (__exit__ closes it)
         with tempfile.TemporaryFile() as given:
             given.write(input)
@@ -101,7 +121,7 @@ class Command:
                     stdin=given,
                     stdout=subprocess.PIPE,
                     stderr=self._said,
-                    env=_environment(os.environ),
+                    env={**_environment(os.environ), **(place or {})},
                 )
             except OSError as error:
                 self._said.close()
@@ -130,19 +150,6 @@ class Command:
             return said
         self._end()
         return said
-
-    def blob(self) -> bytes | None:
-        """The next object of `cat-file --batch`; None for one that is not there. Raises: GitFailed."""
-        assert self._process.stdout is not None
-        header: bytes = self._process.stdout.readline()
-        if not header:
-            self._end()
-            raise GitFailed("git ended before its last word")
-        words = header.split()
-        if len(words) != 3 or words[1] != b"blob":
-            return None
-        content: bytes = self._process.stdout.read(int(words[2]) + 1)
-        return content[:-1]
 
     def _end(self) -> None:
         code = self._process.wait()
