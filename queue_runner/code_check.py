@@ -33,7 +33,7 @@ def refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
         return None
     named = ", ".join(plain(text) for text in found[:_NAMED])
     more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    return Ending(Outcome.CODE_CHANGED, reason=f"since it was submitted, {named}{more}")
+    return Ending(Outcome.CODE_CHANGED, reason=f"{named}{more}")
 
 
 def lost(error: Damaged) -> Ending:

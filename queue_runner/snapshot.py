@@ -8,11 +8,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from queue_runner import tree_rules, tree_scan, tree_store, vcs
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.spec import JobSpec
 from queue_runner.tree_scan import Tree
 from queue_runner.vcs import Revision
 
@@ -35,12 +36,20 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Taken:
-    """A command's snapshot, the root of its tree, where in it the command runs, and what the user must be told."""
+    """A job's snapshot, the root of its tree, where in it a command runs, and what the user must be told."""
 
     snapshot: Snapshot | None
     root: str = ""
     inside: str = ""
+    code: str = ""  # hash of what matters in the tree
     notes: tuple[str, ...] = ()
+
+    def applied_to(self, spec: JobSpec) -> JobSpec:
+        """The question of a job that is asked of this code."""
+        if self.snapshot is None:
+            return spec
+        kept, tree = self.snapshot.hash, self.snapshot.tree_hash or ""
+        return replace(spec, snapshot=kept, tree=tree, code=self.code, root=self.root, inside=self.inside)
 
 
 def of_workloads(jobs: Path, store: Path, revision: Revision | None) -> Snapshot:
@@ -164,7 +173,7 @@ def _taken(tree: Tree, cwd: Path, revision: Revision | None, *, copied: bool) ->
     digest = hashlib.sha256("\0".join([*seen, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
     inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
     kept = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
-    return Taken(kept, str(tree.root), inside, tuple(_told(tree, copied)))
+    return Taken(kept, str(tree.root), inside, tree.code, tuple(_told(tree, copied)))
 
 
 def _told(tree: Tree, copied: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ Value = str | int | float | bool
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "root", "inside"),
+    *("tree", "code", "root", "inside"),
 )
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
@@ -46,6 +46,7 @@ class JobSpec:
     copy: bool = False  # a command runs in a copy of the tree as it was at submit
     allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
     tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" where it is not known
+    code: str = ""  # the same of what matters in it: results that lie there are no other code
     root: str = ""  # the folder whose content that is
     inside: str = ""  # cwd, relative to root
     stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one

@@ -12,7 +12,7 @@ from queue_runner import cells, grid, snapshot, stop_points, terms, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout, jobs_dir
-from queue_runner.spec import JobSpec, NewJob
+from queue_runner.spec import NewJob
 from queue_runner.terms import Wanted
 
 
@@ -83,7 +83,7 @@ def store(layout: Layout, planned: Plan) -> Submitted:
     with writing(engine) as connection:
         after = tuple(choose.dependencies(connection, planned.after))
         new = [
-            replace(job, spec=_with_code(job.spec, taken), terms=replace(job.terms, after=after))
+            replace(job, spec=taken.applied_to(job.spec), terms=replace(job.terms, after=after))
             for job in planned.jobs
         ]
         if taken.snapshot is not None:
@@ -105,10 +105,3 @@ def _snapshot(layout: Layout, job: NewJob) -> snapshot.Taken:
         raise MpsqError(
             f"the code could not be snapshotted: {error.strerror}", "free some space and try again"
         ) from error
-
-
-def _with_code(spec: JobSpec, taken: snapshot.Taken) -> JobSpec:
-    if taken.snapshot is None:
-        return spec
-    kept = taken.snapshot
-    return replace(spec, snapshot=kept.hash, tree=kept.tree_hash or "", root=taken.root, inside=taken.inside)

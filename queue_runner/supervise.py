@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import code_check, launch, locks, stop_points, tree_copy, tree_store
+from queue_runner import code_check, launch, locks, stop_points, tree_copy, tree_store, wake
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -258,7 +258,8 @@ class Supervisor:
         finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None)
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
-        return True  # look for the next one soon
+        wake.ring(self._layout.fifo)  # the next one need not wait for the next tick
+        return True
 
     def _take_lane(self) -> bool:
         if self._lane is None:

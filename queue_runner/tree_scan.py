@@ -51,6 +51,12 @@ class Tree:
         """sha256 (hex) of the content."""
         return content_hash(self.entries)
 
+    @property
+    def code(self) -> str:
+        """sha256 (hex) of the content without what jobs leave behind: equal for two runs of the same code."""
+        rest = {p: e for p, e in self.entries.items() if tree_rules.matters(p, tracked=e.tracked, is_new=True)}
+        return content_hash(rest)
+
 
 def content_hash(entries: Mapping[str, Entry]) -> str:
     """sha256 (hex) of names, modes and contents."""

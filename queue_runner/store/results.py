@@ -62,6 +62,11 @@ def save_snapshot(connection: Connection, taken: Snapshot) -> None:
     )
 
 
+def mark_copied(connection: Connection, digest: str) -> None:
+    """Note that the whole tree of a snapshot is stored now."""
+    connection.execute(update(schema.snapshots).where(schema.snapshots.c.hash == digest).values(copied=1))
+
+
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
     """How far `source` (events or stdout) of this run has been read; the beginning for one never read."""
     table = schema.ingests
