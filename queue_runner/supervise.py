@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import launch, locks, schedules, stop_points
+from queue_runner import code_check, launch, locks, schedules, stop_points, tree_copy, tree_store, wake
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -159,6 +159,7 @@ class Supervisor:
         stop_points.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
+        tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
@@ -231,6 +232,8 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
         try:
+            if refusal := code_check.refusal(self._layout.snapshots, run.spec):
+                return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             folder = launch.prepare(self._layout, self._config, run, lane.fd)
             with looking(self._engine) as connection:
@@ -238,6 +241,8 @@ class Supervisor:
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
             stop_points.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
+        except tree_store.Damaged as error:
+            return self._refuse(run, code_check.lost(error))
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
@@ -252,6 +257,14 @@ class Supervisor:
             keep_awake(self._warden.pid)  # its helper ends with the warden
         self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
+        return True
+
+    def _refuse(self, run: Claimed, ending: Ending) -> bool:
+        """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
+        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None)
+        self._log(f"run {run.id}: {ending}: {ending.reason}")
+        self.close()
+        wake.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
 
     def _take_lane(self) -> bool:

@@ -116,7 +116,8 @@ def _done(row: Row) -> tuple[str, str]:
                 "let it write less, or raise output_limit_bytes: mpsq config list",
             )
         case Outcome.CODE_CHANGED:
-            return f"its code is no longer what was submitted{told}", "submit it again, or mpsq rerun {job}"
+            step = "submit it again; with --snapshot copy it runs the code as it is then, whatever changes"
+            return f"its code is no longer what was submitted{told}", step
         case Outcome.CANCELLED:
             return f"it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"
         case Outcome.SKIPPED:

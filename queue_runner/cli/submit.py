@@ -191,8 +191,8 @@ def _store(planned: Plan, json: bool) -> None:
     layout = paths.ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
-    for warning in stored.warnings:
-        say(f"note: {warning}")
+    for note in stored.notes:
+        say(f"note: {note}")
     if json:
         print_json(
             "mpsq.submit/1",

@@ -29,6 +29,7 @@ FLOORS = {
         "summarize",
         "phases",
         "when",
+        "tree_rules",
     },
     1: {
         "paths",
@@ -42,6 +43,9 @@ FLOORS = {
         "grid",
         "rundir",
         "snapshot",
+        "tree_copy",
+        "tree_scan",
+        "tree_store",
         "stop_points",
         "vcs",
         "wake",
