@@ -45,6 +45,7 @@ FLOORS = {
         "stop_points",
         "vcs",
         "wake",
+        "asking",
         "cells",
         "terms",
         "config_file",
