@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import queue_state, units
+from queue_runner import config, eta, queue_state, status, units
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.queue_state import START_A_WORKER, QueueState
@@ -26,6 +27,7 @@ class Around:
     supervised: bool = False
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
     requeued: str | None = None  # why it came back to the queue
+    starting: str = ""  # when it starts: "in about 12 min, at 22:40"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def _queued(row: Row, around: Around) -> tuple[str, str]:
         return "the lane is paused" + back, "resume it"
     if not around.ahead:
         return "it is next and starts at once" + back, "mpsq logs {run} -f follows it"
+    back = (f"; it starts {around.starting}" if around.starting else "") + back
     if len(around.ahead) == 1:
         return f"run {around.ahead[0]} is before it" + back, "mpsq status; a higher --priority at submit goes first"
     more = len(around.ahead) - 1
@@ -146,8 +149,18 @@ def of(layout: Layout, connection: sqlite3.Connection, selector: Selector) -> li
     rows = read.select(connection, [selector])
     queue = queue_state.look(layout, connection)
     chosen = rows if selector.number is not None else [_telling(group) for group in _by_job(rows)]
-    order = [row["run"] for row in read.queue(connection) if row["state"] != State.HELD]
-    return [explain(row, _around(layout, connection, row, queue, order)) for row in chosen]
+    waiting = read.queue(connection)
+    order = [row["run"] for row in waiting if row["state"] != State.HELD]
+    starting = _starting(layout, connection, waiting) if any(row["state"] == State.QUEUED for row in chosen) else {}
+    return [explain(row, _around(layout, connection, row, queue, order, starting)) for row in chosen]
+
+
+def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
+    """When each run of the queue starts, in words."""
+    now = time.time()
+    left_s = status.progress(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
+    found = eta.estimate(connection, waiting, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
+    return {run: eta.starting(turn, now) for run, turn in found.turns.items()}
 
 
 def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
@@ -173,7 +186,12 @@ def _telling(rows: Sequence[Row]) -> Row:
 
 
 def _around(
-    layout: Layout, connection: sqlite3.Connection, row: Row, queue: QueueState, order: Sequence[str]
+    layout: Layout,
+    connection: sqlite3.Connection,
+    row: Row,
+    queue: QueueState,
+    order: Sequence[str],
+    starting: Mapping[str, str],
 ) -> Around:
     name = row["run"]
     folder = RunDir(layout.runs / name)
@@ -184,4 +202,5 @@ def _around(
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
+        starting=starting.get(name, ""),
     )

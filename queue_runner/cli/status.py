@@ -9,6 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json
 
 if TYPE_CHECKING:
+    from queue_runner.eta import Turn
     from queue_runner.render import Column
     from queue_runner.status import Progress, Status
 
@@ -47,11 +48,26 @@ def _print_json(found: Status) -> None:
         running=running,
         waiting=[run_object(row) for row in found.waiting],
         ended=[run_object(row) for row in found.ended],
+        eta={
+            "finish_at": found.eta.finish_at,
+            "left_s": found.eta.left_s,
+            "unknown": found.eta.unknown,
+            "turns": [_turn(turn) for turn in found.eta.turns.values()],
+        },
     )
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    flat = asdict(turn)
+    expected = flat.pop("expected")
+    return {**flat, "expected_s": expected["real_s"], "basis": expected["basis"] or None}
 
 
 def _print(found: Status, shown: int | None) -> None:
     import textwrap
+    import time
 
     from queue_runner import listing, render, units
     from queue_runner.queue_state import START_A_WORKER
@@ -75,10 +91,19 @@ def _print(found: Status, shown: int | None) -> None:
         if not queue.worker and not found.supervised:
             facts.append(("", "nobody watches it: the next worker finds out how it ended"))
     facts.append(("waiting", f"{units.count(len(found.waiting))} run{'s' * (len(found.waiting) != 1)}"))
+    if told := found.eta.sentence(now := time.time()):
+        facts.append(("done in", textwrap.fill(told, 70)))
     print(render.facts(facts))
-    rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting[:shown], start=1)]
+    rows = [_waiting(row, place, found, now) for place, row in enumerate(found.waiting[:shown], start=1)]
     if rows:
-        columns = [("place", "#"), ("run", "run"), ("name", "name"), ("asks", "asks"), ("waits", "waits for")]
+        columns = [
+            ("place", "#"),
+            ("run", "run"),
+            ("name", "name"),
+            ("asks", "asks"),
+            ("waits", "waits for"),
+            ("starts", "starts"),
+        ]
         print("\n" + render.table(rows, [_column(key, title) for key, title in columns]))
     if shown is not None and len(found.waiting) > shown:
         print(f"... and {len(found.waiting) - shown} more: mpsq status --all")
@@ -132,8 +157,8 @@ def _progress(at: Progress) -> str:
     return "\n".join(filter(None, [", ".join(where), clock]))
 
 
-def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:
-    from queue_runner import listing, render
+def _waiting(row: Any, place: int, found: Status, now: float) -> dict[str, Any]:
+    from queue_runner import eta, listing, render
 
     item = listing.run_object(row)
     if row["state"] == "HELD":
@@ -153,4 +178,5 @@ def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:
         "name": render.elide(row["name"], 16),
         "asks": listing.question(item),
         "waits": render.shorten(reason, 20),
+        "starts": eta.clock(found.eta.turns.get(row["run"]), now),
     }
