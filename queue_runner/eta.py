@@ -70,8 +70,9 @@ class Eta:
         """How many of these are of unknown length."""
         return sum(turn.expected.real_s is None for turn in self.going)
 
-    def sentence(self, now: float) -> str:
-        """`about 3 h 20 min, until 06:40`, and how sure that is; empty where nothing will run."""
+    def sentence(self, now: float, *, going: bool = True) -> str:
+        """`about 3 h 20 min, until 06:40`, and how sure that is; empty where nothing will run. Unless the queue is
+        `going`, without the time of day."""
         if self.finish_at is None:
             return ""
         n_runs = len(self.going)
@@ -79,8 +80,8 @@ class Eta:
             which = "it was not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs was"
             return f"not known yet: {which} asked before on this machine"
         sure = all(turn.finish_sure for turn in self.going)
-        until = when.clock(self.finish_at, now)
-        told = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}, until {until}"
+        told = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
+        told += f", until {when.clock(self.finish_at, now)}" if going else " from its start"
         if self.unknown:
             has = "has" if self.unknown == 1 else "have"
             told += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
@@ -97,11 +98,12 @@ def starting(turn: Turn | None, now: float) -> str:
 
 
 def clock(turn: Turn | None, now: float) -> str:
-    """The time of day at which a run starts, for a table: `22:40`, `22:40 or later`; "-" where that is not known."""
-    if turn is None or turn.start_at is None:
+    """The time of day at which a run starts, for a table: `22:40`, `after 22:40`; "-" where nothing is known of it."""
+    soon = turn is not None and turn.start_at is not None and turn.start_at <= now + 1
+    if turn is None or turn.start_at is None or (soon and not turn.start_sure):
         return units.MISSING
-    told = "now" if turn.start_at <= now + 1 else when.clock(turn.start_at, now)
-    return told if turn.start_sure else f"{told} or later"
+    told = "now" if soon else when.clock(turn.start_at, now)
+    return told if turn.start_sure else f"after {told}"
 
 
 class History:

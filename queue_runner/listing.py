@@ -70,15 +70,22 @@ class Filter:
 def run_object(row: Row) -> dict[str, Any]:
     """One row of v_run as docs/json.md describes a run."""
     return {name: row[name] for name in _AS_STORED} | {
-        "compile": _boolean(row["compile"]),
-        "sets": json.loads(row["spec_json"])["params"],
+        "compile": boolean(row["compile"]),
+        "sets": sets(row),
         "tags": row["tags"].split(",") if row["tags"] else [],
         "taints": row["taints"].split(",") if row["taints"] else [],
         "valid": bool(row["valid"]),
     }
 
 
-def _boolean(value: int | None) -> bool | None:
+def sets(row: Row) -> dict[str, Any]:
+    """What --set said of the question."""
+    found: dict[str, Any] = json.loads(row["spec_json"])["params"]
+    return found
+
+
+def boolean(value: int | None) -> bool | None:
+    """A flag as SQLite has it."""
     return None if value is None else bool(value)
 
 

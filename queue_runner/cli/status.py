@@ -91,10 +91,11 @@ def _print(found: Status, shown: int | None) -> None:
         if not queue.worker and not found.supervised:
             facts.append(("", "nobody watches it: the next worker finds out how it ended"))
     facts.append(("waiting", f"{units.count(len(found.waiting))} run{'s' * (len(found.waiting) != 1)}"))
-    if told := found.eta.sentence(now := time.time()):
+    going = queue.worker and not queue.blocked_reason and not queue.paused_at
+    if told := found.eta.sentence(now := time.time(), going=going):
         facts.append(("done in", textwrap.fill(told, 70)))
     print(render.facts(facts))
-    rows = [_waiting(row, place, found, now) for place, row in enumerate(found.waiting[:shown], start=1)]
+    rows = [_waiting(row, place, found, now, going) for place, row in enumerate(found.waiting[:shown], start=1)]
     if rows:
         columns = [
             ("place", "#"),
@@ -157,7 +158,7 @@ def _progress(at: Progress) -> str:
     return "\n".join(filter(None, [", ".join(where), clock]))
 
 
-def _waiting(row: Any, place: int, found: Status, now: float) -> dict[str, Any]:
+def _waiting(row: Any, place: int, found: Status, now: float, going: bool) -> dict[str, Any]:
     from queue_runner import eta, listing, render
 
     item = listing.run_object(row)
@@ -178,5 +179,5 @@ def _waiting(row: Any, place: int, found: Status, now: float) -> dict[str, Any]:
         "name": render.elide(row["name"], 16),
         "asks": listing.question(item),
         "waits": render.shorten(reason, 20),
-        "starts": eta.clock(found.eta.turns.get(row["run"]), now),
+        "starts": eta.clock(found.eta.turns.get(row["run"]), now) if going else "-",
     }
