@@ -87,8 +87,7 @@ class Attendant:
             if row["state"] == State.DONE and row["run_id"] not in self._ended:
                 self._ended.add(row["run_id"])
                 took = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
-                reason = f": {row['reason']}" if row["reason"] else ""
-                self.say(f"run {row['run']}: {listing.ending(row)}{took}{reason}")
+                self.say(f"run {row['run']}{took}: {listing.fate(row)}")
 
     def _ahead(self, connection: Any, rows: Sequence[Row]) -> list[str]:
         """The runs of others that come before the first of the group."""

@@ -193,6 +193,15 @@ def ending(row: Row) -> str:
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
 
 
+def fate(row: Row) -> str:
+    """How a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`."""
+    told, reason = ending(row), row["reason"] or ""
+    kind, _, rest = reason.partition(": ")
+    if told.endswith(f"({kind})"):
+        reason = rest
+    return f"{told}: {reason}" if reason else told
+
+
 def question(item: Row) -> str:
     """What a run or job asks, in a few words: "cpu, compiled, tiny, max_iters=20"."""
     compiled = {True: "compiled", False: "eager", None: None}[item["compile"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,5 +70,6 @@ class Helper:
             self._say(f"no worker runs this queue: process {self._worker.pid} does so now, until the queue is empty")
 
     def _useless(self, what: str) -> MpsqError:
-        said = last_line(read_end(self._layout.worker_log))
+        errors = re.findall(rb"^.* ERROR (?!hint: )(.*)$", read_end(self._layout.worker_log), re.MULTILINE)
+        said = last_line(errors[-1]) if errors else ""
         return MpsqError(what + (f": {said}" if said else ""), "the jobs stay queued; mpsq worker shows what is wrong")

@@ -67,7 +67,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
 
 def _undisturbed() -> Any:
-    """Ctrl-C waits until it is known what there is to cancel."""
+    """Ctrl-C waits until it is known what there is to cancel, and until that is asked for."""
     import signal
     from contextlib import contextmanager
 
@@ -93,9 +93,10 @@ def _cancel(attendant: Attendant) -> list[Row]:
     from queue_runner import cancel
     from queue_runner.model import Selector
 
-    say(f"\ncancelling g{attendant.group}; Ctrl-C once more leaves at once, and what runs is ended all the same")
     group = Selector(f"g{attendant.group}", group=attendant.group)
-    cancel.cancel(attendant.layout, [group], grace_s=None, within_s=0.0)
+    with _undisturbed():
+        say(f"\ncancelling g{attendant.group}; Ctrl-C once more leaves at once, and what runs is ended all the same")
+        cancel.cancel(attendant.layout, [group], grace_s=None, within_s=0.0)
     return attendant.attend(quiet=True)
 
 

@@ -57,6 +57,6 @@ def wait(
     else:
         print(f"{len(counted) - len(failed)} of {len(counted)} runs succeeded")
         for row in failed:
-            print(plain(f"run {row['run']}: {listing.ending(row)}" + (f": {row['reason']}" if row["reason"] else "")))
+            print(plain(f"run {row['run']}: {listing.fate(row)}"))
     if failed:
         raise WaitedJobFailed(f"{len(failed)} of {len(counted)} runs did not succeed", f"mpsq why {failed[0]['run']}")
