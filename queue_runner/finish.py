@@ -49,9 +49,7 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
     return ending
 
 
-def _summarise_whatever_it_said(
-    connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]
-) -> None:
+def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
     """Numbers that mpsq fails to make sense of are a fault of mpsq and invalid; they never hold the queue."""
     try:
         with connection.begin_nested():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from queue_runner import queue_state
+from queue_runner import config, eta, queue_state
 from queue_runner.events import PHASES
 from queue_runner.model import State
 from queue_runner.paths import Layout
@@ -47,6 +47,7 @@ class Status:
     reasons: Mapping[int, Reason]
     ended: Sequence[Mapping[str, Any]]
     schedules: Sequence[Mapping[str, Any]]
+    eta: eta.Eta = field(default_factory=eta.Eta)
 
 
 def read_status(layout: Layout, *, ended: int = 5) -> Status:
@@ -55,15 +56,18 @@ def read_status(layout: Layout, *, ended: int = 5) -> Status:
         queue = queue_state.look(layout, connection)
         rows = read.queue(connection)
         running = next((row for row in rows if row["state"] == State.RUNNING), None)
+        at = progress(connection, running) if running else None
+        gap_s = config.load(layout.config).cooldown_s
         return Status(
             queue,
             running,
             supervised=running is not None and queue_state.is_supervised(RunDir(layout.runs / running["run"])),
-            progress=progress(connection, running) if running else None,
+            progress=at,
             waiting=[row for row in rows if row["state"] != State.RUNNING],
             reasons=reasons(connection, queue, rows, time.time()),
             ended=read.runs(connection, _WAS_RUN, order=f"ended_at DESC LIMIT {int(ended)}"),
             schedules=read.schedules(connection),
+            eta=eta.estimate(connection, rows, time.time(), left_s=at.left_s if at else None, gap_s=gap_s),
         )
 
 

@@ -9,6 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json
 
 if TYPE_CHECKING:
+    from queue_runner.eta import Turn
     from queue_runner.queue_state import QueueState
     from queue_runner.render import Column
     from queue_runner.status import Progress, Status
@@ -54,11 +55,26 @@ def _print_json(found: Status) -> None:
         waits=[{"run": row["run"]} | asdict(found.reasons[row["run_id"]]) for row in found.waiting],
         ended=[run_object(row) for row in found.ended],
         schedules=list(found.schedules),
+        eta={
+            "finish_at": found.eta.finish_at,
+            "left_s": found.eta.left_s,
+            "unknown": found.eta.unknown,
+            "turns": [_turn(turn) for turn in found.eta.turns.values()],
+        },
     )
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    flat = asdict(turn)
+    expected = flat.pop("expected")
+    return {**flat, "expected_s": expected["real_s"], "basis": expected["basis"] or None}
 
 
 def _print(found: Status, shown: int | None) -> None:
     import textwrap
+    import time
 
     from queue_runner import listing, render, units
     from queue_runner.queue_state import START_A_WORKER
@@ -83,10 +99,20 @@ def _print(found: Status, shown: int | None) -> None:
             facts.append(("", "nobody watches it: the next worker finds out how it ended"))
     facts.append(("waiting", f"{units.count(len(found.waiting))} run{'s' * (len(found.waiting) != 1)}"))
     facts += _schedules(found)
+    going = queue.worker and not queue.blocked_reason and not queue.paused_at
+    if told := found.eta.sentence(now := time.time(), going=going):
+        facts.append(("done in", textwrap.fill(told, 70)))
     print(render.facts(facts))
-    rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting[:shown], start=1)]
+    rows = [_waiting(row, place, found, now, going) for place, row in enumerate(found.waiting[:shown], start=1)]
     if rows:
-        columns = [("place", "#"), ("run", "run"), ("name", "name"), ("asks", "asks"), ("waits", "waits for")]
+        columns = [
+            ("place", "#"),
+            ("run", "run"),
+            ("name", "name"),
+            ("asks", "asks"),
+            ("waits", "waits for"),
+            ("starts", "starts"),
+        ]
         print("\n" + render.table(rows, [_column(key, title) for key, title in columns]))
     if shown is not None and len(found.waiting) > shown:
         print(f"... and {len(found.waiting) - shown} more: mpsq status --all")
@@ -163,8 +189,8 @@ def _progress(at: Progress) -> str:
     return "\n".join(filter(None, [", ".join(where), clock]))
 
 
-def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:
-    from queue_runner import listing, render
+def _waiting(row: Any, place: int, found: Status, now: float, going: bool) -> dict[str, Any]:
+    from queue_runner import eta, listing, render
 
     return {
         "place": place,
@@ -172,4 +198,5 @@ def _waiting(row: Any, place: int, found: Status) -> dict[str, Any]:
         "name": render.elide(row["name"], 16),
         "asks": listing.question(listing.run_object(row)),
         "waits": render.shorten(found.reasons[row["run_id"]].short, 24),
+        "starts": eta.clock(found.eta.turns.get(row["run"]), now) if going else "-",
     }

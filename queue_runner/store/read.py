@@ -121,6 +121,11 @@ def runs(
     return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
 
 
+def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
+    """Some columns of v_run: of many runs the whole question, with its environment, is more than a reader wants."""
+    return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
+
+
 def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
     """Every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
     found: dict[int, Row] = {}

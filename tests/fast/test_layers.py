@@ -49,6 +49,7 @@ FLOORS = {
         "stop_points",
         "vcs",
         "wake",
+        "asking",
         "cells",
         "terms",
         "config_file",
