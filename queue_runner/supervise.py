@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import launch, locks, stop_points
+from queue_runner import disk, launch, locks, stop_points
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -154,6 +154,7 @@ class Supervisor:
         stop_points.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
+        disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
