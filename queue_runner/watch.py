@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import sqlite3
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from queue_runner import queue_state, status, status_text
+from queue_runner.host.pipes import Wait, descriptor
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.progress import Tracker
@@ -74,7 +73,7 @@ def _draw(layout: Layout) -> None:
 
 
 def _print(layout: Layout, shown: int) -> None:
-    wait = Wait(sys.stdout.fileno())
+    wait = Wait(descriptor(sys.stdout))
     turn = None
     for seen in look_again(layout, shown):
         if seen is not None and seen.turn != turn:
@@ -96,24 +95,6 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class Wait:
-    """Waits, but not for a reader that has left: a pipe's other end is noticed at once, before anything is written."""
-
-    def __init__(self, fd: int) -> None:
-        self._poll: select.poll | None = None
-        with contextlib.suppress(OSError):
-            if stat.S_ISFIFO(os.fstat(fd).st_mode):
-                self._poll = select.poll()
-                self._poll.register(fd, 0)  # errors are always reported
-
-    def __call__(self, seconds: float) -> None:
-        """Raises: BrokenPipeError when nobody reads any more."""
-        if self._poll is None:
-            time.sleep(seconds)
-        elif any(what & select.POLLERR for _, what in self._poll.poll(seconds * 1e3)):
-            raise BrokenPipeError
 
 
 def look_again(layout: Layout, waiting: int) -> Iterator[Seen | None]:

@@ -51,6 +51,22 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
         connection.close()
 
 
+def stamp(db: Path) -> tuple[object, ...]:
+    """Changes when anybody commits, or another database takes the place of this one: a look at two files, no more.
+
+    Two commits within the resolution of the file system's clock may look like one: read anew now and then.
+    """
+    found: list[object] = []
+    for path in (db, db.with_name(f"{db.name}-wal")):
+        try:
+            status = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
 def schema_revision(db: Path) -> str | None:
     """The revision of the schema in `db`; None where there is no schema yet.
 
