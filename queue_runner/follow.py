@@ -156,7 +156,7 @@ class _Follower:
         trouble = self._find_trouble(row, finished)
         if trouble != self._trouble:
             self._trouble = trouble
-            self._say(f"--- {trouble}. {START_A_WORKER}" if trouble else "--- a worker is there again")
+            self._say(f"--- {trouble}\n    {START_A_WORKER}" if trouble else "--- a worker is there again")
 
     def _find_trouble(self, row: Row | None, finished: bool) -> str:
         if queue_state.worker(self._layout)[0]:

@@ -192,7 +192,7 @@ class Outputs:
     def say(self, text: str) -> None:
         """Talk, to stderr."""
         if self._err in self._screens:
-            self._screens[self._err].print([plain(text)])
+            self._screens[self._err].print(plain(text).split("\n"))
         else:
             self._err.write(f"{plain(text)}\n")
             self._err.flush()

@@ -35,7 +35,7 @@ def text(found: Status) -> str:
 
 def lane(found: Status) -> list[tuple[str, str]]:
     """The worker, and what keeps the lane from starting anything."""
-    facts = [("worker", _worker(found))]
+    facts = [("worker", textwrap.fill(_worker(found), _WRAP))]
     if found.queue.blocked_reason:
         facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), _WRAP)))
     if found.queue.paused_at:
@@ -64,7 +64,7 @@ def _running(found: Status) -> list[tuple[str, str]]:
 def asked(row: Row) -> str:
     """Which run it is and what it asks, on one line."""
     item = listing.run_object(row)
-    return one_line(f"{item['run']}  {item['name']}  {listing.question(item)}").replace(" ", "  ", 2)
+    return "  ".join(filter(None, map(one_line, (item["run"], item["name"], listing.question(item)))))
 
 
 def numbers(at: Progress, *, counted: bool = True) -> str:
