@@ -98,10 +98,10 @@ class LogFile:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return False
-        stream = os.fdopen(descriptor, "rb", buffering=0)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            stream.close()
+            os.close(descriptor)
             return False
+        stream = os.fdopen(descriptor, "rb", buffering=0)
         self._offset = tail_offset(stream, self._lines) if self._lines is not None else 0
         stream.seek(self._offset)
         self._stream = stream

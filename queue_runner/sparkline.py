@@ -31,11 +31,11 @@ def sparkline(times_s: Sequence[float], *, ascii: bool = False) -> Sparkline | N
     if not times:
         return None
     ordered = sorted(times)
-    low, top = ordered[0], ordered[-1]
+    low = ordered[0]
     q1, q3 = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
-    high = min(top, q3 + _FENCES * (q3 - q1))
+    high = max(t for t in ordered if t <= q3 + _FENCES * (q3 - q1))
     span = max(high - low, _LEAST_SPAN * low) or 1.0
     letters = ASCII_BARS if ascii else BARS
     last = len(letters) - 1
     drawn = "".join(letters[min(last, int((t - low) / span * len(letters)))] for t in times)
-    return Sparkline(drawn, low, high, sum(t > high for t in times), top)
+    return Sparkline(drawn, low, high, sum(t > high for t in times), ordered[-1])
