@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from queue_runner.paths import Layout
 
@@ -38,8 +39,7 @@ class DiskUse:
     exact: bool
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     size: int
     at: float
     whole: bool
@@ -48,30 +48,32 @@ class _Known:
 def look(layout: Layout, active: Collection[str] = (), *, budget_s: float = BUDGET_S) -> DiskUse:
     """What is in use now. `active` are the runs (12.3) that still write: they are measured and not remembered."""
     known, lines = _load(layout)
-    begin = time.monotonic()
+    now = time.time()
     learned: dict[str, _Known] = {}
     totals = {"runs": 0, "snapshots": 0, "cache": 0}
     exact = True
-    present = dict(_entries(layout))
-    now = time.time()
-    for key, path in sorted(present.items(), key=lambda item: known[item[0]].at if item[0] in known else 0.0):
-        kind = key.partition("/")[0]
-        found = known.get(key)
-        changes = (kind == "cache") or (found is not None and not found.whole)
-        if found is None or (changes and not 0 <= now - found.at < _OLD_S):
-            if time.monotonic() - begin < budget_s:
-                found = _measure(path, time.monotonic() + _ONE_S)
-                if key.removeprefix("runs/") not in active:
-                    learned[key] = found
-            else:
-                exact = exact and found is not None
-        if found is not None:
-            totals[kind] += found.size
+    names = dict.fromkeys(_names(layout))
+    stale = []
+    for name in names:
+        found = known.get(name)
+        if found is None or ((name.startswith("cache/") or not found.whole) and not 0 <= now - found.at < _OLD_S):
+            stale.append((found.at if found is not None else 0.0, name))
+        else:
+            totals[name[: name.index("/")]] += found.size
             exact = exact and found.whole
+    deadline = time.monotonic() + budget_s
+    for _, name in sorted(stale):
+        found = known.get(name)
+        if time.monotonic() < deadline:
+            found = _measure(layout.home / name, time.monotonic() + _ONE_S)
+            if name.removeprefix("runs/") not in active:
+                learned[name] = found
+        exact = exact and found is not None and found.whole
+        totals[name[: name.index("/")]] += found.size if found is not None else 0
     if learned:
         _remember(layout, learned)
-        if lines > 2 * len(present) + 100:
-            _tidy(layout, {key: value for key, value in {**known, **learned}.items() if key in present})
+        if lines > 2 * len(names) + 100:
+            _tidy(layout, {name: value for name, value in {**known, **learned}.items() if name in names})
     return DiskUse(totals["runs"], totals["snapshots"], totals["cache"], _free(layout), exact)
 
 
@@ -81,18 +83,17 @@ def remember(layout: Layout, run: object) -> None:
         _remember(layout, {f"runs/{run}": _measure(folder, time.monotonic() + _ONE_S)})
 
 
-def _entries(layout: Layout) -> Iterator[tuple[str, Path]]:
-    for folder in (layout.runs, layout.snapshots):
-        yield from ((f"{folder.name}/{entry.name}", Path(entry.path)) for entry in _list(folder))
-    for part in _list(layout.cache):
-        inner = _list(part.path)
-        yield from ((f"cache/{part.name}/{entry.name}", Path(entry.path)) for entry in inner)
+def _names(layout: Layout) -> Iterator[str]:
+    """What is measured, relative to the home: runs/12.3, snapshots/HASH, cache/data/NAME."""
+    for folder in (layout.runs, layout.snapshots, *(layout.cache / part for part in _list(layout.cache))):
+        above = folder.relative_to(layout.home).as_posix()
+        yield from (f"{above}/{name}" for name in _list(folder))
 
 
-def _list(folder: str | Path) -> list[os.DirEntry[str]]:
+def _list(folder: Path) -> list[str]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries]
     except OSError:
         return []
 
@@ -106,8 +107,8 @@ def _measure(path: Path, deadline: float) -> _Known:
     except OSError:
         left = []
     while left:
-        for entry in _list(left.pop()):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
                 total += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
                 if entry.is_dir(follow_symlinks=False):
                     left.append(entry.path)
@@ -134,9 +135,11 @@ def _load(layout: Layout) -> tuple[dict[str, _Known], int]:
     except OSError:
         return known, 0
     for line in lines:
-        with contextlib.suppress(ValueError):  # torn by a full disk: it is measured again
+        try:
             size, at, whole, name = line.split(" ", 3)
             known[name] = _Known(int(size), float(at), whole == "1")
+        except ValueError:  # torn by a full disk: it is measured again
+            continue
     return known, len(lines)
 
 
