@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from queue_runner import listing, logs, queue_state, units
 from queue_runner import wait as waiting
+from queue_runner.log_text import Outputs
 from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
@@ -72,14 +73,28 @@ class Attendant:
         self.say(f"run {row['run']}: {listing.question(listing.run_object(row)) or row['name']}")
         folder = RunDir(self.layout.runs / row["run"])
 
-        def goes_on() -> bool:
-            return not logs.has_ended(self.layout, row["run_id"]) and folder.exit() is None and folder.path.is_dir()
-
-        sources: list[logs.Source] = [
-            (logs.chunks(path, follow=goes_on), logs.writer(stream), logs.Cleaner(terminal=stream.isatty()))
-            for path, stream in ((folder.stdout, self.out), (folder.stderr, self.err))
+        out = Outputs(self.out, self.err, raw=False)
+        sources = [
+            (logs.LogFile(folder.stdout), out.text()),
+            (logs.LogFile(folder.stderr), out.text(to_stderr=True)),
         ]
-        logs.copy(sources)
+        try:
+            while True:
+                over = self._is_over(row["run_id"], folder)
+                grew = logs.copy(sources)
+                if over:
+                    return
+                if not grew:
+                    for _, text in sources:
+                        text.pause()
+                    time.sleep(_POLL_S)
+        finally:
+            logs.end(sources)
+
+    def _is_over(self, run_id: int, folder: RunDir) -> bool:
+        with read.reading(self.layout.db) as connection:
+            (row,) = connection.execute("SELECT state FROM runs WHERE id = ?", [run_id])
+        return row["state"] != State.RUNNING or folder.exit() is not None or not folder.path.is_dir()
 
     def _tell_ends(self, rows: Sequence[Row]) -> None:
         """Say once of each run how it ended."""

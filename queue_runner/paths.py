@@ -72,6 +72,11 @@ class Layout:
     def cache(self) -> Path:
         return self.home / "cache"
 
+    @property
+    def sizes(self) -> Path:
+        """What queue_runner.disk remembers of the sizes of folders."""
+        return self.home / "sizes"
+
     def run_dir(self, run_id: object) -> Path:
         """The folder of a run by its name, `12.3`."""
         return self.runs / str(run_id)

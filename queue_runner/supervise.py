@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import code_check, launch, locks, schedules, stop_points, tree_copy, tree_store, wake
+from queue_runner import code_check, disk, launch, locks, schedules, stop_points, tree_copy, tree_store, wake
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -160,6 +160,7 @@ class Supervisor:
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))

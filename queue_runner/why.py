@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import config, eta, queue_state, status, units
+from queue_runner import config, eta, queue_state, units
 from queue_runner import reasons as waiting
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
+from queue_runner.progress import Tracker
 from queue_runner.queue_state import START_A_WORKER, QueueState
 from queue_runner.reasons import Reason
 from queue_runner.rundir import RunDir
@@ -149,7 +150,7 @@ def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selec
 def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
     """When each run of the queue starts, in words."""
     now = time.time()
-    left_s = status.progress(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
+    left_s = Tracker().look(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
     found = eta.estimate(connection, waiting, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
     return {run: eta.starting(turn, now) for run, turn in found.turns.items()}
 

@@ -123,7 +123,7 @@ def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
 
 
 def main() -> None:
-    from tests import bench_store
+    from tests import bench_see, bench_store
 
     with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
         cwd = Path(name)
@@ -145,6 +145,7 @@ def main() -> None:
             rss, cpu = idle(psutil.Process(worker.pid))
             rows.append(row("idle worker, memory", "60 MB", [rss], "MB"))
             rows.append(row("idle worker, CPU", "0.2 %", [cpu], "%"))
+            rows += bench_see.rows(cwd, row, until)
             took, worker = takeover_ms(cwd, worker)
             rows.append(row("worker killed in mid-run, a new one started -> it owns the queue", "1 s", took, "ms"))
         finally:

@@ -118,5 +118,10 @@ def _list(format: str) -> None:
     rows = [{"name": name, "help": text} for name, text in reports.helps().items()]
     if format == "json":
         print(render.envelope("mpsq.reports/1", reports=rows))
+    elif format == "table":
+        import textwrap
+
+        room = render.WIDTH - max(len(row["name"]) for row in rows) - 2
+        print(render.facts([(row["name"], textwrap.fill(row["help"], room)) for row in rows]))
     else:
         print(render.table(rows, [render.Column("name", "report"), render.Column("help", "shows")], format))

@@ -26,6 +26,7 @@ FLOORS = {
         "verdict",
         "hardware",
         "text",
+        "sparkline",
         "summarize",
         "phases",
         "when",
@@ -69,6 +70,7 @@ OWNERS = {
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar
     "typer": {"cli"},
     "tabulate": {"render"},
+    "rich": {"dashboard"},
     "torch": set(),
     "tiktoken": set(),
     "numpy": set(),
