@@ -53,8 +53,8 @@ def explain(row: Row, around: Around) -> Why:
     else:
         sentence, step = _waiting(around)
     origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
-    step = step.format(run=row["run"], job=row["job_id"])
-    return Why(row["run"], f"run {row['run']}{origin} {_IS[state]}: {sentence}", step)
+    told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
+    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]))
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}

@@ -55,6 +55,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "service": "Run the worker as a service of launchd or systemd.",
         "config": "Read and change the settings.",
         "db": "Look after the database.",
+        "completion": "Print what a shell needs to complete commands, options, ids and names with TAB.",
     },
 }
 """Every command and its line in `mpsq --help`; a test compares the lines with the commands' own."""
