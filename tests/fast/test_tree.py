@@ -444,9 +444,15 @@ def test_paths_of_a_copy(tmp_path: Path) -> None:
     assert tree_copy.python_path("/code/src:/other::rel:/code", spec, copy) == f"{copy}/src:/other::rel:{copy}"
     (copy / "sub").mkdir(parents=True)
     (copy / "sub" / "run").touch()
-    assert tree_copy.program(["./run", "x"], spec, copy / "sub") == ["./run", "x"]
-    assert tree_copy.program([".venv/bin/python", "x"], spec, copy / "sub") == ["/code/sub/.venv/bin/python", "x"]
-    assert tree_copy.program(["python"], spec, copy / "sub") == ["python"]
+    for words, expected in (
+        (("./run", "x"), ["./run", "x"]),
+        ((".venv/bin/python", "x"), ["/code/sub/.venv/bin/python", "x"]),
+        (("python", "{cwd}/run"), ["python", "/code/sub/run"]),
+        (("{cwd}/bin/x", "/code/sub/run"), ["/code/sub/bin/x", f"{copy}/sub/run"]),
+        (("x", "--config=/code/sub/run"), ["x", f"--config={copy}/sub/run"]),
+        (("x", "/code/out", "--out=/code/sub"), ["x", "/code/out", "--out=/code/sub"]),
+    ):
+        assert tree_copy.command(replace(spec, argv=words), copy, copy / "sub") == expected
 
 
 @pytest.mark.parametrize(
