@@ -52,7 +52,7 @@ def differences(snapshots: Path, spec: JobSpec) -> list[str]:
     now: Mapping[str, Entry] | None = None
     oid_length = 40
     try:
-        tree = tree_scan.of_repository(root)
+        tree = tree_scan.of_repository(root, snapshots.parent)
         if tree.hash == spec.tree:
             return []
         now = tree.entries if tree.root == root else {}

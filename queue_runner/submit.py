@@ -89,7 +89,17 @@ def _warnings(request: Request, devices: set[str | None]) -> list[str]:
         found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
+    if request.copy and (named := _names_its_folder(request)):
+        found.append(f"{named} is named in the command: what it reads there is not the copy")
     return found
+
+
+def _names_its_folder(request: Request) -> str | None:
+    """The job's folder, where the command names it otherwise than in the path of a file, which the copy has too."""
+    folder = str(Path.cwd() / Path(request.cwd or "").expanduser())
+    paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
+    named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
+    return folder if any(named) else None
 
 
 def store(layout: Layout, planned: Plan) -> Submitted:

@@ -64,8 +64,10 @@ def content_hash(entries: Mapping[str, Entry]) -> str:
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
-def of_repository(folder: Path) -> Tree:
+def of_repository(folder: Path, home: Path | None = None) -> Tree:
     """The work tree around `folder`: tracked files, and untracked ones that are not ignored and not too large.
+
+    What git does not track below `home`, the queue's own folder, is no code.
 
     Raises: vcs.GitFailed when git cannot say.
     """
@@ -84,7 +86,8 @@ def of_repository(folder: Path) -> Tree:
         look = _Look(root, len(base))
         look.at_index(index.output())
         look.at_differences(differing.output())
-        look.at_untracked(_names(others.output()))
+        own = _below(home, root)
+        look.at_untracked(name for name in _names(others.output()) if own is None or not name.startswith(own))
     look.hash_files()
     return Tree(
         root,
@@ -97,13 +100,13 @@ def of_repository(folder: Path) -> Tree:
     )
 
 
-def of_folder(folder: Path) -> Tree:
-    """A folder outside of a repository, with everything below it that is not too large.
+def of_folder(folder: Path, home: Path | None = None) -> Tree:
+    """A folder outside of a repository, with everything below it that is not too large and not in `home`.
 
     Raises: MpsqError when it holds more than a source tree would; OSError.
     """
     look = _Look(folder)
-    look.at_untracked(_walk(folder), refuse=True)
+    look.at_untracked(_walk(folder, _below(home, folder)), refuse=True)
     look.hash_files()
     return Tree(folder, look.entries, look.told(), "", None, frozenset(look.entries))
 
@@ -112,12 +115,23 @@ def _names(listing: bytes) -> list[str]:
     return [os.fsdecode(name) for name in listing.split(b"\0") if name]
 
 
-def _walk(folder: Path) -> list[str]:
+def _below(home: Path | None, root: Path) -> str | None:
+    """`home/`, as paths inside of `root` begin with it; None when it is elsewhere."""
+    if home is None:
+        return None
+    inside = os.path.relpath(os.path.realpath(home), os.path.realpath(root))
+    return None if inside == ".." or inside.startswith("../") else f"{inside}/"
+
+
+def _walk(folder: Path, own: str | None = None) -> list[str]:
     """Every file below `folder`; a repository or an environment in it as one name that ends with a slash."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         here = os.path.relpath(place, folder)
         prefix = "" if here == "." else here + "/"
+        if prefix == own:
+            folders.clear()
+            continue
         if prefix and (".git" in folders or ".git" in files):
             folders.clear()
             found.append(prefix)

@@ -36,6 +36,15 @@ def command_ms(arguments: Sequence[str], cwd: Path, times: int = 11) -> list[flo
     return sorted(once_ms(arguments, cwd) for _ in range(times))
 
 
+def new_trees_ms(arguments: Sequence[str], root: Path, times: int = 5) -> list[float]:
+    """Each time another content."""
+    found = []
+    for number in range(times):
+        (root / "new.py").write_text(f"new = {number}\n")
+        found.append(once_ms(arguments, root))
+    return sorted(found)
+
+
 def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
     worker = subprocess.Popen([sys.executable, "-m", "queue_runner.daemon"], cwd=cwd, stderr=subprocess.DEVNULL)
     fifo = Path(os.environ["MPSQ_HOME"]) / "worker.fifo"
@@ -117,6 +126,21 @@ def takeover_ms(
     return sorted(found), worker
 
 
+def big_repository(cwd: Path, files: int = 5000) -> Path:
+    """A repository of that many small files, one of them changed and one not tracked."""
+    root = cwd / "big"
+    for number in range(files):
+        path = root / f"package{number // 50}" / f"module{number % 50}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"value = {number}\n" * 100)
+    who = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+    for arguments in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(root), *arguments], check=True)
+    (root / "package0" / "module0.py").write_text("changed = True\n")
+    (root / "new.py").write_text("new = True\n")
+    return root
+
+
 def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
     middle = statistics.median(values)
     return f"| {what} | {limit} | {middle:.4g} {unit} | {min(values):.4g} to {max(values):.4g} | {len(values)} |"
@@ -136,6 +160,13 @@ def main() -> None:
             row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
             row("`mpsq status`", "200 ms", command_ms(["status"], cwd), "ms"),
             row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/bin/true"], cwd), "ms"),
+        ]
+        big = big_repository(cwd)
+        submit, copy = ["submit", "--", "/bin/true"], ["submit", "--snapshot", "copy", "--", "/bin/true"]
+        rows += [
+            row("`mpsq submit` in a repository of 5,000 files", "1 s", command_ms(submit, big), "ms"),
+            row("the same with `--snapshot copy`, of a tree that is stored", "1 s", command_ms(copy, big), "ms"),
+            row("the same, of a tree that is not", "-", new_trees_ms(copy, big), "ms"),
         ]
         worker = start_worker(cwd)
         try:
