@@ -76,6 +76,8 @@ def _print(found: Status, shown: int | None) -> None:
         facts.append(("running", textwrap.fill(asked, 70)))
         if found.progress is not None:
             facts.append(("", _progress(found.progress)))
+        if found.running["paused_at"]:
+            facts.append(("", "suspended: mpsq continue lets it go on; it holds the lane and its memory"))
         if found.running["cancel_requested_at"]:
             facts.append(("", "its end was asked for"))
         if not queue.worker and not found.supervised:

@@ -50,6 +50,7 @@ FLOORS = {
         "config_file",
         "warden_tree",
         "warden_files",
+        "warden_pause",
     },
     2: {"store"},
     4: {"daemon"},
@@ -58,7 +59,7 @@ FLOORS = {
 """Every module that is not named here is a use case: floor 3."""
 
 OWNERS = {
-    "sqlalchemy": {"store", "supervise", "finish", "ingest", "observe_run", "imports"},
+    "sqlalchemy": {"store", "supervise", "finish", "ingest", "observe_run", "imports", "suspend"},
     "alembic": {"store"},
     "apscheduler": {"daemon"},
     "typer": {"cli"},
