@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queue_runner import cells, grid, snapshot, stop_points, terms, vcs, wake
+from queue_runner import cells, grid, snapshot, stop_points, terms, units, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout, jobs_dir
@@ -66,6 +66,10 @@ def _warnings(request: Request, devices: set[str | None]) -> list[str]:
         found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
+    limits = cells.stalls(request.stall)
+    if request.workload is None and set(limits) - {"*"}:
+        held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
+        found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
     return found
 
 

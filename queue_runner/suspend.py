@@ -67,7 +67,8 @@ def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, with
             break
         time.sleep(_POLL_S)
     if not suspended:
-        found |= {row["run"]: Changed(row["run"], False, "was not suspended") for row in running if row["run"] not in new}
+        idle = [row["run"] for row in running if row["run"] not in new]
+        found |= {run: Changed(run, False, "was not suspended") for run in idle}
     return [found.get(row["run"]) or _not_yet(layout, row, suspended) for row in rows]
 
 

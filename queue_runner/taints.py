@@ -62,7 +62,7 @@ def _invalid(f: Facts) -> list[Taint]:
         found.append(("slept", f"the machine slept {f.slept_s:.1f} s during the run"))
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
-        found.append(("suspended", f"it stood still for {pause} (mpsq suspend, or SIGSTOP): an iteration may hold that"))
+        found.append(("suspended", f"it stood still for {pause} (mpsq suspend or SIGSTOP): an iteration may hold that"))
     for kind, name in (("wrong_loss", "wrong_loss"), ("log_rewritten", "log_rewritten"), ("diverged", "nan_loss")):
         if name in f.notes:
             found.append((kind, f.notes[name]))

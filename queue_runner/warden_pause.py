@@ -5,7 +5,7 @@ what the run holds stays held: the lane, memory, the accelerator's memory.
 """
 
 # pathlib would cost a fifth of the start, so:
-# ruff: noqa: PTH108, PTH110
+# ruff: noqa: PTH108
 from __future__ import annotations
 
 import os
