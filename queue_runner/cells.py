@@ -73,6 +73,7 @@ class Request:
     retries: int = 0
     backoff_s: float = 0.0
     retry_on: str | None = None
+    environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
 
 
 def expand(request: Request) -> list[JobSpec]:
@@ -206,7 +207,8 @@ def _place(request: Request) -> Place:
         raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
-    env = {**capture.environment(os.environ), **capture.assignments(request.env, "--env")}
+    environment = capture.environment(os.environ) if request.environment is None else request.environment
+    env = {**environment, **capture.assignments(request.env, "--env")}
     return {
         "cwd": str(cwd),
         "env": env,

@@ -64,6 +64,10 @@ class RunDir:
         return self.path / "out"
 
     @property
+    def tree(self) -> Path:
+        return self.path / "tree"
+
+    @property
     def warden_log(self) -> Path:
         return self.path / "warden" / "warden.log"
 

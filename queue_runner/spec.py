@@ -12,7 +12,10 @@ from queue_runner.model import Condition
 
 Value = str | int | float | bool
 
-_PLACE = ("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s")
+_PLACE = (
+    *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
+    *("tree", "code", "root", "inside"),
+)
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
 
@@ -42,6 +45,10 @@ class JobSpec:
     resume: bool = False
     copy: bool = False  # a command runs in a copy of the tree as it was at submit
     allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
+    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" where it is not known
+    code: str = ""  # the same of what matters in it: results that lie there are no other code
+    root: str = ""  # the folder whose content that is
+    inside: str = ""  # cwd, relative to root
     stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
 
     def to_json(self) -> str:

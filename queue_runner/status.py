@@ -46,6 +46,7 @@ class Status:
     waiting: Sequence[Mapping[str, Any]]
     reasons: Mapping[int, Reason]
     ended: Sequence[Mapping[str, Any]]
+    schedules: Sequence[Mapping[str, Any]]
 
 
 def read_status(layout: Layout, *, ended: int = 5) -> Status:
@@ -62,6 +63,7 @@ def read_status(layout: Layout, *, ended: int = 5) -> Status:
             waiting=[row for row in rows if row["state"] != State.RUNNING],
             reasons=reasons(connection, queue, rows, time.time()),
             ended=read.runs(connection, _WAS_RUN, order=f"ended_at DESC LIMIT {int(ended)}"),
+            schedules=read.schedules(connection),
         )
 
 

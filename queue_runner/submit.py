@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from queue_runner import cells, grid, snapshot, stop_points, terms, units, vcs, wake
 from queue_runner.cells import Request
@@ -14,6 +15,9 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import NewJob
 from queue_runner.terms import Wanted
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What was stored: the 4 of g4, and the ids of its jobs in the order of the plan."""
+    """What was stored: the 4 of g4, the ids of its jobs in the order of the plan, and what to know of their code."""
 
     group: int
     jobs: tuple[int, ...]
-    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def plan(request: Request) -> Plan:
@@ -78,36 +82,48 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
     """
-    from queue_runner.store import choose, jobs, migrate, results, waiting
+    from queue_runner.store import migrate
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
-    taken = _snapshot(layout, planned.jobs[0])
-    code = taken.hash if taken else None
+    taken = take_snapshot(layout, planned)
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
-        after = tuple(choose.dependencies(connection, planned.after))
-        new = [
-            replace(job, spec=replace(job.spec, snapshot=code), terms=replace(job.terms, after=after))
-            for job in planned.jobs
-        ]
-        if taken is not None:
-            results.save_snapshot(connection, taken)
-        group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order)
-        late = dict(waiting.hopeless(connection, time.time(), ids))
+        stored = insert(connection, planned, taken)
         stop_points.reach("submit.before_commit")
     stop_points.reach("submit.committed")
     wake.ring(layout.fifo)
+    return stored
+
+
+def insert(connection: Connection, planned: Plan, taken: snapshot.Taken, *, actor: str = "user") -> Submitted:
+    """Store every job of the plan in an open transaction. `taken` is what take_snapshot returned for it.
+
+    Raises: UsageError when what it waits for is not there.
+    """
+    from queue_runner.store import choose, jobs, results, waiting
+
+    after = tuple(choose.dependencies(connection, planned.after))
+    new = [
+        replace(job, spec=taken.applied_to(job.spec), terms=replace(job.terms, after=after)) for job in planned.jobs
+    ]
+    if taken.snapshot is not None:
+        results.save_snapshot(connection, taken.snapshot)
+    group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
+    late = dict(waiting.hopeless(connection, time.time(), ids))
     why = {ending.reason.partition(": ")[2] for ending in late.values()}
-    return Submitted(group, tuple(ids), tuple(f"{one}: what waits for it will be skipped" for one in sorted(why)))
+    notes = (*taken.notes, *(f"{one}: what waits for it will be skipped" for one in sorted(why)))
+    return Submitted(group, tuple(ids), notes)
 
 
-def _snapshot(layout: Layout, job: NewJob) -> snapshot.Snapshot | None:
-    revision = vcs.revision(Path(job.spec.cwd))
-    if job.spec.kind != "workload":
-        return snapshot.of_tree(revision)
+def take_snapshot(layout: Layout, planned: Plan) -> snapshot.Taken:
+    """The code that the jobs of a plan will run, as it is now. Raises: MpsqError when it cannot be kept."""
+    spec = planned.jobs[0].spec
+    cwd = Path(spec.cwd)
     try:
-        return snapshot.of_workloads(jobs_dir(), layout.snapshots, revision)
+        if spec.kind == "workload":
+            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd)))
+        return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
         raise MpsqError(
             f"the code could not be snapshotted: {error.strerror}", "free some space and try again"

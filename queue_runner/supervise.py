@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import launch, locks, stop_points, suspend
+from queue_runner import code_check, launch, locks, schedules, stop_points, suspend, tree_copy, tree_store, wake
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -26,6 +26,7 @@ from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import jobs, lanes, results, waiting
+from queue_runner.store import schedules as stored
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.text import last_line
@@ -58,6 +59,7 @@ class Supervisor:
         run = self._running()
         if run is not None and not self._reap(run):
             return True
+        schedules.submit_due(self._layout, self._engine, self._log)  # here: no run of this queue is measured now
         return self._start_next()
 
     def close(self) -> None:
@@ -72,9 +74,12 @@ class Supervisor:
             return waiting.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
-        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline."""
+        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline, or a schedule
+        submits."""
         with looking(self._engine) as connection:
-            return waiting.next_change_at(connection, DEFAULT_LANE, time.time())
+            now = time.time()
+            times = (waiting.next_change_at(connection, DEFAULT_LANE, now), stored.next_at(connection, now))
+        return min((at for at in times if at is not None), default=None)
 
     def _skip_hopeless(self) -> None:
         """End what waits for what cannot happen any more, and what waits for that, and so on."""
@@ -155,6 +160,7 @@ class Supervisor:
         stop_points.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
+        tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
@@ -227,6 +233,8 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
         try:
+            if refusal := code_check.refusal(self._layout.snapshots, run.spec):
+                return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             folder = launch.prepare(self._layout, self._config, run, lane.fd)
             with looking(self._engine) as connection:
@@ -235,6 +243,8 @@ class Supervisor:
                 suspend.keep_filed(connection, run.run_id, folder)
             stop_points.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
+        except tree_store.Damaged as error:
+            return self._refuse(run, code_check.lost(error))
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
@@ -249,6 +259,14 @@ class Supervisor:
             keep_awake(self._warden.pid)  # its helper ends with the warden
         self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
+        return True
+
+    def _refuse(self, run: Claimed, ending: Ending) -> bool:
+        """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
+        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None)
+        self._log(f"run {run.id}: {ending}: {ending.reason}")
+        self.close()
+        wake.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
 
     def _take_lane(self) -> bool:

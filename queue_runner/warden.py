@@ -143,7 +143,8 @@ class Run:
     def spawn(self, lane: int) -> dict[str, Any] | None:
         """Start the trainer. Returns the spawn_error, if there is one."""
         spec, error = self.spec, b""
-        environment = {**spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
+        secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # in no file
+        environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
         flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
         try:
             self.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from queue_runner.errors import UsageError
 from queue_runner.units import parse_duration
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _HINT = 'a time is 22:30, "2026-11-22 06:00", +2h or an ISO time with its offset'
 _DAY_S = 86_400.0
@@ -68,3 +72,26 @@ def clock(at: float, now: float | None = None) -> str:
     if 0 < at - now < 6 * _DAY_S:
         return f"{moment:%a %H:%M}"
     return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def zone(name: str) -> ZoneInfo:
+    """The time zone of that IANA name. Raises: UsageError where there is none."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # unknown, malformed, a folder
+        raise UsageError(f'no time zone "{name}"', "give an IANA name, such as --timezone Europe/Berlin") from error
+
+
+def local_zone() -> str:
+    """The IANA name of the machine's time zone. Raises: UsageError when the machine does not say it."""
+    import tzlocal
+
+    try:
+        name = tzlocal.get_localzone_name()
+        zone(name)
+    except (KeyError, ValueError, LookupError, OSError, UsageError) as error:
+        hint = "give its IANA name, such as --timezone Europe/Berlin"
+        raise UsageError("this machine does not say in which time zone it is", hint) from error
+    return str(name)

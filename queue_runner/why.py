@@ -28,6 +28,7 @@ class Around:
     waits: Reason | None = None
     supervised: bool = False
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
+    schedule: str | None = None  # what submitted it
     requeued: str | None = None  # why it came back to the queue
 
 
@@ -49,7 +50,8 @@ def explain(row: Row, around: Around) -> Why:
         sentence, step = _running(row, around)
     else:
         sentence, step = _waiting(around)
-    return Why(row["run"], f"run {row['run']} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
+    origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
+    return Why(row["run"], f"run {row['run']}{origin} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -117,7 +119,8 @@ def _done(row: Row) -> tuple[str, str]:
                 "let it write less, or raise output_limit_bytes: mpsq config list",
             )
         case Outcome.CODE_CHANGED:
-            return f"its code is no longer what was submitted{told}", "submit it again, or mpsq rerun {job}"
+            step = "submit it again; with --snapshot copy it runs the code as it is then, whatever changes"
+            return f"its code is no longer what was submitted{told}", step
         case Outcome.CANCELLED:
             return f"it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"
         case Outcome.SKIPPED:
@@ -176,5 +179,6 @@ def _around(
         waits=waits,
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
+        schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
     )

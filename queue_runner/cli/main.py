@@ -21,9 +21,11 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Run": {
         "submit": "Queue a workload or a command, over a grid of settings.",
         "worker": "Run the queue, one job at a time.",
+        "rerun": "Queue jobs once more, with the very code that they ran.",
         "cancel": "End jobs, whether they wait or run.",
         "retry": "Run again what did not succeed: new runs of the same jobs; the old ones are kept.",
         "wait": "Wait until jobs have ended.",
+        "schedule": "Submit by the clock: every night, every Monday.",
     },
     "Arrange": {
         "hold": "Keep waiting jobs from starting until they are released.",

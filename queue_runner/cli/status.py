@@ -53,6 +53,7 @@ def _print_json(found: Status) -> None:
         waiting=[run_object(row) for row in found.waiting],
         waits=[{"run": row["run"]} | asdict(found.reasons[row["run_id"]]) for row in found.waiting],
         ended=[run_object(row) for row in found.ended],
+        schedules=list(found.schedules),
     )
 
 
@@ -83,6 +84,7 @@ def _print(found: Status, shown: int | None) -> None:
         if not queue.worker and not found.supervised:
             facts.append(("", "nobody watches it: the next worker finds out how it ended"))
     facts.append(("waiting", f"{units.count(len(found.waiting))} run{'s' * (len(found.waiting) != 1)}"))
+    facts += _schedules(found)
     print(render.facts(facts))
     rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting[:shown], start=1)]
     if rows:
@@ -94,6 +96,24 @@ def _print(found: Status, shown: int | None) -> None:
         titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
         ended = [_column(key, title) for key, title in titles.items()]
         print("\n" + render.table([_ended(row) for row in found.ended], ended))
+
+
+def _schedules(found: Status) -> list[tuple[str, str]]:
+    """The schedule that comes next, and each that could not submit."""
+    import textwrap
+    import time
+
+    from queue_runner.when import clock
+
+    facts = []
+    if found.schedules and (at := found.schedules[0]["next_at"]) is not None:
+        when = clock(at) if at > time.time() else "now" if found.running is None else "when nothing runs"
+        facts.append(("schedule", f"{found.schedules[0]['name']} submits next, {when}"))
+    for row in found.schedules:
+        if row["last_error"]:
+            said = f"{row['name']} submitted nothing at {row['last_error']}"
+            facts.append(("schedule", textwrap.fill(said, 70)))
+    return facts
 
 
 def _column(key: str, title: str) -> Column:

@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
 
 if TYPE_CHECKING:
+    from queue_runner.cells import Request
     from queue_runner.submit import Plan
 
 app = new_app()
@@ -112,48 +113,58 @@ def submit(
             f'submit takes one workload, not "{" ".join(words)}"',
             f"a command goes after --: mpsq submit -- {' '.join(words)}",
         )
-    planned = use_case.plan(
-        cells.Request(
-            workload=words[0] if words else None,
-            argv=ctx.meta.get("command", ()),
-            framework=framework,
-            device=device,
-            compile=compile,
-            config=config,
-            dtype=dtype,
-            sets=tuple(set_ or ()),
-            seed=cells.DEFAULT_SEED if seed is None else seed,
-            repeats=repeats,
-            priority=priority,
-            name=name,
-            tags=tuple(tag or ()),
-            env=tuple(env or ()),
-            cwd=cwd,
-            python=python,
-            timeout_s=units.parse_duration(timeout, "--timeout") if timeout else None,
-            parser=parser,
-            allow_daemons=allow_daemons,
-            after=tuple(after or ()),
-            at=at,
-            deadline=deadline,
-            hold=hold,
-            note=note,
-            retries=retries,
-            backoff_s=units.parse_duration(backoff, "--backoff") if backoff else 0.0,
-            retry_on=retry_on,
-            stall=tuple(stall or ()),
-            copy=_copies(snapshot),
-            allow_changed=allow_changed,
-            order_seed=order_seed,
-            title=_title(ctx),
-        )
+    request = cells.Request(
+        workload=words[0] if words else None,
+        argv=ctx.meta.get("command", ()),
+        framework=framework,
+        device=device,
+        compile=compile,
+        config=config,
+        dtype=dtype,
+        sets=tuple(set_ or ()),
+        seed=cells.DEFAULT_SEED if seed is None else seed,
+        repeats=repeats,
+        priority=priority,
+        name=name,
+        tags=tuple(tag or ()),
+        env=tuple(env or ()),
+        cwd=cwd,
+        python=python,
+        timeout_s=units.parse_duration(timeout, "--timeout") if timeout else None,
+        parser=parser,
+        allow_daemons=allow_daemons,
+        after=tuple(after or ()),
+        at=at,
+        deadline=deadline,
+        hold=hold,
+        note=note,
+        retries=retries,
+        backoff_s=units.parse_duration(backoff, "--backoff") if backoff else 0.0,
+        retry_on=retry_on,
+        stall=tuple(stall or ()),
+        copy=_copies(snapshot),
+        allow_changed=allow_changed,
+        order_seed=order_seed,
+        title=_title(ctx),
     )
+    planned = use_case.plan(request)
     for warning in planned.warnings:
         say(f"note: {warning}")
-    if dry_run:
+    if ctx.obj is not None:
+        _hand_over(ctx, request, dry_run or json)
+    elif dry_run:
         _print_plan(planned, json)
     else:
         _store(planned, json)
+
+
+def _hand_over(ctx: typer.Context, request: Request, looks: bool) -> None:
+    """Another command reads this command line and takes the request: mpsq schedule."""
+    from queue_runner.errors import UsageError
+
+    if looks:
+        raise UsageError("--dry-run and --json mean nothing in a schedule", "leave them out behind the --")
+    ctx.obj(request)
 
 
 def _copies(snapshot: str) -> bool:
@@ -180,8 +191,8 @@ def _store(planned: Plan, json: bool) -> None:
     layout = paths.ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
-    for warning in stored.warnings:
-        say(f"note: {warning}")
+    for note in stored.notes:
+        say(f"note: {note}")
     if json:
         print_json(
             "mpsq.submit/1",

@@ -144,6 +144,20 @@ def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
     return list(connection.execute("SELECT * FROM v_event WHERE job_id = ? ORDER BY id", [job_id]))
 
 
+def schedules(connection: sqlite3.Connection) -> list[Row]:
+    """Every schedule, without the request that it submits; the next to submit first, paused ones last."""
+    columns = "id, created_at, name, cron, timezone, title, next_at, last_at, last_group_id, last_error"
+    return list(connection.execute(f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id"))
+
+
+def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
+    """What the schedule that submitted a job is called; None for a job that a person submitted."""
+    if id is None:
+        return None
+    row = connection.execute("SELECT name FROM schedules WHERE id = ?", [id]).fetchone()
+    return str(row["name"]) if row else f"number {id}, removed since"
+
+
 def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]:
     """All rows of one run in one of the tables that hold its results, in the order of its file."""
     order = {"taints": "severity DESC, kind", "conditions": "at", "ingests": "source"}.get(table, "offset")

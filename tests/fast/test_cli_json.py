@@ -18,6 +18,8 @@ LINES = {
     "mpsq.status/1": ["status", "--json"],
     "mpsq.list/1": ["list", "--json"],
     "mpsq.show/1": ["show", "g1", "--json"],
+    "mpsq.diff/1": ["show", "g1", "--diff", "--json"],
+    "mpsq.rerun/1": ["rerun", "1", "--allow-changed", "--json"],
     "mpsq.why/1": ["why", "g1", "--json"],
     "mpsq.wait/1": ["wait", "1", "--json"],
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],
@@ -36,6 +38,9 @@ LINES = {
     "mpsq.config/1": ["config", "list", "--json"],
     "mpsq.db.check/1": ["db", "check", "--json"],
     "mpsq.doctor/1": ["doctor", "--json"],
+    "mpsq.schedules/1": ["schedule", "list", "--json"],
+    "mpsq.schedule.add/1": ["schedule", "add", "0 2 * * *", "--json", "--", "toy"],
+    "mpsq.schedule.next/1": ["schedule", "next", "nightly", "--json"],
     "mpsq.service/1": ["service", "status", "--json"],
 }
 

@@ -29,6 +29,7 @@ FLOORS = {
         "summarize",
         "phases",
         "when",
+        "tree_rules",
     },
     1: {
         "paths",
@@ -42,12 +43,16 @@ FLOORS = {
         "grid",
         "rundir",
         "snapshot",
+        "tree_copy",
+        "tree_scan",
+        "tree_store",
         "stop_points",
         "vcs",
         "wake",
         "cells",
         "terms",
         "config_file",
+        "cron",
         "warden_tree",
         "warden_files",
         "warden_pause",
@@ -59,9 +64,11 @@ FLOORS = {
 """Every module that is not named here is a use case: floor 3."""
 
 OWNERS = {
-    "sqlalchemy": {"store", "supervise", "finish", "ingest", "observe_run", "imports", "suspend"},
+    "sqlalchemy": {
+        *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports", "suspend", "resume"),
+    },
     "alembic": {"store"},
-    "apscheduler": {"daemon"},
+    "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar
     "typer": {"cli"},
     "tabulate": {"render"},
     "torch": set(),
