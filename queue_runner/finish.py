@@ -86,6 +86,7 @@ def summarise_run(
         conditions=[json.loads(c["data_json"]) for c in results.rows_of(connection, "conditions", run_id)],
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=exit_.get("slept_s") or 0.0,
+        paused_s=exit_.get("paused_s") or 0.0,
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary

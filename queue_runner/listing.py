@@ -195,9 +195,10 @@ def _words(kind: type[State] | type[Outcome]) -> str:
 
 
 def ending(row: Row) -> str:
-    """A run's state or, once it is DONE, how it ended: FAILED(1), KILLED(9), SUCCEEDED."""
+    """A run's state or, once it is DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
     if row["outcome"] is None:
-        return str(row["state"])
+        suspended = row["state"] == State.RUNNING and row["paused_at"] is not None
+        return f"{row['state']} (suspended)" if suspended else str(row["state"])
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
 
 

@@ -95,7 +95,7 @@ def trouble(found: Status) -> list[str]:
     if found.running["cancel_requested_at"]:
         lines.append("its end was asked for")
     if found.running["paused_at"]:
-        lines.append("it is suspended")
+        lines.append("suspended: mpsq continue lets it go on; it holds the lane and its memory")
     if not found.queue.worker and not found.supervised:
         lines.append("nobody watches it: the next worker finds out how it ended")
     return lines

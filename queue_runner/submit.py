@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import cells, grid, snapshot, stop_points, terms, vcs, wake
+from queue_runner import cells, grid, snapshot, stop_points, terms, units, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition
@@ -91,6 +91,10 @@ def _warnings(request: Request, devices: set[str | None]) -> list[str]:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
     if request.copy and (named := _names_its_folder(request)):
         found.append(f"{named} is named in the command: what it reads there is not the copy")
+    limits = cells.stalls(request.stall)
+    if request.workload is None and set(limits) - {"*"}:
+        held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
+        found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
     return found
 
 

@@ -13,7 +13,18 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import code_check, disk, launch, locks, schedules, stop_points, tree_copy, tree_store, wake
+from queue_runner import (
+    code_check,
+    disk,
+    launch,
+    locks,
+    schedules,
+    stop_points,
+    suspend,
+    tree_copy,
+    tree_store,
+    wake,
+)
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -136,6 +147,7 @@ class Supervisor:
         self._observer.observe()
         with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
+            suspend.keep_filed(connection, run.run_id, folder)
         if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
             folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
             folder.request_cancel("worker")
@@ -240,6 +252,7 @@ class Supervisor:
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
+                suspend.keep_filed(connection, run.run_id, folder)
             stop_points.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
         except tree_store.Damaged as error:

@@ -76,6 +76,9 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
         return "it has finished, and no worker is there to record how", START_A_WORKER
     if around.queue.blocked_reason and not around.supervised:
         return around.queue.blocked_reason, "mpsq status shows when the lane is free again"
+    if row["paused_at"] and around.supervised:
+        since = units.duration(max(time.time() - row["paused_at"], 0.0))
+        return f"it was suspended {since} ago and holds the lane and its memory meanwhile", "mpsq continue {run}"
     if not around.queue.worker:
         if around.supervised:
             return "it goes on under its warden, and no worker is there to record it", START_A_WORKER

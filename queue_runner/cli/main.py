@@ -35,6 +35,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "edit": "Change what jobs wait for, when they run, and what is written on them.",
         "pause": "Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it.",
         "resume": "Let the lane go on after mpsq pause or mpsq drain.",
+        "suspend": "Let running jobs stand still until mpsq continue; the lane and their memory stay taken.",
+        "continue": "Let jobs go on that mpsq suspend stopped.",
         "drain": "Let the current job finish, start none, and say when nothing runs.",
     },
     "Look": {
@@ -62,7 +64,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
-_MODULES = {"import": "import_"}
+_MODULES = {"import": "import_", "continue": "continue_"}
 _GC_THRESHOLD = 50_000  # a command is mostly imports: looking for garbage in them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal ended

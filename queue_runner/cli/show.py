@@ -100,6 +100,8 @@ def _text(one: Details, again: bool) -> str:
         facts.append(("schedule", one.schedule))
     facts += [(f"{name} at", _when(run[f"{name}_at"])) for name in ("created", "started", "ended") if run[f"{name}_at"]]
     facts += _measured(run)
+    if paused_s := (one.exit or {}).get("paused_s"):
+        facts.append(("suspended", units.duration(paused_s)))
     if one.phases_s:
         facts.append(("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())))
     if one.hello:

@@ -25,6 +25,8 @@ LINES = {
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],
     "mpsq.hold/1": ["hold", "5", "1", "--json"],
     "mpsq.release/1": ["release", "5", "--json"],
+    "mpsq.suspend/1": ["suspend", "1", "--json"],
+    "mpsq.continue/1": ["continue", "1", "--json"],
     "mpsq.move/1": ["move", "6", "--top", "--json"],
     "mpsq.edit/1": ["edit", "5", "--note", "why", "--json"],
     "mpsq.retry/1": ["retry", "g1", "--json"],
