@@ -141,7 +141,7 @@ def _in_ascii(line: str) -> str:
 
 def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
     lines: list[Line] = []
-    for name, value in status_text.lane(found):
+    for name, value in status_text.lane(found, width - _INDENT):
         style = "" if name == "worker" and found.queue.worker else "yellow"
         lines += [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in enumerate(value.split("\n"))]
     if found.running is None:

@@ -16,7 +16,7 @@ SHOWN = 10
 """How many waiting runs are shown unless all are asked for."""
 _NAME = 16
 _REASON = 20
-_WRAP = 70
+_WRAP, _LEAST = 70, 20
 
 
 def text(found: Status) -> str:
@@ -33,11 +33,12 @@ def text(found: Status) -> str:
     return "\n\n".join(parts)
 
 
-def lane(found: Status) -> list[tuple[str, str]]:
-    """The worker, and what keeps the lane from starting anything."""
-    facts = [("worker", textwrap.fill(_worker(found), _WRAP))]
+def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
+    """The worker, and what keeps the lane from starting anything, in lines of so many columns."""
+    columns = max(columns, _LEAST)
+    facts = [("worker", textwrap.fill(_worker(found), columns))]
     if found.queue.blocked_reason:
-        facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), _WRAP)))
+        facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), columns)))
     if found.queue.paused_at:
         facts.append(("paused", "nothing starts until it is resumed"))
     return facts
