@@ -141,7 +141,7 @@ def _in_ascii(line: str) -> str:
 
 def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
     lines: list[Line] = []
-    for name, value in status_text.lane(found):
+    for name, value in status_text.lane(found, width - _INDENT):
         style = "" if name == "worker" and found.queue.worker else "yellow"
         lines += [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in enumerate(value.split("\n"))]
     if found.running is None:
@@ -152,7 +152,7 @@ def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) ->
             lines += _progress(found.progress, newest_s, width - _INDENT, ascii)
         lines += [(" " * _INDENT + line, "yellow") for line in status_text.trouble(found)]
     lines.append((f"{'waiting':<{_INDENT}}{status_text.waiting_count(found)}", ""))
-    for name, value in status_text.plan(found):
+    for name, value in status_text.plan(found, width - _INDENT):
         lines += [(f"{name if not n else '':<{_INDENT}}{part}", "") for n, part in enumerate(value.split("\n"))]
     lines.append((f"{'disk':<{_INDENT}}{status_text.disk(found.disk)}", ""))
     return lines

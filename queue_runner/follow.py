@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from queue_runner import listing, logs, queue_state, units, why
-from queue_runner.host.pipes import Wait
+from queue_runner.host.watching import Wait, give_way
 from queue_runner.log_text import Outputs
 from queue_runner.logs import Row, Source
 from queue_runner.model import Selector, State, parse_selector
@@ -36,6 +36,7 @@ def follow(
 
     Raises: MpsqError (store), BrokenPipeError when nobody reads any more.
     """
+    give_way()
     _Follower(layout, selector, rows, open_logs, tail, out, wait).run()
 
 

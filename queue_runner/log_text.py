@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol, TextIO
 
-from queue_runner.host.pipes import descriptor
+from queue_runner.host.watching import descriptor
 from queue_runner.text import cut, plain, width
 
 LINE_BYTES = 1 << 20
@@ -54,12 +54,17 @@ class _Lines:
     def __init__(self) -> None:
         self.pending = b""
 
-    def feed(self, data: bytes) -> list[bytes]:
-        *lines, rest = (self.pending + data).split(b"\n")
+    def feed(self, data: bytes) -> bytes:
+        """The lines that are finished now, each with its newline."""
+        data = self.pending + data
+        if b"\r" not in data:  # most logs: their lines need not be told apart
+            finished, newline, self.pending = data.rpartition(b"\n")
+            return finished + newline
+        *lines, rest = data.split(b"\n")
         kept = rest.rstrip(b"\r")
         # the last state of a progress bar is kept whole, with the return before it
         self.pending = rest[kept.rindex(b"\r") :] if b"\r" in kept else rest
-        return [_last(line) for line in lines]
+        return b"".join(_last(line) + b"\n" for line in lines)
 
     def take(self) -> bytes:
         pending, self.pending = self.pending, b""
@@ -79,8 +84,7 @@ class PipeText:
         self._lines = _Lines()
 
     def feed(self, data: bytes) -> None:
-        lines = self._lines.feed(data)
-        shown = b"".join(line + b"\n" for line in lines)
+        shown = self._lines.feed(data)
         if len(self._lines.pending) > LINE_BYTES:
             shown += self._lines.take()
         if shown:
@@ -140,11 +144,11 @@ class ScreenText:
         self._lines = _Lines()
 
     def feed(self, data: bytes) -> None:
-        lines = self._lines.feed(data)
+        shown = self._lines.feed(data)
         if len(self._lines.pending) > LINE_BYTES:
-            lines.append(self._lines.take())
-        if lines:
-            self._screen.print([plain(line.decode("utf-8", "replace")) for line in lines])
+            shown += self._lines.take() + b"\n"
+        if shown:
+            self._screen.print(_harmless(shown[:-1]))
 
     def pause(self) -> None:
         if self._lines.pending:
@@ -153,7 +157,12 @@ class ScreenText:
 
     def end(self) -> None:
         if self._lines.pending:
-            self._screen.print([plain(self._lines.take().decode("utf-8", "replace"))])
+            self._screen.print(_harmless(self._lines.take()))
+
+
+def _harmless(lines: bytes) -> list[str]:
+    """Line by line: an escape sequence that never ends must not take the next line with it."""
+    return [plain(line) for line in lines.decode("utf-8", "replace").split("\n")]
 
 
 def writer(stream: TextIO) -> Write:

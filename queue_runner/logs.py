@@ -15,7 +15,7 @@ from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 
 CHUNK_BYTES = 1 << 16
-TAIL_MOST_BYTES = 64 * LINE_BYTES
+TAIL_MOST_BYTES = 16 * LINE_BYTES
 """The end of a log is looked for its last lines in no more than this: a log may be one line of a gigabyte."""
 
 Row = Mapping[str, Any]

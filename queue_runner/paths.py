@@ -98,8 +98,12 @@ def home() -> Path:
 
 
 def layout() -> Layout:
-    """The layout of `home()`; nothing is created. Raises: MpsqError as home."""
-    return Layout(home())
+    """The layout of `home()`; nothing is created. Raises: MpsqError as home, or where a file is in a folder's place."""
+    place = Layout(home())
+    there = next((path for path in (place.home, *place.home.parents) if os.path.lexists(path)), place.home)
+    if there.exists() and not there.is_dir():
+        raise MpsqError(f"{there} is no folder", "move it away, or set MPSQ_HOME to another folder")
+    return place
 
 
 def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, mounts: str | None = None) -> Layout:

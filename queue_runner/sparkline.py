@@ -37,5 +37,5 @@ def sparkline(times_s: Sequence[float], *, ascii: bool = False) -> Sparkline | N
     span = max(high - low, _LEAST_SPAN * low) or 1.0
     letters = ASCII_BARS if ascii else BARS
     last = len(letters) - 1
-    drawn = "".join(letters[min(last, int((t - low) / span * len(letters)))] for t in times)
+    drawn = "".join(letters[min(last, int(min((t - low) / span, 1.0) * len(letters)))] for t in times)
     return Sparkline(drawn, low, high, sum(t > high for t in times), ordered[-1])

@@ -18,7 +18,7 @@ SHOWN = 10
 """How many waiting runs are shown unless all are asked for."""
 _NAME = 16
 _REASON = 24
-_WRAP = 70
+_WRAP, _LEAST = 70, 20
 
 
 def text(found: Status) -> str:
@@ -34,14 +34,15 @@ def text(found: Status) -> str:
     return "\n\n".join(parts)
 
 
-def lane(found: Status) -> list[tuple[str, str]]:
-    """The worker, and what keeps the lane from starting anything."""
-    facts = [("worker", textwrap.fill(_worker(found), _WRAP))]
+def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
+    """The worker, and what keeps the lane from starting anything, in lines of so many columns."""
+    columns = max(columns, _LEAST)
+    facts = [("worker", textwrap.fill(_worker(found), columns))]
     if found.queue.blocked_reason:
-        facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), _WRAP)))
+        facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), columns)))
     if found.queue.paused_at:
         why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
-        facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", _WRAP)))
+        facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
     return facts
 
 
@@ -101,19 +102,20 @@ def trouble(found: Status) -> list[str]:
     return lines
 
 
-def plan(found: Status) -> list[tuple[str, str]]:
+def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     """When the queue will be done, the schedule that submits next, and each that could not."""
+    columns = max(columns, _LEAST)
     now, facts = time.time(), []
     if told := found.eta.sentence(now, going=goes_on(found)):
         part = f"the first {found.expected}: " if found.expected < found.waiting_count else ""
-        facts.append(("done in", textwrap.fill(part + told, _WRAP)))
+        facts.append(("done in", textwrap.fill(part + told, columns)))
     if found.schedules and (at := found.schedules[0]["next_at"]) is not None:
         then = clock_of_day(at, now) if at > now else "now" if found.running is None else "when nothing runs"
         facts.append(("schedule", one_line(f"{found.schedules[0]['name']} submits next, {then}")))
     for row in found.schedules:
         if row["last_error"]:
             said = one_line(f"{row['name']} submitted nothing at {row['last_error']}")
-            facts.append(("schedule", textwrap.fill(said, _WRAP)))
+            facts.append(("schedule", textwrap.fill(said, columns)))
     return facts
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from queue_runner import queue_state, status, status_text
-from queue_runner.host.pipes import Wait, descriptor
+from queue_runner.host.watching import Wait, descriptor, give_way
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.progress import Tracker
@@ -31,8 +31,7 @@ PROGRESS_S = 1.0
 ANEW_S = 10.0
 """The queue is read anew after so long even where nothing was committed: reasons that time alone changes."""
 _DISK_S = 60.0
-_NICE = 10
-"""A watcher is the first to wait where programs want the same core."""
+_DUMB = ("dumb", "unknown")
 _ON_SCREEN = 60
 """Waiting runs that are read for a screen."""
 
@@ -52,9 +51,7 @@ def watch(layout: Layout, shown: int) -> None:
 
     Raises: MpsqError where there is no queue to read; KeyboardInterrupt; BrokenPipeError when nobody reads any more.
     """
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
-    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB:
         _draw(layout)
     else:
         _print(layout, shown)
@@ -63,6 +60,7 @@ def watch(layout: Layout, shown: int) -> None:
 def _draw(layout: Layout) -> None:
     from queue_runner.dashboard import Dashboard
 
+    give_way()
     looks = look_again(layout, _ON_SCREEN)
     first = next(looks)  # what is wrong with the queue is said before the screen is taken
     with _ended_by_signals(), Dashboard() as dashboard:
@@ -73,6 +71,7 @@ def _draw(layout: Layout) -> None:
 
 
 def _print(layout: Layout, shown: int) -> None:
+    give_way()
     wait = Wait(descriptor(sys.stdout))
     turn = None
     for seen in look_again(layout, shown):
@@ -156,6 +155,7 @@ class _Looks:
 
     def _read(self, now: float) -> Seen:
         self._read_at = self._progress_at = now
+        read.check_schema(self._connection)  # another mpsq may have migrated it meanwhile
         use = self._status.disk if self._status is not None and now - self._disk_at < _DISK_S else None
         if use is None:
             self._disk_at = now

@@ -24,7 +24,7 @@ def status(
     """Show what runs, what waits, and whether a worker is there.
 
     --watch draws on a terminal, and prints anew at each start and end where stdout is none or TERM is dumb. It looks
-    twice a second and takes well under 1 % of a core, at the lowest priority: docs/methodology.md has the measurement.
+    twice a second, at a low priority, and takes about 0.3 % of a core: docs/methodology.md.
     """
     from queue_runner import status as use_case
     from queue_runner import status_text

@@ -32,8 +32,6 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     Raises: MpsqError when the file is absent, damaged or unreadable; SchemaError when it has another schema than this
     code reads, unless `any_schema` is good enough.
     """
-    if db.parent.exists() and not db.parent.is_dir():
-        raise MpsqError(f"{db.parent} is no folder", "move it away, or set MPSQ_HOME to another folder")
     if not db.exists():
         raise MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
     try:
@@ -43,12 +41,17 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     connection.row_factory = _as_dict
     try:
         if not any_schema:
-            _refuse_other(_revision(connection))
+            check_schema(connection)
         yield connection
     except sqlite3.DatabaseError as error:
         raise MpsqError(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
     finally:
         connection.close()
+
+
+def check_schema(connection: sqlite3.Connection) -> None:
+    """Raises: SchemaError when the database has another schema than this code reads, MpsqError when it has none."""
+    _refuse_other(_revision(connection))
 
 
 def stamp(db: Path) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner import follow, logs
-from queue_runner.host.pipes import Wait
+from queue_runner.host.watching import Wait
 from queue_runner.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
@@ -23,6 +23,11 @@ from tests.cli_support import Cli, end_running_run, full_queue
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys)
+
+
+@pytest.fixture(autouse=True)
+def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _more: 0)
 
 
 @pytest.fixture
@@ -69,6 +74,8 @@ def test_a_terminal_gets_no_escapes(screen: tuple[ScreenText, Callable[[], str]]
     text, shown = screen
     text.feed(b"\x1b[31mred\x1b[0m \x07bell \x1b]0;title\x07\n\x1b[2J\xff\n")
     assert shown() == "red bell \n\ufffd\n"
+    text.feed(b"a title \x1b]0;that never ends\nnext\n")
+    assert shown() == "a title \nnext\n"
 
 
 def test_a_terminal_shows_a_progress_bar_in_its_place(screen: tuple[ScreenText, Callable[[], str]]) -> None:

@@ -37,6 +37,11 @@ def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys)
 
 
+@pytest.fixture(autouse=True)
+def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _more: 0)
+
+
 @pytest.fixture
 def queue(home: Path) -> Layout:
     return full_queue(home)
