@@ -49,9 +49,7 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
     return ending
 
 
-def _summarise_whatever_it_said(
-    connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]
-) -> None:
+def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
     """Numbers that mpsq fails to make sense of are a fault of mpsq and invalid; they never hold the queue."""
     try:
         with connection.begin_nested():
@@ -88,6 +86,7 @@ def summarise_run(
         conditions=[json.loads(c["data_json"]) for c in results.rows_of(connection, "conditions", run_id)],
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=exit_.get("slept_s") or 0.0,
+        paused_s=exit_.get("paused_s") or 0.0,
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary

@@ -35,7 +35,8 @@ def retry(layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool 
     named = any(selector.number is not None for selector in selectors)
     with writing(open_engine(layout.db)) as connection:
         rows = choose.runs_of(connection, selectors)
-        again = [row for row in _last(choose.siblings(connection, rows)) if _is_meant(row, rows, succeeded_too)]
+        last = _last(choose.siblings(connection, rows))
+        again = sorted((row for row in last if _is_meant(row, rows, succeeded_too)), key=_interleaved)
         if not again:
             raise _nothing(rows, named)
         found = [
@@ -44,6 +45,11 @@ def retry(layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool 
         ]
     wake.ring(layout.fifo)
     return found
+
+
+def _interleaved(row: Row) -> int:
+    """Runs were made in the seeded order of their grid: ids keep it, numbers do not."""
+    return int(row["id"])
 
 
 def _last(rows: Sequence[Row]) -> list[Row]:
@@ -71,6 +77,4 @@ def _nothing(rows: Sequence[Row], named: bool) -> UsageError:
     if any(row["state"] != State.DONE for row in rows):
         return UsageError("nothing that has ended failed; the rest waits or runs", "mpsq status shows it")
     what = "that run" if named else "everything that is named"
-    return UsageError(
-        f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun makes a new job"
-    )
+    return UsageError(f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun makes a new job")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,9 @@ class Details:
     lines: Mapping[str, int]
     history: list[Mapping[str, Any]]
     files: Mapping[str, str]
+    copy: bool
+    allow_changed: bool
+    rerun_of: int | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -72,7 +75,38 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
             if event["run"] in (None, row["run"])
         ],
         files=_files(RunDir(layout.runs / row["run"])),
+        copy=spec.copy,
+        allow_changed=spec.allow_changed,
+        rerun_of=row["rerun_of"],
     )
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The patch of one job's code. `text` is None where there is none to show, and `about` says why; else `about`
+    says what it belongs to."""
+
+    job: int
+    about: str
+    text: str | None
+
+
+def patches(connection: sqlite3.Connection, rows: Iterable[Mapping[str, Any]]) -> list[Patch]:
+    """The patch of each job, once."""
+    jobs = {row["job_id"]: row["snapshot_hash"] for row in rows}
+    return [_patch(connection, job, digest) for job, digest in jobs.items()]
+
+
+def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patch:
+    code = _code(connection, digest)
+    if code is None or code["git_commit"] is None:
+        reason = "its code was in no repository" if code is None or code["git_dirty"] is None else "there was no commit"
+        return Patch(job, f"{reason}, so there is no patch", None)
+    where = f"commit {code['git_commit']}" + (f" on {code['git_branch']}" if code["git_branch"] else "")
+    text = connection.execute("SELECT diff FROM snapshots WHERE hash = ?", [digest]).fetchone()["diff"]
+    if text is None:
+        return Patch(job, f"{where}, and a patch that was too large to be stored", None)
+    return Patch(job, where, text) if text else Patch(job, f"{where}, and no changes to it", None)
 
 
 def _without_key(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,9 +117,15 @@ def _code(connection: sqlite3.Connection, digest: str | None) -> dict[str, Any] 
     if digest is None:
         return None
     row = connection.execute(
-        "SELECT hash, kind, git_commit, git_branch, git_dirty FROM snapshots WHERE hash = ?", [digest]
+        "SELECT hash, kind, git_commit, git_branch, git_dirty, length(diff) AS diff_chars, tree_hash, copied,"
+        " left_out_json FROM snapshots WHERE hash = ?",
+        [digest],
     ).fetchone()
-    return None if row is None else {**row, "git_dirty": None if row["git_dirty"] is None else bool(row["git_dirty"])}
+    if row is None:
+        return None
+    left_out = json.loads(row.pop("left_out_json") or "{}")
+    dirty = None if row["git_dirty"] is None else bool(row["git_dirty"])
+    return {**row, "git_dirty": dirty, "copied": bool(row["copied"]), "left_out": left_out}
 
 
 def _json_of(connection: sqlite3.Connection, table: str, column: str, run_id: int) -> dict[str, Any] | None:
@@ -100,6 +140,7 @@ def _files(folder: RunDir) -> dict[str, str]:
         "stderr": folder.stderr,
         "events": folder.events,
         "out": folder.out,
+        "tree": folder.tree,
         "warden_log": folder.warden_log,
     }
     return {name: str(path) for name, path in files.items() if path.exists()}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner.model import Condition
 
 Value = str | int | float | bool
 
-_PLACE = ("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s")
+_PLACE = (
+    *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
+    *("tree", "code", "root", "inside"),
+)
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
 
@@ -42,11 +45,15 @@ class JobSpec:
     resume: bool = False
     copy: bool = False  # a command runs in a copy of the tree as it was at submit
     allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
+    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" where it is not known
+    code: str = ""  # the same of what matters in it: results that lie there are no other code
+    root: str = ""  # the folder whose content that is
+    inside: str = ""  # cwd, relative to root
     stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -62,7 +69,7 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
-        asked = {k: v for k, v in asdict(self).items() if k not in _PLACE}
+        asked = {k: v for k, v in vars(self).items() if k not in _PLACE}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

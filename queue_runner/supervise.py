@@ -13,7 +13,18 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import launch, locks, schedules, stop_points
+from queue_runner import (
+    code_check,
+    disk,
+    launch,
+    locks,
+    schedules,
+    stop_points,
+    suspend,
+    tree_copy,
+    tree_store,
+    wake,
+)
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -71,7 +82,7 @@ class Supervisor:
     def something_waits(self) -> bool:
         """Whether a run is QUEUED that will start some day, without a hand."""
         with looking(self._engine) as connection:
-            return waiting.something_waits(connection, DEFAULT_LANE)
+            return waiting.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
         """The next time (Unix seconds) at which a waiting run may start or has missed its deadline, or a schedule
@@ -136,6 +147,7 @@ class Supervisor:
         self._observer.observe()
         with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
+            suspend.keep_filed(connection, run.run_id, folder)
         if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
             folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
             folder.request_cancel("worker")
@@ -159,6 +171,8 @@ class Supervisor:
         stop_points.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
+        tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
@@ -231,13 +245,18 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
         try:
+            if refusal := code_check.refusal(self._layout.snapshots, run.spec):
+                return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             folder = launch.prepare(self._layout, self._config, run, lane.fd)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
+                suspend.keep_filed(connection, run.run_id, folder)
             stop_points.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
+        except tree_store.Damaged as error:
+            return self._refuse(run, code_check.lost(error))
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
@@ -252,6 +271,14 @@ class Supervisor:
             keep_awake(self._warden.pid)  # its helper ends with the warden
         self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
+        return True
+
+    def _refuse(self, run: Claimed, ending: Ending) -> bool:
+        """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
+        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None)
+        self._log(f"run {run.id}: {ending}: {ending.reason}")
+        self.close()
+        wake.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
 
     def _take_lane(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queue_runner import units
 from queue_runner.events import PHASES
 from queue_runner.model import Outcome
 from queue_runner.summarize import Summary
@@ -47,6 +48,7 @@ class Facts:
     conditions: Sequence[Mapping[str, Any]]
     ingests: Sequence[Mapping[str, Any]]
     slept_s: float
+    paused_s: float = 0.0
 
 
 def find_taints(facts: Facts) -> list[Taint]:
@@ -58,6 +60,9 @@ def _invalid(f: Facts) -> list[Taint]:
     found = []
     if f.slept_s > SLEPT_S:
         found.append(("slept", f"the machine slept {f.slept_s:.1f} s during the run"))
+    if f.paused_s > 0:
+        pause = units.duration(f.paused_s)
+        found.append(("suspended", f"it stood still for {pause} (mpsq suspend or SIGSTOP): an iteration may hold that"))
     for kind, name in (("wrong_loss", "wrong_loss"), ("log_rewritten", "log_rewritten"), ("diverged", "nan_loss")):
         if name in f.notes:
             found.append((kind, f.notes[name]))

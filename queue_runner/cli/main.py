@@ -20,7 +20,9 @@ from queue_runner.errors import MpsqError
 SECTIONS: dict[str, dict[str, str]] = {
     "Run": {
         "submit": "Queue a workload or a command, over a grid of settings.",
+        "run": "Submit, follow what the jobs write, and report.",
         "worker": "Run the queue, one job at a time.",
+        "rerun": "Queue jobs once more, with the very code that they ran.",
         "cancel": "End jobs, whether they wait or run.",
         "retry": "Run again what did not succeed: new runs of the same jobs; the old ones are kept.",
         "wait": "Wait until jobs have ended.",
@@ -33,6 +35,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "edit": "Change what jobs wait for, when they run, and what is written on them.",
         "pause": "Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it.",
         "resume": "Let the lane go on after mpsq pause or mpsq drain.",
+        "suspend": "Let running jobs stand still until mpsq continue; the lane and their memory stay taken.",
+        "continue": "Let jobs go on that mpsq suspend stopped.",
         "drain": "Let the current job finish, start none, and say when nothing runs.",
     },
     "Look": {
@@ -43,6 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Print what a job wrote, or follow it.",
     },
     "Measure": {
+        "bench": "Queue a workload over this machine's devices and modes, with repeats.",
         "report": "Answer a question from the runs that are stored.",
         "import": "Take over the logs of runs that happened elsewhere.",
         "workloads": "List the built-in workloads, or one's settings.",
@@ -59,7 +64,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
-_MODULES = {"import": "import_"}
+_MODULES = {"import": "import_", "continue": "continue_"}
 _GC_THRESHOLD = 50_000  # a command is mostly imports: looking for garbage in them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal ended

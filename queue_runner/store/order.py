@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, State
@@ -48,12 +48,12 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
     rest = [entry for entry in queue if entry[0] not in chosen]
     if not moved:
         return
-    places = [place for place, entry in enumerate(rest) if entry[0] in others]
+    beside = [place for place, entry in enumerate(rest) if entry[0] in others]
     at = {
         Where.TOP: 0,
         Where.BOTTOM: len(rest),
-        Where.BEFORE: min(places, default=0),
-        Where.AFTER: max(places, default=len(rest) - 1) + 1,
+        Where.BEFORE: min(beside, default=0),
+        Where.AFTER: max(beside, default=len(rest) - 1) + 1,
     }[where]
     before = rest[at - 1][2] if at > 0 else None
     after = rest[at][2] if at < len(rest) else None
@@ -63,8 +63,10 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
         if wanted is not None and wanted != priority:
             connection.execute(update(jobs).where(jobs.c.id == job_id).values(priority=wanted))
         record(connection, job_id=job_id, actor=actor, verb="move", reason=str(where))
-    for place, entry in enumerate([*rest[:at], *moved, *rest[at:]], start=1):
-        connection.execute(update(runs).where(runs.c.id == entry[0]).values(position=place))
+    places = [
+        {"run": entry[0], "place": place} for place, entry in enumerate([*rest[:at], *moved, *rest[at:]], start=1)
+    ]
+    connection.execute(update(runs).where(runs.c.id == bindparam("run")).values(position=bindparam("place")), places)
 
 
 def edit(connection: Connection, job_id: int, actor: str, said: str, **columns: Any) -> None:

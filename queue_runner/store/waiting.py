@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, column, exists, func, or_, select, table
+from sqlalchemy import ColumnElement, Connection, and_, column, exists, func, or_, select, table
 
 from queue_runner.model import Condition, Ending, Outcome, State
 from queue_runner.store.schema import jobs, lanes, runs
@@ -38,9 +38,23 @@ def something_can_start(connection: Connection, lane: str, now: float) -> bool:
     return _any(connection, lane, *may_start(lane, now))
 
 
-def something_waits(connection: Connection, lane: str) -> bool:
-    """Whether a run is QUEUED on the lane and no hand is needed to let it start some day."""
-    return _any(connection, lane, ~exists().where(lanes.c.name == lane, lanes.c.paused_at.is_not(None)))
+def something_waits(connection: Connection, lane: str, now: float) -> bool:
+    """Whether a run is QUEUED on the lane that will start some day, or be skipped, without a hand: not one of a paused
+    lane, nor one that waits for what is held, however indirectly."""
+    if something_can_start(connection, lane, now):
+        return True
+    paused = exists().where(lanes.c.name == lane, lanes.c.paused_at.is_not(None))
+    queued = select(runs.c.job_id).distinct().where(runs.c.state == State.QUEUED, runs.c.lane == lane, ~paused)
+    queued_jobs = set(connection.execute(queued).scalars())
+    if not queued_jobs:
+        return False
+    stuck = set(connection.execute(select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)).scalars())
+    undecided = connection.execute(
+        select(v_dependency.c.job_id, v_dependency.c.on_job_id).where(v_dependency.c.verdict == "undecided")
+    ).all()
+    while more := {row.job_id for row in undecided if row.on_job_id in stuck} - stuck:
+        stuck |= more
+    return bool(queued_jobs - stuck)
 
 
 def _any(connection: Connection, lane: str, *conditions: ColumnElement[bool]) -> bool:
@@ -65,9 +79,11 @@ def next_change_at(connection: Connection, lane: str, now: float) -> float | Non
     return min((at for at in times if at is not None), default=None)
 
 
-def hopeless(connection: Connection, now: float) -> list[tuple[int, Ending]]:
-    """Runs that wait for what cannot happen any more, by id, and how each ends."""
-    waiting = runs.c.state.in_((State.QUEUED, State.HELD))
+def hopeless(connection: Connection, now: float, of: Sequence[int] | None = None) -> list[tuple[int, Ending]]:
+    """Runs that wait for what cannot happen any more, by id, and how each ends; only `of` these jobs if given."""
+    waiting: ColumnElement[bool] = runs.c.state.in_((State.QUEUED, State.HELD))
+    if of is not None:
+        waiting = and_(waiting, runs.c.job_id.between(min(of), max(of)))
     missed = connection.execute(
         select(runs.c.id, v_dependency.c.on_job_id, v_dependency.c.condition)
         .join(v_dependency, v_dependency.c.job_id == runs.c.job_id)

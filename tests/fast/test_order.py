@@ -158,7 +158,7 @@ def test_a_paused_lane_starts_nothing(engine: Engine) -> None:
         submit(connection, 0)
         assert lanes.pause(connection, "machine", "lunch") and not lanes.pause(connection, "machine", "lunch")
         assert jobs.claim(connection, "machine", "t" * 32, "boot") is None
-        assert not waiting.something_waits(connection, "machine")
+        assert not waiting.something_waits(connection, "machine", NOW)
         assert lanes.pause(connection, "machine", None)
         assert jobs.claim(connection, "machine", "t" * 32, "boot") is not None
 
@@ -172,3 +172,13 @@ def test_what_was_cancelled_is_not_tried_again(engine: Engine) -> None:
         ending = Ending(Outcome.FAILED, 1)  # it failed before the cancel reached it
         jobs.move(connection, run.run_id, Verb.FINISH, actor="test", ending=ending)
         assert attempts.retry_as_agreed(connection, run.run_id, ending, NOW) is None
+
+
+def test_what_waits_for_a_hand_does_not_keep_a_worker(engine: Engine) -> None:
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(hold=True))], [(0, 1)])
+        for on in (1, 2):
+            jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(after=((on, OK),)))], [(0, 1)])
+        assert not waiting.something_waits(connection, "machine", NOW)
+        jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(not_before_at=NOW + 60))], [(0, 1)])
+        assert waiting.something_waits(connection, "machine", NOW)
