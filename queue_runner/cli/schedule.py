@@ -91,7 +91,7 @@ def _request(words: Sequence[str]) -> Request:
 
     taken: list[Request] = []
     command = get_command(_submission)
-    with command.make_context("submit", list(words), obj=taken) as context:
+    with command.make_context("mpsq submit", list(words), obj=taken) as context:
         context.meta["argv"] = list(words)
         command.invoke(context)
     return taken[0]
