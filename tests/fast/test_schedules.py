@@ -156,13 +156,13 @@ def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(
 ) -> None:
     add(layout)
     make_due(layout)
-    take = submit.take_snapshot
+    take = submit.take_snapshots
 
     def remove_first(*arguments: Any) -> Any:
         schedules.remove(layout, "nightly")
         return take(*arguments)
 
-    monkeypatch.setattr(submit, "take_snapshot", remove_first)
+    monkeypatch.setattr(submit, "take_snapshots", remove_first)
     work(layout)
     assert submitted(layout) == []
 
@@ -242,7 +242,7 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
         (["0 2 * * *", "--", "nanogpt", "--device", "cup"], "cup"),
         (["0 2 * * *", "--", "nanogpt", "--nonsense"], "no such option"),
         (["0 2 * * *", "--", "--", "no-such-program"], "no-such-program"),
-        (["0 2 * * *", "--", "nanogpt", "--json"], "--dry-run and --json"),
+        (["0 2 * * *", "--", "nanogpt", "--json"], "no such option"),
         (["0 2 * * *", "--", "nanogpt", "--after", "12"], "12"),
         (["0 2 * *", "--", "nanogpt"], "4 fields"),
         (["0 2 * * *", "--timezone", "Mars", "--", "nanogpt"], "no time zone"),
