@@ -43,6 +43,7 @@ FLOORS = {
         "grid",
         "rundir",
         "snapshot",
+        "blobs",
         "tree_copy",
         "tree_scan",
         "tree_store",
