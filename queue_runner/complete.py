@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _line(shell: str, value: str, about: str) -> str:
     about = " ".join(plain(about).split())
-    about = about if len(about) <= _DESCRIPTION_WIDTH else about[: _DESCRIPTION_WIDTH - 1] + "…"
+    about = about if len(about) <= _DESCRIPTION_WIDTH else about[: _DESCRIPTION_WIDTH - 1].rstrip() + "…"
     if shell == "bash" or not about:
         return value.replace(":", "\\:") if shell == "zsh" else value
     return f"{value}\t{about}" if shell == "fish" else value.replace(":", "\\:") + f":{about}"

@@ -46,7 +46,9 @@ def _with_a_run(states: Sequence[str] | None) -> str:
     if states is None:
         return ""
     marks = ", ".join("?" * len(states))
-    return f"AND EXISTS (SELECT 1 FROM runs WHERE job_id = j.id AND state IN ({marks}))"
+    if "DONE" in states:  # nearly all jobs: found at once when each is asked, the newest first
+        return f"AND EXISTS (SELECT 1 FROM runs WHERE job_id = j.id AND state IN ({marks}))"
+    return f"AND j.id IN (SELECT job_id FROM runs WHERE state IN ({marks}))"  # few: one look at all runs
 
 
 def runs(connection: sqlite3.Connection, job: str, states: Sequence[str] | None) -> list[Named]:
@@ -67,7 +69,7 @@ def groups(connection: sqlite3.Connection, begin: str) -> list[Named]:
 def tags(connection: sqlite3.Connection) -> list[Named]:
     """Tags, those of the newest jobs first."""
     rows = connection.execute(
-        f"SELECT tag, count(*) FROM job_tags GROUP BY tag ORDER BY max(job_id) DESC LIMIT {_TAGS}"
+        f"SELECT tag, count(*) FROM job_tags GROUP BY tag ORDER BY max(job_id) DESC, tag LIMIT {_TAGS}"
     )
     return [(tag, f"{count} job{'s' * (count > 1)}") for tag, count in rows]
 
