@@ -24,7 +24,8 @@ _SO_FAR = 200
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the running run is, as far as its events are stored. Times in seconds; None is not known."""
+    """How far the running run is, as far as its events are stored. Times in seconds; None is not known. `iters` are the
+    iterations done, with those before the checkpoint that a resumed run went on from."""
 
     phase: str | None
     iters: int
@@ -70,7 +71,7 @@ def read_status(layout: Layout, *, ended: int = 5) -> Status:
 def progress(connection: sqlite3.Connection, row: Mapping[str, Any]) -> Progress:
     """How far a run is."""
     done = connection.execute(
-        "SELECT count(*) AS n, max(i) AS last FROM iterations WHERE run_id = ?", [row["run_id"]]
+        "SELECT count(*) AS n, min(i) AS first, max(i) AS last FROM iterations WHERE run_id = ?", [row["run_id"]]
     ).fetchone()
     newest = list(
         connection.execute(
@@ -81,14 +82,15 @@ def progress(connection: sqlite3.Connection, row: Mapping[str, Any]) -> Progress
     times = sorted(r["dur_s"] for r in newest if PHASES[r["phase"]] == "measure")
     median_s = times[len(times) // 2] if times else None
     planned = row["planned_iters"]
+    iters = done["n"] + (done["first"] or 0 if row["resumed_from"] else 0)
     return Progress(
         phase=_phase(connection, row["run_id"]),
-        iters=done["n"],
+        iters=iters,
         planned_iters=planned,
         median_s=median_s,
         loss=next((r["loss"] for r in newest if r["loss"] is not None), None),
         elapsed_s=max(time.time() - (row["started_at"] or row["claimed_at"]), 0.0),
-        left_s=max(planned - done["n"], 0) * median_s if planned and median_s is not None else None,
+        left_s=max(planned - iters, 0) * median_s if planned and median_s is not None else None,
     )
 
 

@@ -89,6 +89,9 @@ def submit(
     retry_on: Annotated[
         str | None, typer.Option(metavar="LIST", help="What is retried: failed (when not given), lost, stalled.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Retries go on from the last checkpoint; lost runs are retried, too.")
+    ] = False,
     stall: Annotated[
         list[str] | None,
         typer.Option(metavar="[PHASE=]TIME", help="End a run that reports nothing for so long. Repeatable."),
@@ -141,6 +144,7 @@ def submit(
         retries=retries,
         backoff_s=units.parse_duration(backoff, "--backoff") if backoff else 0.0,
         retry_on=retry_on,
+        resume=resume,
         stall=tuple(stall or ()),
         copy=_copies(snapshot),
         allow_changed=allow_changed,

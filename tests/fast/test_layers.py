@@ -65,7 +65,8 @@ FLOORS = {
 
 OWNERS = {
     "sqlalchemy": {
-        *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports", "suspend", "resume"),
+        *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
+        *("suspend", "resume"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar
