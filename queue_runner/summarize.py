@@ -167,7 +167,10 @@ def _projected(
 def _missing_evals(evals: Rows, before: int, done: int, planned_iters: int, eval_interval: int | None) -> int:
     at = sorted({row["i"] for row in evals})
     interval = eval_interval or (round(stats.median(b - a for a, b in pairwise(at))) if len(at) > 1 else 0)
-    return planned_iters // interval - (done - 1) // interval + before // interval if interval > 0 else 0
+    if interval <= 0:
+        return 0
+    after = planned_iters // interval - (done - 1) // interval if done < planned_iters else 0
+    return after + before // interval
 
 
 def _eval_cost(iterations: Rows, evals: Rows, middle: float, eval_s: float | None) -> float:

@@ -170,8 +170,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
 
 
-def resumed(store: Store, median_s: float, origin: int) -> int:
-    run_id = store.run(median_s=median_s)
+def resumed(store: Store, median_s: float, origin: int, device: str = "cpu") -> int:
+    run_id = store.run(device, median_s=median_s)
     store.db.execute("UPDATE runs SET resumed_from = ? WHERE id = ?", [origin, run_id])
     return run_id
 
@@ -188,9 +188,9 @@ def test_parts_of_a_training_are_a_row_of_their_own(store: Store) -> None:
         "mps eager": (0.05, 1),
     }
     assert found["cpu eager"]["is_baseline"]
-    grouped = store.report(group_by=["device"]).rows
+    grouped = store.report(group_by="device").rows
     assert sorted(row["median_s"] for row in grouped) == [0.05, 0.1, 0.3], "not even --group-by pools them"
-    against = {row["label"]: row["is_baseline"] for row in store.report(vs=["device=cpu"]).rows}
+    against = {row["label"]: row["is_baseline"] for row in store.report(vs="device=cpu").rows}
     assert against == {"cpu eager": True, "cpu eager resumed": False, "mps eager": False}
 
 
@@ -199,7 +199,7 @@ def test_iterations_of_all_parts_each_counted_once(store: Store) -> None:
     store.iterations(other, [0.2] * 2)
     first = store.run("mps")
     store.iterations(first, [0.1] * 6)
-    second = resumed(store, 0.1, first)
+    second = resumed(store, 0.1, first, "mps")
     store.iterations(second, [0.1] * 6, first=4)
     result = store.report("iterations")
     parts = [(row["run"], row["i"]) for row in result.rows]
@@ -207,5 +207,5 @@ def test_iterations_of_all_parts_each_counted_once(store: Store) -> None:
     once = [row["i"] for row in result.rows if row["redone_by"] is None]
     assert once == list(range(10))
     assert result.columns[-1].key == "redone_by"
-    alone = store.report("iterations", selectors=[read.Selector("1", job=1, number=1)])
+    alone = store.report("iterations", selectors=["1"])
     assert [row["i"] for row in alone.rows] == [0, 1] and alone.columns[-1].key != "redone_by"
