@@ -67,7 +67,8 @@ class Tracker:
     def _read_iterations(self, connection: sqlite3.Connection) -> None:
         values = [self._run_id, self._iteration_offset]
         (counted,) = connection.execute(
-            "SELECT count(*) AS n, min(i) AS first, max(offset) AS last FROM iterations WHERE run_id = ? AND offset > ?",
+            "SELECT count(*) AS n, min(i) AS first, max(offset) AS last FROM iterations"
+            " WHERE run_id = ? AND offset > ?",
             values,
         )
         if not counted["n"]:
