@@ -30,6 +30,7 @@ class Place(TypedDict):
     copy: bool
     allow_changed: bool
     stall_s: Mapping[str, float]
+    resume: bool
 
 
 STALLING = PHASES[:6]
@@ -73,6 +74,7 @@ class Request:
     retries: int = 0
     backoff_s: float = 0.0
     retry_on: str | None = None
+    resume: bool = False
     environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
 
 
@@ -215,6 +217,7 @@ def _place(request: Request) -> Place:
         "copy": request.copy,
         "allow_changed": request.allow_changed,
         "stall_s": stalls(request.stall),
+        "resume": request.resume,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from queue_runner import resume
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
@@ -45,8 +46,16 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
             paused_at=None,
             blocked_reason=None,
         )
-        attempts.retry_as_agreed(connection, run.run_id, ending, time.time())
+        attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), _checkpoint(connection, run, folder))
     return ending
+
+
+def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:
+    """The run whose checkpoint a retry goes on from; None where that was not agreed, or there is none."""
+    if not run.spec.resume:
+        return None
+    found = resume.newest(folder.path.parent, attempts.segments(connection, run.run_id))
+    return found.run_id if found else None
 
 
 def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
@@ -67,6 +76,7 @@ def summarise_run(
     iterations = results.rows_of(connection, "iterations", run_id)
     evals = results.rows_of(connection, "evals", run_id)
     hello = hello_of(connection, run_id)
+    _, *before = attempts.segments(connection, run_id)
     summary = summarize(
         iterations=iterations,
         phases=results.rows_of(connection, "phases", run_id),
@@ -75,6 +85,7 @@ def summarise_run(
         slept_s=exit_.get("slept_s"),
         planned_iters=_count(hello, "full_iters") or _count(hello, "planned_iters"),
         eval_interval=_count(hello, "eval_interval"),
+        resumed=bool(before),
     )
     results.save_summary(connection, run_id, asdict(summary))
     facts = Facts(
@@ -87,6 +98,7 @@ def summarise_run(
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=exit_.get("slept_s") or 0.0,
         paused_s=exit_.get("paused_s") or 0.0,
+        resumed_from=str(before[0][1]) if before else None,
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary

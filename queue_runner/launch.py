@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import argv, capture, locks, tree_copy, warden
+from queue_runner import argv, capture, locks, resume, tree_copy, warden
 from queue_runner.config import Config
 from queue_runner.host.clocks import boot_id
+from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 from queue_runner.store.jobs import Claimed
@@ -22,10 +23,13 @@ from queue_runner.store.jobs import Claimed
 SPEC_VERSION = 1
 
 
-def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDir:
+def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: RunId | None = None) -> RunDir:
     """Make the run's folder with what the warden needs. A folder left by a start that never happened is replaced.
 
-    Raises: OSError when the disk refuses; tree_store.Damaged when the job's copy of its code is gone.
+    `origin` is the run whose checkpoint it goes on from.
+
+    Raises: OSError when the disk refuses; tree_store.Damaged when the job's copy of its code is gone; resume.Gone when
+    the checkpoint is.
     """
     folder = RunDir(layout.run_dir(run.id))
     if folder.path.is_dir() and not folder.path.is_symlink():
@@ -40,13 +44,18 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
         command = tree_copy.command(run.spec, folder.tree, cwd)
     else:
         command, cwd = argv.of(run.spec, layout.snapshots), Path(run.spec.cwd)
+    env = environment(layout, run, folder)
+    if origin is not None:
+        checkpoint = str(resume.copy(layout, origin, folder.resume))
+        env["MPSQ_RESUME"] = checkpoint
+        command += ["--resume", checkpoint] if run.spec.kind == "workload" else []
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),
         "tag": run.token,
         "argv": command,
         "cwd": str(cwd),
-        "env": environment(layout, run, folder),
+        "env": env,
         "inherit": sorted(capture.secrets(os.environ)),  # names only: their values are written nowhere
         "stdout": str(folder.stdout),
         "stderr": str(folder.stderr),

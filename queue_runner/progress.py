@@ -17,7 +17,8 @@ NEWEST = 200
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the running run is. Times in seconds; None is not known."""
+    """How far the running run is. Times in seconds; None is not known. `iters` are the iterations done, with those
+    before the checkpoint that a resumed run went on from."""
 
     phase: str | None
     iters: int
@@ -38,7 +39,7 @@ class Tracker:
         self._run_id = run_id
         self.newest_s: deque[float] = deque(maxlen=NEWEST)
         """The times of the newest measured iterations, the oldest first."""
-        self._iters = 0
+        self._iters = self._first = 0
         self._loss: float | None = None
         self._open: list[str] = []
         self._iteration_offset = self._phase_offset = -1
@@ -52,20 +53,23 @@ class Tracker:
         times = sorted(self.newest_s)
         median_s = times[len(times) // 2] if times else None
         planned = row["planned_iters"]
+        iters = self._iters + (self._first if row["resumed_from"] else 0)
         return Progress(
             phase=self._open[-1] if self._open else None,
-            iters=self._iters,
+            iters=iters,
             planned_iters=planned,
             median_s=median_s,
             loss=self._loss,
             elapsed_s=max(time.time() - (row["started_at"] or row["claimed_at"]), 0.0),
-            left_s=max(planned - self._iters, 0) * median_s if planned and median_s is not None else None,
+            left_s=max(planned - iters, 0) * median_s if planned and median_s is not None else None,
         )
 
     def _read_iterations(self, connection: sqlite3.Connection) -> None:
         values = [self._run_id, self._iteration_offset]
         (counted,) = connection.execute(
-            "SELECT count(*) AS n, max(offset) AS last FROM iterations WHERE run_id = ? AND offset > ?", values
+            "SELECT count(*) AS n, min(i) AS first, max(offset) AS last FROM iterations"
+            " WHERE run_id = ? AND offset > ?",
+            values,
         )
         if not counted["n"]:
             return
@@ -76,6 +80,8 @@ class Tracker:
                 [*values, counted["last"], NEWEST],
             )
         )
+        if not self._iters:
+            self._first = counted["first"]
         self._iters += counted["n"]
         self._iteration_offset = counted["last"]
         self.newest_s.extend(r["dur_s"] for r in reversed(newest) if PHASES[r["phase"]] == "measure")

@@ -22,13 +22,16 @@ class Retried:
     new: str
 
 
-def retry(layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool = False) -> list[Retried]:
+def retry(
+    layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool = False, resumed: bool = False
+) -> list[Retried]:
     """Queue another attempt for the last attempt of each repeat that is named and did not succeed.
 
-    `succeeded_too`: and of what did.
+    `succeeded_too`: and of what did. `resumed`: each goes on from the last checkpoint of the run before.
 
-    Raises: UsageError where nothing can be tried again, with the reason.
+    Raises: UsageError where nothing can be tried again, or a run left no checkpoint, with the reason.
     """
+    from queue_runner import resume
     from queue_runner.store import attempts, choose
     from queue_runner.store.engine import open_engine, writing
 
@@ -39,10 +42,13 @@ def retry(layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool 
         again = sorted((row for row in last if _is_meant(row, rows, succeeded_too)), key=_interleaved)
         if not again:
             raise _nothing(rows, named)
-        found = [
-            Retried(row["run"], str(attempts.again(connection, row["id"], actor="user", reason="the user asked")))
-            for row in again
-        ]
+        found = []
+        for row in again:
+            origin = resume.find(connection, layout, row["id"]) if resumed else None
+            reason = f"to go on from the checkpoint of run {origin.run}" if origin else "the user asked"
+            origin_id = origin.run_id if origin else None
+            new = attempts.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
+            found.append(Retried(row["run"], str(new)))
     wake.ring(layout.fifo)
     return found
 

@@ -68,6 +68,11 @@ class RunDir:
         return self.path / "tree"
 
     @property
+    def resume(self) -> Path:
+        """Holds a copy of the checkpoint that the run goes on from."""
+        return self.path / "resume"
+
+    @property
     def warden_log(self) -> Path:
         return self.path / "warden" / "warden.log"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, capture
+from queue_runner import argv, capture, segments
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
@@ -36,6 +36,7 @@ class Details:
     hello: Mapping[str, Any] | None
     exit: Mapping[str, Any] | None
     phases_s: Mapping[str, float]
+    segments: list[Mapping[str, Any]]
     taints: list[Mapping[str, Any]]
     notes: list[Mapping[str, Any]]
     lines: Mapping[str, int]
@@ -66,6 +67,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         hello=_json_of(connection, "hellos", "hello_json", run_id),
         exit=_json_of(connection, "exits", "exit_json", run_id),
         phases_s={name: row[f"{name}_s"] for name in phases if row[f"{name}_s"] is not None},
+        segments=_segments(connection, run_id),
         taints=[_without_key(t) for t in read.detail(connection, "taints", run_id)],
         notes=[_without_key(n) for n in read.detail(connection, "notes", run_id)],
         lines={key: sum(source[key] for source in read.detail(connection, "ingests", run_id)) for key in _LOST_LINES},
@@ -107,6 +109,21 @@ def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patc
     if text is None:
         return Patch(job, f"{where}, and a patch that was too large to be stored", None)
     return Patch(job, where, text) if text else Patch(job, f"{where}, and no changes to it", None)
+
+
+def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, Any]]:
+    """The chain of runs that go on from each other, where there is one."""
+    chain = segments.chain(connection, run_id)
+    names = {segment.run_id: segment.run for segment in chain}
+    return [
+        {
+            "run": each.run,
+            "resumed_from": names.get(each.resumed_from or 0),
+            "first_i": each.first_i,
+            "last_i": each.last_i,
+        }
+        for each in (chain if len(chain) > 1 else [])
+    ]
 
 
 def _without_key(row: Mapping[str, Any]) -> dict[str, Any]:

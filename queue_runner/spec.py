@@ -14,7 +14,7 @@ Value = str | int | float | bool
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "code", "root", "inside"),
+    *("tree", "code", "root", "inside", "resume"),
 )
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
@@ -42,7 +42,7 @@ class JobSpec:
     snapshot: str | None = None
     timeout_s: float | None = None
     allow_daemons: bool = False
-    resume: bool = False
+    resume: bool = False  # retries that were agreed on go on from the last checkpoint
     copy: bool = False  # a command runs in a copy of the tree as it was at submit
     allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
     tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" where it is not known
@@ -70,6 +70,7 @@ class JobSpec:
     def content_hash(self) -> str:
         """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
         asked = {k: v for k, v in vars(self).items() if k not in _PLACE}
+        asked["resume"] = False  # says nothing, and keeps the hashes that are stored
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

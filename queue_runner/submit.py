@@ -15,7 +15,7 @@ from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition
 from queue_runner.paths import Layout, jobs_dir
-from queue_runner.spec import NewJob
+from queue_runner.spec import JobSpec, NewJob
 from queue_runner.terms import Wanted
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def plan(request: Request) -> Plan:
         seed,
         tuple(NewJob(spec, request.repeats, agreed) for spec in specs),
         tuple(grid.interleave(len(specs), request.repeats, seed)),
-        tuple(_warnings(request, {spec.device for spec in specs})),
+        tuple(_warnings(request, specs)),
         after,
     )
 
@@ -83,9 +83,9 @@ def drawn(seed: int | None) -> int:
     return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
 
 
-def _warnings(request: Request, devices: set[str | None]) -> list[str]:
+def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     found = []
-    if "mps" in devices and sys.platform != "darwin":
+    if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
         found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
@@ -95,6 +95,8 @@ def _warnings(request: Request, devices: set[str | None]) -> list[str]:
     if request.workload is None and set(limits) - {"*"}:
         held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
         found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
+    if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
+        found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
     return found
 
 

@@ -18,6 +18,7 @@ from queue_runner import (
     disk,
     launch,
     locks,
+    resume,
     schedules,
     stop_points,
     suspend,
@@ -36,7 +37,7 @@ from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
-from queue_runner.store import jobs, lanes, results, waiting
+from queue_runner.store import attempts, jobs, lanes, results, waiting
 from queue_runner.store import schedules as stored
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
@@ -248,7 +249,9 @@ class Supervisor:
             if refusal := code_check.refusal(self._layout.snapshots, run.spec):
                 return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
-            folder = launch.prepare(self._layout, self._config, run, lane.fd)
+            with looking(self._engine) as connection:
+                _, *before = attempts.segments(connection, run.run_id)
+            folder = launch.prepare(self._layout, self._config, run, lane.fd, before[0][1] if before else None)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
@@ -257,6 +260,8 @@ class Supervisor:
             self._warden = launch.spawn(folder, lane)
         except tree_store.Damaged as error:
             return self._refuse(run, code_check.lost(error))
+        except resume.Gone as error:
+            return self._refuse(run, error.ending())
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")

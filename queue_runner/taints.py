@@ -49,6 +49,7 @@ class Facts:
     ingests: Sequence[Mapping[str, Any]]
     slept_s: float
     paused_s: float = 0.0
+    resumed_from: str | None = None
 
 
 def find_taints(facts: Facts) -> list[Taint]:
@@ -92,6 +93,9 @@ def _caveats(f: Facts) -> list[Taint]:
         found.append(("op_fallback", f.notes["op_fallback"]))
     if f.ingests and not _values(f, "others_cpu_share"):
         found.append(("unwatched", "it ended before the machine's load could be sampled: it may have been contended"))
+    if f.resumed_from:
+        at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
+        found.append(("resumed", f"it went on{at} from the checkpoint of run {f.resumed_from}: a segment of its own"))
     if any(c.get("on_battery") for c in f.conditions):
         found.append(("battery", "the machine ran on battery"))
     if any(c.get("low_power") for c in f.conditions):

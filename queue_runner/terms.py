@@ -34,12 +34,12 @@ def of_request(request: Request, now: float) -> tuple[Terms, tuple[Wanted, ...]]
         deadline_at=when.parse_time(request.deadline, now, "--deadline") if request.deadline else None,
         retries=check_retries(request.retries),
         backoff_s=request.backoff_s,
-        retry_on=retry_on(request.retry_on) if request.retry_on else ("failed",),
+        retry_on=retry_on(request.retry_on or ("failed,lost" if request.resume else "failed")),
     )
     if terms.not_before_at and terms.deadline_at and terms.deadline_at <= terms.not_before_at:
         raise UsageError("--deadline is not after --at: it would never run", "give a later --deadline")
-    if not request.retries and (request.retry_on or request.backoff_s):
-        raise UsageError("--retry-on and --backoff need --retries", "add --retries 3, say")
+    if not request.retries and (request.retry_on or request.backoff_s or request.resume):
+        raise UsageError("--retry-on, --backoff and --resume need --retries", "add --retries 3, say")
     return terms, tuple(wanted(text) for text in request.after)
 
 

@@ -88,6 +88,9 @@ def _options(
     retry_on: Annotated[
         str | None, typer.Option(metavar="LIST", help="What is retried: failed (when not given), lost, stalled.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Retries go on from the last checkpoint; lost runs are retried, too.")
+    ] = False,
     stall: Annotated[
         list[str] | None,
         typer.Option(metavar="[PHASE=]TIME", help="End a run that reports nothing for so long. Repeatable."),

@@ -17,6 +17,9 @@ def retry(
     tag: Tags = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only what did not succeed: the default.")] = False,
     all: Annotated[bool, typer.Option("--all", help="What succeeded, too.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint: a segment apart in reports.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run again what did not succeed: new runs of the same jobs; the old ones are kept."""
@@ -27,7 +30,7 @@ def retry(
 
     if failed and all:
         raise UsageError("--failed and --all at once", "give one of them")
-    found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all)
+    found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume)
     if json:
         print_json("mpsq.retry/1", runs=[asdict(one) for one in found])
     else:

@@ -102,6 +102,7 @@ def _text(one: Details, again: bool) -> str:
     facts += _measured(run)
     if paused_s := (one.exit or {}).get("paused_s"):
         facts.append(("suspended", units.duration(paused_s)))
+    facts += [("segments" if not n else "", _segment(part)) for n, part in enumerate(one.segments)]
     if one.phases_s:
         facts.append(("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())))
     if one.hello:
@@ -171,6 +172,11 @@ def _place(one: Details) -> str:
     if one.code is None or not one.code["tree_hash"]:
         return "its folder; changes of the code go unnoticed"
     return "its folder; " + ("its code may change" if one.allow_changed else "not if its code has changed")
+
+
+def _segment(part: Any) -> str:
+    span = "no iteration" if part["first_i"] is None else f"iterations {part['first_i']} to {part['last_i']}"
+    return f"{part['run']}: {span}" + (f", from a checkpoint of {part['resumed_from']}" if part["resumed_from"] else "")
 
 
 def _event(event: Any) -> str:

@@ -56,7 +56,22 @@ def again(
     return RunId(old.job_id, number)
 
 
-def retry_as_agreed(connection: Connection, run_id: int, ending: Ending, now: float) -> RunId | None:
+def segments(connection: Connection, run_id: int) -> list[tuple[int, RunId]]:
+    """The run, the run whose checkpoint it goes on from, and so on: ids and names, the newest first."""
+    found: list[tuple[int, RunId]] = []
+    following: int | None = run_id
+    while following is not None:
+        row = connection.execute(
+            select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.resumed_from).where(runs.c.id == following)
+        ).one()
+        found.append((row.id, RunId(row.job_id, row.number)))
+        following = row.resumed_from  # always an older run
+    return found
+
+
+def retry_as_agreed(
+    connection: Connection, run_id: int, ending: Ending, now: float, resumed_from: int | None = None
+) -> RunId | None:
     """Queue the retry that --retries promised for a run that has just ended so; None where there is none (left)."""
     row = connection.execute(
         select(runs.c.attempt, runs.c.cancel_requested_at, jobs.c.retries, jobs.c.backoff_s, jobs.c.retry_on)
@@ -75,5 +90,6 @@ def retry_as_agreed(connection: Connection, run_id: int, ending: Ending, now: fl
         actor="worker",
         reason=f"retry {row.attempt} of {row.retries}: the run before ended as {ending}",
         not_before_at=now + wait_s if wait_s else None,
+        resumed_from=resumed_from,
         first=True,
     )

@@ -81,7 +81,7 @@ def test_where_there_is_no_patch_it_says_why(mpsq: Cli, code: Path, tmp_path: Pa
     subprocess.run(["git", "-C", str(young), "init", "-q"], check=True)
     mpsq.ok("submit", "--cwd", young, "--", "true")
     assert mpsq.ok("show", "4", "--diff").err == "job 4: there was no commit, so there is no patch\n"
-    (code / "train.py").write_text("".join(f"x = {number ** 7}\n" for number in range(150_000)))
+    (code / "train.py").write_text("".join(f"x = {number**7}\n" for number in range(150_000)))
     mpsq.ok("submit", "--cwd", code, "--", "true")
     assert "a patch that was too large to be stored" in mpsq.ok("show", "5", "--diff").err
 

@@ -44,6 +44,7 @@ FLOORS = {
         "grid",
         "rundir",
         "snapshot",
+        "blobs",
         "tree_copy",
         "tree_scan",
         "tree_store",

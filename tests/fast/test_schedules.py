@@ -242,7 +242,7 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
         (["0 2 * * *", "--", "nanogpt", "--device", "cup"], "cup"),
         (["0 2 * * *", "--", "nanogpt", "--nonsense"], "no such option"),
         (["0 2 * * *", "--", "--", "no-such-program"], "no-such-program"),
-        (["0 2 * * *", "--", "nanogpt", "--json"], "no such option: --json"),
+        (["0 2 * * *", "--", "nanogpt", "--json"], "no such option"),
         (["0 2 * * *", "--", "nanogpt", "--after", "12"], "12"),
         (["0 2 * *", "--", "nanogpt"], "4 fields"),
         (["0 2 * * *", "--timezone", "Mars", "--", "nanogpt"], "no time zone"),

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from queue_runner import status, watch
 from queue_runner.dashboard import bar, frame
 from queue_runner.disk import DiskUse
+from queue_runner.eta import Eta
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.progress import NEWEST, Progress, Tracker
 from queue_runner.queue_state import QueueState
+from queue_runner.reasons import Reason
 from queue_runner.sparkline import ASCII_BARS, BARS, sparkline
 from queue_runner.status import Status
 from queue_runner.store import read, results
@@ -57,6 +59,8 @@ def found(queue: Layout) -> Status:
         queue=QueueState(True, 4711, None, None),
         progress=Progress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4),
         disk=DiskUse(5 << 30, 3 << 20, 0, 7 << 30, True),
+        reasons={6: Reason("turn", "its turn, after 4.1", "", ""), 7: Reason("time", "22:30", "", "")},
+        eta=Eta(),
     )
 
 
@@ -72,9 +76,9 @@ waiting  2 runs
 disk     runs 5.00 GiB, snapshots 3.00 MiB, cache 0 B; 7.00 GiB free
 
 #  run  name    asks                         waits for
--  ---  ------  ---------------------------  ---------
-1  5.1  waits1  mps, compiled, tiny, lr=0.1  a worker
-2  6.1  waits2  mps, compiled, tiny, lr=0.1  a worker
+-  ---  ------  ---------------------------  -------------------
+1  5.1  waits1  mps, compiled, tiny, lr=0.1  its turn, after 4.1
+2  6.1  waits2  mps, compiled, tiny, lr=0.1  22:30
 
 run  name    asks                      ended last  after
 ---  ------  ------------------------  ----------  ------
@@ -121,7 +125,7 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
         queue=QueueState(True, 1, "\x1b[2Jblocked\r\nby it", None),
         running={**found.running, **evil},
         waiting=[{**row, **evil} for row in found.waiting],
-        waits_for={row["run"]: "\x1b[31mred\nreason" for row in found.waiting},
+        reasons={row["run_id"]: Reason("blocked", "\x1b[31mred\nreason", "", "") for row in found.waiting},
         ended=[{**row, **evil} for row in found.ended],
     )
     shown = screen(harmed)

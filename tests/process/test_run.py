@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from queue_runner import locks
 from queue_runner.paths import Layout
+from tests.cli_support import schemas
 from tests.process.queue_support import Queue, until
 from tests.process.test_many import check_serial
 
@@ -58,6 +60,7 @@ def test_a_failure_is_exit_3_and_json_is_one_object(queue: Queue) -> None:
     out, err = (process := run(queue, "--json", "--", "sh", "-c", "echo out; exit 7")).communicate()
     assert process.returncode == 3 and "out\n" in err and "1 of 1 runs did not succeed" in err
     said = json.loads(out)
+    Draft202012Validator(schemas()["mpsq.run/1"]).validate(said)
     assert (said["schema"], said["ok"], said["runs"][0]["exit_code"]) == ("mpsq.run/1", False, 7)
 
 
