@@ -203,11 +203,7 @@ def _command_name(argv: Sequence[str]) -> str:
 
 def _place(request: Request) -> Place:
     """Where and with what every cell of the request runs."""
-    try:
-        said = Path(request.cwd or "").expanduser()
-        cwd = said if said.is_absolute() else Path.cwd() / said
-    except FileNotFoundError as error:
-        raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
+    cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
     environment = capture.environment(os.environ) if request.environment is None else request.environment
@@ -223,6 +219,15 @@ def _place(request: Request) -> Place:
         "stall_s": stalls(request.stall),
         "resume": request.resume,
     }
+
+
+def folder(request: Request) -> Path:
+    """Where its jobs run, absolute. Raises: UsageError when that is here and here is gone."""
+    said = Path(request.cwd or "").expanduser()
+    try:
+        return said if said.is_absolute() else Path.cwd() / said
+    except FileNotFoundError as error:
+        raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
 
 
 def stalls(said: Sequence[str]) -> dict[str, float]:

@@ -67,10 +67,10 @@ def _answer(words: list[str], current: str) -> Answer:
         name = f"{name} {words.pop(0)}"
     if name not in COMMANDS:
         return Answer("words", [])
-    if "--" in words and name in ("submit", "schedule add"):
+    if "--" in words and COMMANDS[name].behind:
         at = words.index("--")
         behind = words[at + 1 :]
-        if name == "submit":
+        if COMMANDS[name].behind == "command":
             return Answer(f"command {len(behind) + 1}", [])
         return _answer(["submit", *behind], current)
     return _of_command(name, words, current)
@@ -79,14 +79,14 @@ def _answer(words: list[str], current: str) -> Answer:
 def _names(prefix: str) -> list[tuple[str, str]]:
     """The commands, or those of a group, with their help."""
     if prefix:
-        return [(name.removeprefix(prefix), said[0]) for name, said in COMMANDS.items() if name.startswith(prefix)]
+        return [(name.removeprefix(prefix), said.help) for name, said in COMMANDS.items() if name.startswith(prefix)]
     return list(
-        dict.fromkeys((words.split()[0], GROUPS.get(words.split()[0], said[0])) for words, said in COMMANDS.items())
+        dict.fromkeys((words.split()[0], GROUPS.get(words.split()[0], said.help)) for words, said in COMMANDS.items())
     )
 
 
 def _of_command(name: str, words: list[str], current: str) -> Answer:
-    _about, arguments, repeats, options = COMMANDS[name]
+    _about, arguments, repeats, options, behind = COMMANDS[name]
     line, wanting = _read(name, words)
     if wanting is not None:
         return values(wanting, current, line)
@@ -101,13 +101,13 @@ def _of_command(name: str, words: list[str], current: str) -> Answer:
         if current or found.how != "words" or found.candidates:
             return found
     left = [(word, said[2]) for word, said in options.items() if word not in line.options or said[1]]
-    more = [("--", "a command line follows")] if name in ("submit", "schedule add") else []
+    more = [("--", "a command line follows")] if behind else []
     return Answer("words", [*left, ("--help", _HELP[1]), *more])
 
 
 def _read(name: str, words: Sequence[str]) -> tuple[Line, str | None]:
     """The words of a command by what they are, and the kind of value that the next has to be, if it has to."""
-    _about, _arguments, _repeats, options = COMMANDS[name]
+    options = COMMANDS[name].options
     line, waiting = Line(name, [], {}), None
     for word in words:
         if waiting is not None:

@@ -34,6 +34,20 @@ _WAITS = {
 """Which runs a command is for; others are for all."""
 
 
+Option = tuple[str | None, bool, str]
+"""The kind of its value (None: it takes none, "": one that nobody can guess), whether it is repeatable, its help."""
+
+
+class Command(NamedTuple):
+    """A command as complete_table.py has it. `arguments` are kinds of values, and the last may be one of many."""
+
+    help: str
+    arguments: tuple[str, ...]
+    many: bool
+    options: dict[str, Option]
+    behind: str  # what follows `--`: "command", "submit" or nothing
+
+
 class Answer(NamedTuple):
     """How the shell is to go on (complete.main), and (word, what it means), the likeliest first."""
 

@@ -110,7 +110,8 @@ def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
         part = f"the first {found.expected}: " if found.expected < found.waiting_count else ""
         facts.append(("done in", textwrap.fill(part + told, columns)))
     if found.schedules and (at := found.schedules[0]["next_at"]) is not None:
-        then = clock_of_day(at, now) if at > now else "now" if found.running is None else "when nothing runs"
+        missed = "when a worker runs" if not found.queue.worker else "when nothing runs" if found.running else "now"
+        then = clock_of_day(at, now) if at > now else missed
         facts.append(("schedule", one_line(f"{found.schedules[0]['name']} submits next, {then}")))
     for row in found.schedules:
         if row["last_error"]:

@@ -102,7 +102,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
 
 def _names_its_folder(request: Request) -> str | None:
     """The job's folder, where the command names it otherwise than in the path of a file, which the copy has too."""
-    folder = str(Path.cwd() / Path(request.cwd or "").expanduser())
+    folder = str(cells.folder(request))
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
     named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
     return folder if any(named) else None

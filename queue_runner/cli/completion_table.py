@@ -7,18 +7,22 @@ from typing import Any
 
 from typer.main import get_command
 
+from queue_runner.cli.asked import OfWorkload, WithCommand
 from queue_runner.cli.main import COMMANDS, app
+from queue_runner.cli.schedule import WithSubmit
+from queue_runner.complete_values import Command
 
 _BY_PARAMETER = {
     "import set_": "",
     "workloads name": "workload",
     "report format": "format",
-    "submit after": "after",
-    "edit after": "after",
+    "report group": "group",
 }
 _BY_METAVAR = {
     "ID": "id",
     "[ID]...": "id",
+    "ID...": "id",
+    "ID[:any|fail]": "after",
     "[NAME] [ID]...": "report",
     "[WORKLOAD]": "workload",
     "WORD": "tag",
@@ -41,21 +45,18 @@ _BY_NAME = {
 
 _HEAD = '''"""Every command, its arguments and options: what completion needs and would take too long to ask typer for.
 
-Made by `make docs` from the commands themselves; a test keeps the two alike. A command is (help, arguments, whether
-the last of them may be repeated, options); an argument is a kind of value, an option (kind of value or None where it
-takes none, whether it may be repeated, help). complete_values.py knows the kinds; "" is one that nobody can guess.
+Made by `make docs` from the commands themselves; a test keeps the two alike. complete_values.py says what is what.
 """
 
 from __future__ import annotations
 
-Option = tuple[str | None, bool, str]
-Command = tuple[str, tuple[str, ...], bool, dict[str, Option]]
+from queue_runner.complete_values import Command
 
 COMMANDS: dict[str, Command] = {
 '''
 
 
-def table() -> dict[str, tuple[str, tuple[str, ...], bool, dict[str, tuple[str | None, bool, str]]]]:
+def table() -> dict[str, Command]:
     """By the words of a command, `submit`, `schedule add`; see _HEAD."""
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
@@ -70,7 +71,8 @@ def table() -> dict[str, tuple[str, tuple[str, ...], bool, dict[str, tuple[str |
                 for word in p.opts
             }
             kinds = tuple(_kind(words, p) for p in arguments)
-            found[words] = (_first_sentence(command.help), kinds, any(p.nargs == -1 for p in arguments), options)
+            repeats = any(p.nargs == -1 for p in arguments)
+            found[words] = Command(_first_sentence(command.help), kinds, repeats, options, _behind(command))
     return found
 
 
@@ -98,6 +100,12 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         return
     for sub, below in inner.items():
         yield from _leaves(f"{name} {sub}", below)
+
+
+def _behind(command: Any) -> str:
+    if isinstance(command, WithSubmit):
+        return "submit"
+    return "command" if isinstance(command, WithCommand) and not isinstance(command, OfWorkload) else ""
 
 
 def _kind(words: str, parameter: Any) -> str:

@@ -91,7 +91,7 @@ def _request(words: Sequence[str]) -> Request:
 
     taken: list[Request] = []
     command = get_command(_submission)
-    with command.make_context("submit", list(words), obj=taken) as context:
+    with command.make_context("mpsq submit", list(words), obj=taken) as context:
         context.meta["argv"] = list(words)
         command.invoke(context)
     return taken[0]
@@ -157,6 +157,8 @@ def next_(
         return
     for at in times:
         print(f"{datetime.fromtimestamp(at):%a %Y-%m-%d %H:%M}")
+    if _is_elsewhere(row):
+        say(f"these are times of here, by the clocks of {row['timezone']}")
     if row["next_at"] is None:
         say(f"{row['name']} is paused: mpsq schedule resume {row['name']}")
 
@@ -205,7 +207,7 @@ def _next(row: Mapping[str, Any]) -> str:
 
     if row["next_at"] is None:
         return "paused"
-    return "now" if row["next_at"] <= time.time() else _clock(row["next_at"])
+    return "due" if row["next_at"] <= time.time() else _clock(row["next_at"])
 
 
 def _last(row: Mapping[str, Any]) -> str | None:

@@ -48,7 +48,7 @@ def test_the_table_is_that_of_the_commands() -> None:
 
 
 def test_every_kind_of_value_is_known() -> None:
-    for name, (_about, arguments, _repeats, options) in complete_table.COMMANDS.items():
+    for name, (_about, arguments, _repeats, options, _behind) in complete_table.COMMANDS.items():
         for kind in (*arguments, *(said[0] for said in options.values() if said[0] is not None)):
             assert kind in KINDS, name
 
@@ -105,6 +105,7 @@ def test_how_the_shell_goes_on(queue: Path) -> None:
     assert how("mpsq import ") == "file"
     assert how("mpsq submit toy --set m") == "nospace"
     assert how("mpsq submit --parser plain -- python tr") == "command 2"
+    assert how("mpsq run -- ") == "command 1"
     assert how("mpsq schedule add x -- --parser plain -- ") == "command 1"
 
 

@@ -258,6 +258,18 @@ def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add(layout)
     assert status.read_status(layout).schedules[0]["name"] == "nightly"
     assert "nightly submits next, " in mpsq.ok("status").out
+    make_due(layout)
+    assert "nightly submits next, when a worker runs" in mpsq.ok("status").out
+    assert " due " in mpsq.ok("schedule", "list").out
+
+
+def test_the_next_times(layout: Layout, mpsq: Cli) -> None:
+    add(layout)
+    told = mpsq.ok("schedule", "next", "1", "-n", "3")
+    assert len(told.out.splitlines()) == 3 and told.err == ""
+    schedules.pause(layout, "nightly")
+    assert "paused" in mpsq.ok("schedule", "next", "nightly").err
+    assert "paused" in mpsq.ok("schedule", "list").out
 
 
 @pytest.mark.parametrize("verb", ["remove", "pause", "resume", "next"])
