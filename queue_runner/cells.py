@@ -204,7 +204,8 @@ def _command_name(argv: Sequence[str]) -> str:
 def _place(request: Request) -> Place:
     """Where and with what every cell of the request runs."""
     try:
-        cwd = Path.cwd() / Path(request.cwd or "").expanduser()
+        said = Path(request.cwd or "").expanduser()
+        cwd = said if said.is_absolute() else Path.cwd() / said
     except FileNotFoundError as error:
         raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
     if not cwd.is_dir():

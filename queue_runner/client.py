@@ -120,7 +120,7 @@ class Client:
 
     def wait(self, *ids: Id, timeout_s: float | None = None) -> bool:
         """Wait until the named have ended; returns whether all succeeded. Raises: WaitTimeout after `timeout_s`."""
-        rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda: None)
+        rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None)
         return not waiting.failed(rows)
 
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:

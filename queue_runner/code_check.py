@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from queue_runner import tree_rules, tree_scan, tree_store, vcs
+from queue_runner import blobs, tree_rules, tree_scan, tree_store, vcs
 from queue_runner.model import Ending, Outcome
 from queue_runner.spec import JobSpec
 from queue_runner.text import plain
@@ -52,7 +52,7 @@ def differences(snapshots: Path, spec: JobSpec) -> list[str]:
     now: Mapping[str, Entry] | None = None
     oid_length = 40
     try:
-        tree = tree_scan.of_repository(root)
+        tree = tree_scan.of_repository(root, snapshots.parent)
         if tree.hash == spec.tree:
             return []
         now = tree.entries if tree.root == root else {}
@@ -66,9 +66,9 @@ def differences(snapshots: Path, spec: JobSpec) -> list[str]:
     found: list[tuple[bool, str, str]] = []
     unlisted = {path: entry.mode for path, entry in before.items() if path not in (now or {})}
     there = {path: entry for path, entry in (now or {}).items()}
-    oids = tree_scan.hashes(root, unlisted, oid_length)
+    oids = blobs.hashes(root, unlisted, oid_length)
     for path, oid in oids.items():
-        mode = tree_scan.mode_of((root / path).lstat()) if os.path.lexists(root / path) else None
+        mode = blobs.mode_of((root / path).lstat()) if os.path.lexists(root / path) else None
         there[path] = Entry(mode or "", oid, before[path].tracked)
     for path, entry in before.items():
         is_now = there.get(path)

@@ -58,9 +58,7 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     return found.run_id if found else None
 
 
-def _summarise_whatever_it_said(
-    connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]
-) -> None:
+def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
     """Numbers that mpsq fails to make sense of are a fault of mpsq and invalid; they never hold the queue."""
     try:
         with connection.begin_nested():

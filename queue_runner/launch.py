@@ -39,10 +39,11 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
     (folder.path / "warden").mkdir(mode=0o700, parents=True)
     for name in warden.FILES:
         shutil.copyfile(Path(warden.__file__).with_name(name), folder.path / name)
-    command, cwd = argv.of(run.spec, layout.snapshots), Path(run.spec.cwd)
     if run.spec.copy and run.spec.tree:
         cwd = tree_copy.make(layout.snapshots, run.spec, folder.tree)
-        command = tree_copy.program(command, run.spec, cwd)
+        command = tree_copy.command(run.spec, folder.tree, cwd)
+    else:
+        command, cwd = argv.of(run.spec, layout.snapshots), Path(run.spec.cwd)
     env = environment(layout, run, folder)
     if origin is not None:
         checkpoint = str(resume.copy(layout, origin, folder.resume))

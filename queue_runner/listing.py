@@ -78,15 +78,22 @@ class Filter:
 def run_object(row: Row) -> dict[str, Any]:
     """One row of v_run as docs/json.md describes a run."""
     return {name: row[name] for name in _AS_STORED} | {
-        "compile": _boolean(row["compile"]),
-        "sets": json.loads(row["spec_json"])["params"],
+        "compile": boolean(row["compile"]),
+        "sets": sets(row),
         "tags": row["tags"].split(",") if row["tags"] else [],
         "taints": row["taints"].split(",") if row["taints"] else [],
         "valid": bool(row["valid"]),
     }
 
 
-def _boolean(value: int | None) -> bool | None:
+def sets(row: Row) -> dict[str, Any]:
+    """What --set said of the question."""
+    found: dict[str, Any] = json.loads(row["spec_json"])["params"]
+    return found
+
+
+def boolean(value: int | None) -> bool | None:
+    """A flag as SQLite has it."""
     return None if value is None else bool(value)
 
 
@@ -193,6 +200,15 @@ def ending(row: Row) -> str:
         suspended = row["state"] == State.RUNNING and row["paused_at"] is not None
         return f"{row['state']} (suspended)" if suspended else str(row["state"])
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
+
+
+def fate(row: Row) -> str:
+    """How a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`."""
+    told, reason = ending(row), row["reason"] or ""
+    kind, _, rest = reason.partition(": ")
+    if told.endswith(f"({kind})"):
+        reason = rest
+    return f"{told}: {reason}" if reason else told
 
 
 def question(item: Row) -> str:

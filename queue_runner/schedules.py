@@ -140,7 +140,7 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
             planned,
             jobs=tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs),
         )
-        taken = submit.take_snapshot(layout, planned)
+        taken = submit.take_snapshots(layout, planned)
     except Exception as error:  # whatever has become of the workload, the folder or the request: the worker goes on
         raise _CannotSubmit(_words(error)) from error
     stop_points.reach("schedule.planned")

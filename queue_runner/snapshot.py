@@ -92,7 +92,7 @@ def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Ta
     if not vcs.has_repository(cwd):
         return _of_folder(cwd, store) if copy else Taken(None, notes=() if allow_changed else (_UNKNOWN,))
     try:
-        tree = _settled(lambda: tree_scan.of_repository(cwd), store, copy=copy)
+        tree = _settled(lambda: tree_scan.of_repository(cwd, store.parent), store, copy=copy)
         revision = _revision(tree)
     except vcs.GitFailed as error:
         if copy:
@@ -108,7 +108,7 @@ _UNKNOWN = "outside of a git repository mpsq cannot tell whether the code change
 
 def _of_folder(cwd: Path, store: Path) -> Taken:
     place = Path(os.path.realpath(cwd))
-    return _taken(_settled(lambda: tree_scan.of_folder(place), store, copy=True), cwd, None, copied=True)
+    return _taken(_settled(lambda: tree_scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
 
 
 def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner.model import Condition
@@ -53,7 +53,7 @@ class JobSpec:
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -69,7 +69,7 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
-        asked = {k: v for k, v in asdict(self).items() if k not in _PLACE}
+        asked = {k: v for k, v in vars(self).items() if k not in _PLACE}
         asked["resume"] = False  # says nothing, and keeps the hashes that are stored
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from queue_runner import cells, grid, snapshot, stop_points, terms, units, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Condition
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.terms import Wanted
@@ -22,8 +23,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Sibling:
+    """A job of the same plan, by its index, that another one waits for."""
+
+    job: int
+    condition: Condition
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1)."""
+    """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
+
+    Every job waits for all of `after`, and besides for its entry of `own_after` where that is not empty.
+    """
 
     title: str
     seed: int
@@ -31,6 +43,7 @@ class Plan:
     order: tuple[tuple[int, int], ...]
     warnings: tuple[str, ...]
     after: tuple[Wanted, ...] = ()
+    own_after: tuple[tuple[Wanted | Sibling, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ def plan(request: Request) -> Plan:
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
     agreed, after = terms.of_request(request, time.time())
-    seed = request.order_seed if request.order_seed is not None else int.from_bytes(os.urandom(4), "big")
+    seed = drawn(request.order_seed)
     return Plan(
         request.title,
         seed,
@@ -65,12 +78,19 @@ def plan(request: Request) -> Plan:
     )
 
 
+def drawn(seed: int | None) -> int:
+    """The seed of an order; a new one where none is asked for."""
+    return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
+
+
 def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     found = []
     if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
         found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
+    if request.copy and (named := _names_its_folder(request)):
+        found.append(f"{named} is named in the command: what it reads there is not the copy")
     limits = cells.stalls(request.stall)
     if request.workload is None and set(limits) - {"*"}:
         held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
@@ -78,6 +98,14 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
     return found
+
+
+def _names_its_folder(request: Request) -> str | None:
+    """The job's folder, where the command names it otherwise than in the path of a file, which the copy has too."""
+    folder = str(Path.cwd() / Path(request.cwd or "").expanduser())
+    paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
+    named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
+    return folder if any(named) else None
 
 
 def store(layout: Layout, planned: Plan) -> Submitted:
@@ -89,7 +117,7 @@ def store(layout: Layout, planned: Plan) -> Submitted:
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
-    taken = take_snapshot(layout, planned)
+    taken = take_snapshots(layout, planned)
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         stored = insert(connection, planned, taken)
@@ -99,30 +127,47 @@ def store(layout: Layout, planned: Plan) -> Submitted:
     return stored
 
 
-def insert(connection: Connection, planned: Plan, taken: snapshot.Taken, *, actor: str = "user") -> Submitted:
-    """Store every job of the plan in an open transaction. `taken` is what take_snapshot returned for it.
+def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user") -> Submitted:
+    """Store every job of the plan in an open transaction. `taken` is what take_snapshots returned for it.
 
     Raises: UsageError when what it waits for is not there.
     """
     from queue_runner.store import choose, jobs, results, waiting
 
-    after = tuple(choose.dependencies(connection, planned.after))
-    new = [
-        replace(job, spec=taken.applied_to(job.spec), terms=replace(job.terms, after=after)) for job in planned.jobs
-    ]
-    if taken.snapshot is not None:
-        results.save_snapshot(connection, taken.snapshot)
+    ids_of = choose.Memory(connection)
+    common = ids_of.dependencies(planned.after)
+    new, between = [], []
+    for number, (job, code) in enumerate(zip(planned.jobs, taken, strict=True)):
+        own = planned.own_after[number] if planned.own_after else ()
+        outside = [one for one in own if isinstance(one, Wanted)]
+        after = ids_of.dependencies([*planned.after, *outside]) if outside else common
+        between += [(number, one) for one in own if isinstance(one, Sibling)]
+        new.append(replace(job, spec=code.applied_to(job.spec), terms=replace(job.terms, after=after)))
+    for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
+        results.save_snapshot(connection, kept)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
+    jobs.let_wait(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
     late = dict(waiting.hopeless(connection, time.time(), ids))
     why = {ending.reason.partition(": ")[2] for ending in late.values()}
-    notes = (*taken.notes, *(f"{one}: what waits for it will be skipped" for one in sorted(why)))
-    return Submitted(group, tuple(ids), notes)
+    notes = dict.fromkeys(note for code in taken for note in code.notes)
+    return Submitted(group, tuple(ids), (*notes, *(f"{one}: what waits for it will be skipped" for one in sorted(why))))
 
 
-def take_snapshot(layout: Layout, planned: Plan) -> snapshot.Taken:
-    """The code that the jobs of a plan will run, as it is now. Raises: MpsqError when it cannot be kept."""
-    spec = planned.jobs[0].spec
-    cwd = Path(spec.cwd)
+def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
+    """The code that each job of a plan will run, as it is now; taken once for all that run from the same place.
+
+    Raises: MpsqError when it cannot be kept.
+    """
+    taken: dict[tuple[object, ...], snapshot.Taken] = {}
+    places = [(job.spec.kind, job.spec.cwd, job.spec.copy, job.spec.allow_changed) for job in planned.jobs]
+    for place, job in zip(places, planned.jobs, strict=True):
+        if place not in taken:
+            taken[place] = _take(layout, job)
+    return [taken[place] for place in places]
+
+
+def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
+    spec, cwd = job.spec, Path(job.spec.cwd)
     try:
         if spec.kind == "workload":
             return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd)))

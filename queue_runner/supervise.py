@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from queue_runner import (
     code_check,
+    disk,
     launch,
     locks,
     resume,
@@ -172,6 +173,7 @@ class Supervisor:
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))

@@ -92,11 +92,23 @@ def python_path(value: str, spec: JobSpec, target: Path) -> str:
     return os.pathsep.join(folders)
 
 
-def program(argv: list[str], spec: JobSpec, cwd: Path) -> list[str]:
-    """The command line, with a program that is not in the copy (.venv/bin/python) taken from where it was."""
-    if "/" not in argv[0] or argv[0].startswith("/") or os.path.lexists(cwd / argv[0]):
-        return argv
-    return [str(Path(spec.cwd, argv[0])), *argv[1:]]
+def command(spec: JobSpec, target: Path, cwd: Path) -> list[str]:
+    """The command line of a run in a copy: files of the tree that it names by their whole path are those of the copy, a
+    program that is not in the copy (.venv/bin/python) is taken from where it was, and {cwd} is where it was."""
+    words = [_in_copy(word, spec.root, target) for word in spec.argv]
+    first = words[0]
+    if "/" in first and not first.startswith(("/", "{cwd}")) and not os.path.lexists(cwd / first):
+        words[0] = str(Path(spec.cwd, first))
+    return [word.replace("{cwd}", spec.cwd) for word in words]
+
+
+def _in_copy(word: str, root: str, target: Path) -> str:
+    """`/code/train.py` or `--config=/code/a.yaml` as a path in the copy, where the copy has that file."""
+    name, equals, path = ("", "", word) if word.startswith("/") else word.partition("=")
+    if not path.startswith("/"):
+        return word
+    inside = _inside(str(Path(os.path.realpath(Path(path).parent), Path(path).name)), root)
+    return f"{name}{equals}{target / inside}" if inside is not None and (target / inside).is_file() else word
 
 
 def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from queue_runner import tree_rules, vcs
+from queue_runner import blobs, tree_rules, vcs
 from queue_runner.errors import MpsqError
 
-_READ_BYTES = 1 << 20
-_HASH_TRIES = 3
 MAX_TOLD = 500
 """Names that are kept of what was left out."""
 
@@ -64,8 +62,10 @@ def content_hash(entries: Mapping[str, Entry]) -> str:
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
-def of_repository(folder: Path) -> Tree:
+def of_repository(folder: Path, home: Path | None = None) -> Tree:
     """The work tree around `folder`: tracked files, and untracked ones that are not ignored and not too large.
+
+    What git does not track below `home`, the queue's own folder, is no code.
 
     Raises: vcs.GitFailed when git cannot say.
     """
@@ -84,7 +84,8 @@ def of_repository(folder: Path) -> Tree:
         look = _Look(root, len(base))
         look.at_index(index.output())
         look.at_differences(differing.output())
-        look.at_untracked(_names(others.output()))
+        own = _below(home, root)
+        look.at_untracked(name for name in _names(others.output()) if own is None or not name.startswith(own))
     look.hash_files()
     return Tree(
         root,
@@ -97,13 +98,13 @@ def of_repository(folder: Path) -> Tree:
     )
 
 
-def of_folder(folder: Path) -> Tree:
-    """A folder outside of a repository, with everything below it that is not too large.
+def of_folder(folder: Path, home: Path | None = None) -> Tree:
+    """A folder outside of a repository, with everything below it that is not too large and not in `home`.
 
     Raises: MpsqError when it holds more than a source tree would; OSError.
     """
     look = _Look(folder)
-    look.at_untracked(_walk(folder), refuse=True)
+    look.at_untracked(_walk(folder, _below(home, folder)), refuse=True)
     look.hash_files()
     return Tree(folder, look.entries, look.told(), "", None, frozenset(look.entries))
 
@@ -112,12 +113,23 @@ def _names(listing: bytes) -> list[str]:
     return [os.fsdecode(name) for name in listing.split(b"\0") if name]
 
 
-def _walk(folder: Path) -> list[str]:
+def _below(home: Path | None, root: Path) -> str | None:
+    """`home/`, as paths inside of `root` begin with it; None when it is elsewhere."""
+    if home is None:
+        return None
+    inside = os.path.relpath(os.path.realpath(home), os.path.realpath(root))
+    return None if inside == ".." or inside.startswith("../") else f"{inside}/"
+
+
+def _walk(folder: Path, own: str | None = None) -> list[str]:
     """Every file below `folder`; a repository or an environment in it as one name that ends with a slash."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         here = os.path.relpath(place, folder)
         prefix = "" if here == "." else here + "/"
+        if prefix == own:
+            folders.clear()
+            continue
         if prefix and (".git" in folders or ".git" in files):
             folders.clear()
             found.append(prefix)
@@ -223,14 +235,14 @@ class _Look:
         status = self._status(path)
         if status is None or stat.S_ISDIR(status.st_mode):
             return
-        if mode := mode_of(status):
+        if mode := blobs.mode_of(status):
             self._to_hash[path] = (mode, tracked)
         else:
             self._left_out[path] = "no regular file"
 
     def hash_files(self) -> None:
         """Read what git does not know."""
-        oids = hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
+        oids = blobs.hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
         for path, (mode, tracked) in self._to_hash.items():
             if path in oids:
                 self.entries[path] = Entry(mode, oids[path], tracked)
@@ -261,62 +273,3 @@ class _Look:
         if len(names) > MAX_TOLD:
             found["..."] = f"and {len(names) - MAX_TOLD:,} more"
         return found
-
-
-def mode_of(status: os.stat_result) -> str | None:
-    """A file's mode as git has it; None for what is neither a file nor a link."""
-    if stat.S_ISLNK(status.st_mode):
-        return "120000"
-    if stat.S_ISREG(status.st_mode):
-        return "100755" if status.st_mode & 0o100 else "100644"
-    return None
-
-
-def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, str]:
-    """The blob hash of each file, as git would store it (line ends, LFS); files that vanish meanwhile are left out."""
-    plain = [p for p, mode in modes.items() if mode != "120000" and "\n" not in p and not p.startswith('"')]
-    found: dict[str, str] = {}
-    if plain and vcs.has_repository(root):
-        for _ in range(_HASH_TRIES):
-            there = [p for p in plain if _can_be_read(root / p)]
-            names = b"".join(os.fsencode(p) + b"\n" for p in there)
-            try:
-                said = vcs.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
-                found = dict(zip(there, said, strict=True))
-                break
-            except (vcs.GitFailed, ValueError):
-                continue  # a file went away: once more with what is left
-    for path, mode in modes.items():
-        if path not in found and (oid := blob_hash(root / path, mode, oid_length)) is not None:
-            found[path] = oid
-    return found
-
-
-def _can_be_read(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK)
-    except OSError:
-        return False
-
-
-def blob_hash(path: Path, mode: str, oid_length: int = 40) -> str | None:
-    """The hash of a git blob with the bytes of this file or link; None when it cannot be read.
-
-    `oid_length` is 40 for SHA-1 repositories, 64 for SHA-256 (gitformat-pack, "object names").
-    """
-    new = hashlib.sha1 if oid_length == 40 else hashlib.sha256
-    try:
-        if mode == "120000":
-            target = os.fsencode(path.readlink())
-            return new(b"blob %d\0%s" % (len(target), target)).hexdigest()
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            digest = new(b"blob %d\0" % status.st_size)
-            while data := stream.read(_READ_BYTES):
-                digest.update(data)
-            return digest.hexdigest()
-    except OSError:
-        return None

@@ -31,9 +31,7 @@ class Row:
 
     __slots__ = ("ended", "group", "parent", "session", "start", "stopped")
 
-    def __init__(
-        self, parent: int, group: int, session: int, start: float, ended: bool, stopped: bool = False
-    ) -> None:
+    def __init__(self, parent: int, group: int, session: int, start: float, ended: bool, stopped: bool = False) -> None:
         self.parent, self.group, self.session, self.start = parent, group, session, start
         self.ended, self.stopped = ended, stopped
 

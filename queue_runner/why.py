@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import queue_state, units
+from queue_runner import config, eta, queue_state, units
 from queue_runner import reasons as waiting
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
+from queue_runner.progress import Tracker
 from queue_runner.queue_state import START_A_WORKER, QueueState
 from queue_runner.reasons import Reason
 from queue_runner.rundir import RunDir
@@ -30,6 +31,7 @@ class Around:
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
     schedule: str | None = None  # what submitted it
     requeued: str | None = None  # why it came back to the queue
+    starting: str = ""  # when it starts: "in about 12 min, at 22:40"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def explain(row: Row, around: Around) -> Why:
     else:
         sentence, step = _waiting(around)
     origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
-    return Why(row["run"], f"run {row['run']}{origin} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
+    told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
+    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]))
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -60,7 +63,8 @@ _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running"
 def _waiting(around: Around) -> tuple[str, str]:
     assert around.waits is not None
     back = f" (it came back to the queue: {around.requeued})" if around.requeued else ""
-    return around.waits.sentence + back, around.waits.next_step
+    starting = f"; it starts {around.starting}" if around.starting and around.waits.kind == "turn" else ""
+    return around.waits.sentence + starting + back, around.waits.next_step
 
 
 def _running(row: Row, around: Around) -> tuple[str, str]:
@@ -138,12 +142,20 @@ def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selec
     queue = queue_state.look(layout, connection)
     named = {selector.text for selector in selectors}
     chosen = [
-        row
-        for group in _by_job(rows)
-        for row in ([row for row in group if row["run"] in named] or [_telling(group)])
+        row for group in _by_job(rows) for row in ([row for row in group if row["run"] in named] or [_telling(group)])
     ]
-    waits = waiting.reasons(connection, queue, read.queue(connection), time.time())
-    return [explain(row, _around(layout, connection, row, queue, waits.get(row["run_id"]))) for row in chosen]
+    rows = read.queue(connection)
+    waits = waiting.reasons(connection, queue, rows, time.time())
+    starting = _starting(layout, connection, rows) if any(row["state"] == State.QUEUED for row in chosen) else {}
+    return [explain(row, _around(layout, connection, row, queue, waits.get(row["run_id"]), starting)) for row in chosen]
+
+
+def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
+    """When each run of the queue starts, in words."""
+    now = time.time()
+    left_s = Tracker().look(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
+    found = eta.estimate(connection, waiting, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
+    return {run: eta.starting(turn, now) for run, turn in found.turns.items()}
 
 
 def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
@@ -169,7 +181,12 @@ def _telling(rows: Sequence[Row]) -> Row:
 
 
 def _around(
-    layout: Layout, connection: sqlite3.Connection, row: Row, queue: QueueState, waits: Reason | None
+    layout: Layout,
+    connection: sqlite3.Connection,
+    row: Row,
+    queue: QueueState,
+    waits: Reason | None,
+    starting: Mapping[str, str],
 ) -> Around:
     name = row["run"]
     folder = RunDir(layout.runs / name)
@@ -181,4 +198,5 @@ def _around(
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
         schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
+        starting=starting.get(name, ""),
     )

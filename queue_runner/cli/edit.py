@@ -26,9 +26,7 @@ def edit(
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Skip it if it has not started by then.")] = None,
     no_deadline: Annotated[bool, typer.Option("--no-deadline", help="However late.")] = False,
     retries: Annotated[int | None, typer.Option(metavar="N", help="Try again by itself, N times at most.")] = None,
-    note: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A sentence to keep; '' takes it away.")
-    ] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep; '' takes it away.")] = None,
     tag: Words = None,
     untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Take a tag away. Repeatable.")] = None,
     json: Json = False,

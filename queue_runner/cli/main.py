@@ -20,6 +20,7 @@ from queue_runner.errors import MpsqError
 SECTIONS: dict[str, dict[str, str]] = {
     "Run": {
         "submit": "Queue a workload or a command, over a grid of settings.",
+        "run": "Submit, follow what the jobs write, and report.",
         "worker": "Run the queue, one job at a time.",
         "rerun": "Queue jobs once more, with the very code that they ran.",
         "cancel": "End jobs, whether they wait or run.",
@@ -46,6 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Print what a job wrote, or follow it.",
     },
     "Measure": {
+        "bench": "Queue a workload over this machine's devices and modes, with repeats.",
         "report": "Answer a question from the runs that are stored.",
         "import": "Take over the logs of runs that happened elsewhere.",
         "workloads": "List the built-in workloads, or one's settings.",
@@ -55,6 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "service": "Run the worker as a service of launchd or systemd.",
         "config": "Read and change the settings.",
         "db": "Look after the database.",
+        "completion": "Print what a shell needs to complete commands, options, ids and names with TAB.",
     },
 }
 """Every command and its line in `mpsq --help`; a test compares the lines with the commands' own."""

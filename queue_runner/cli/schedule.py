@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner.cli.asked import WithCommand, title, with_options
 from queue_runner.cli.common import Json, home, new_app, print_json, say
-from queue_runner.cli.submit import WithCommand
 
 if TYPE_CHECKING:
     from queue_runner.cells import Request
@@ -70,15 +70,28 @@ def add(
         say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
 
 
+_submission = new_app()
+
+
+@_submission.command("submit", cls=WithCommand)
+@with_options
+def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
+    """What submit understands: the same options, the same checks, the same errors."""
+    from queue_runner import asking
+    from queue_runner import submit as use_case
+
+    request = asking.request(said, title(ctx))
+    for warning in use_case.plan(request).warnings:
+        say(f"note: {warning}")
+    ctx.obj.append(request)
+
+
 def _request(words: Sequence[str]) -> Request:
-    """What submit understands: the same parser, the same checks, the same errors."""
     from typer.main import get_command
 
-    from queue_runner.cli import submit
-
     taken: list[Request] = []
-    command = get_command(submit.app)
-    with command.make_context("mpsq submit", list(words), obj=taken.append) as context:
+    command = get_command(_submission)
+    with command.make_context("submit", list(words), obj=taken) as context:
         context.meta["argv"] = list(words)
         command.invoke(context)
     return taken[0]

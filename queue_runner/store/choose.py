@@ -15,6 +15,21 @@ from queue_runner.terms import Wanted
 Row = dict[str, Any]
 
 
+class Memory:
+    """Looks up what many jobs wait for, each set of names once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: dict[tuple[Wanted, ...], tuple[tuple[int, Condition], ...]] = {}
+
+    def dependencies(self, wanted: Iterable[Wanted]) -> tuple[tuple[int, Condition], ...]:
+        """As the function of that name."""
+        names = tuple(wanted)
+        if names not in self._known:
+            self._known[names] = tuple(dependencies(self._connection, names))
+        return self._known[names]
+
+
 def dependencies(connection: Connection, wanted: Iterable[Wanted]) -> list[tuple[int, Condition]]:
     """Ids of the jobs that are to be waited for, each once, and what is wanted of each.
 

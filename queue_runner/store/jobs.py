@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
-from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Ending, Outcome, RunId, State, Verb
+from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
 from queue_runner.store.waiting import may_start
@@ -196,6 +196,14 @@ def submit(
         ],
     )
     return group_id, ids
+
+
+def let_wait(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
+    """Let jobs wait for others: (id, id of the job that it waits for, what it wants of that). Circles are the caller's
+    to refuse, as is what a job waits for already."""
+    rows = [{"job_id": job, "on_job_id": on, "condition": condition} for job, on, condition in pairs]
+    if rows:
+        connection.execute(insert(dependencies), rows)
 
 
 def _submitting(job: NewJob) -> Verb:

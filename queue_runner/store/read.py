@@ -41,12 +41,33 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     connection.row_factory = _as_dict
     try:
         if not any_schema:
-            _refuse_other(_revision(connection))
+            check_schema(connection)
         yield connection
     except sqlite3.DatabaseError as error:
         raise MpsqError(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
     finally:
         connection.close()
+
+
+def check_schema(connection: sqlite3.Connection) -> None:
+    """Raises: SchemaError when the database has another schema than this code reads, MpsqError when it has none."""
+    _refuse_other(_revision(connection))
+
+
+def stamp(db: Path) -> tuple[object, ...]:
+    """Changes when anybody commits, or another database takes the place of this one: a look at two files, no more.
+
+    Two commits within the resolution of the file system's clock may look like one: read anew now and then.
+    """
+    found: list[object] = []
+    for path in (db, db.with_name(f"{db.name}-wal")):
+        try:
+            status = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
 
 
 def schema_revision(db: Path) -> str | None:
@@ -121,6 +142,11 @@ def runs(
     return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
 
 
+def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
+    """Some columns of v_run: of many runs the whole question, with its environment, is more than a reader wants."""
+    return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
+
+
 def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
     """Every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
     found: dict[int, Row] = {}
@@ -130,13 +156,27 @@ def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> lis
     return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
 
 
-def queue(connection: sqlite3.Connection) -> list[Row]:
-    """What has not ended, in the order in which it will run."""
-    return runs(
-        connection,
-        "state <> 'DONE'",
-        order="state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id",
-    )
+def queue(connection: sqlite3.Connection, first: int = -1) -> list[Row]:
+    """What has not ended, in the order in which it will run; all of it, or the `first` so many."""
+    order = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
+    if first < 0:
+        return runs(connection, "state <> 'DONE'", order=order)
+    # the view is laid out for those alone that are shown
+    ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
+    return runs(connection, f"run_id IN ({ids} ORDER BY {order} LIMIT ?)", [first], order)
+
+
+def count_waiting(connection: sqlite3.Connection) -> int:
+    """How many runs wait, held ones included."""
+    waiting = connection.execute("SELECT count(*) AS n FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
+    return int(waiting["n"])
+
+
+def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
+    """The runs that ended last, the newest first; imported ones never ran here."""
+    ids = "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.state = 'DONE' AND j.kind <> 'import'"
+    newest = f"run_id IN ({ids} ORDER BY r.ended_at DESC, r.id DESC LIMIT ?)"
+    return runs(connection, newest, [last], "ended_at DESC, run_id DESC")
 
 
 def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:

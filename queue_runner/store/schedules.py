@@ -46,7 +46,9 @@ def due(connection: Connection, now: float) -> list[dict[str, Any]]:
 
 def next_at(connection: Connection, now: float) -> float | None:
     """The first time after `now` (Unix seconds) at which a schedule is due."""
-    return connection.execute(select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)).scalar_one()
+    soonest = select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)
+    found: float | None = connection.execute(soonest).scalar_one()
+    return found
 
 
 def answer(connection: Connection, row: Mapping[str, Any], next_at: float | None, **columns: Any) -> bool:

@@ -99,6 +99,17 @@ def test_no_queue_yet(mpsq: Cli, command: str) -> None:
     assert "there is no queue here yet" in fails(mpsq, 1, command)
 
 
+@pytest.mark.parametrize("command", ["status", "list", "show", "why", "logs", "wait", "report"])
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_file_where_the_home_should_be(
+    mpsq: Cli, home: Path, command: str, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.parent.mkdir(exist_ok=True)
+    home.write_text("a file")
+    monkeypatch.setenv("MPSQ_HOME", str(home / below))
+    assert f"{home} is no folder" in fails(mpsq, 1, command)
+
+
 @pytest.mark.parametrize("text", ["99", "1.9", "g9", "99999999999999999999"])
 def test_names_that_nothing_has(mpsq: Cli, home: Path, text: str) -> None:
     full_queue(home)

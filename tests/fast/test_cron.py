@@ -28,7 +28,7 @@ LINES: dict[str, Fits] = {
     "0 6 * * tue,Thu,6": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") in ("Tue", "Thu", "Sat"),
     "30 4 1,15 * fri": lambda t: (t.hour, t.minute) == (4, 30) and (t.day in (1, 15) or t.strftime("%a") == "Fri"),
     "0 0 13 * *": lambda t: (t.hour, t.minute, t.day) == (0, 0, 13),
-    "0 0 */10 * mon": lambda t: (t.hour, t.minute) == (0, 0) and t.day % 10 == 1 and t.strftime("%a") == "Mon",
+    "0 0 */10 * sun": lambda t: (t.hour, t.minute) == (0, 0) and t.day % 10 == 1 and t.strftime("%a") == "Sun",
     "0 0 10 * */2": lambda t: (t.hour, t.minute, t.day) == (0, 0, 10) and t.strftime("%w") in "0246",
     "0 12 1 jan-mar *": lambda t: (t.hour, t.minute, t.day) == (12, 0, 1) and t.month <= 3,
     "@weekly": lambda t: (t.hour, t.minute) == (0, 0) and t.strftime("%a") == "Sun",

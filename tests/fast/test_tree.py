@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -320,8 +321,8 @@ def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
 def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = iter(range(100))
 
-    def busy(folder: Path) -> Tree:
-        tree = of_repository(folder)
+    def busy(folder: Path, home: Path) -> Tree:
+        tree = of_repository(folder, home)
         (repo / "log.json").write_text(str(next(count)))
         return tree
 
@@ -394,6 +395,37 @@ def test_a_kept_tree_that_is_spoilt(what: str, repo: Path, kept: Path, tmp_path:
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_queue_that_lives_in_the_tree_is_no_code(repo: Path, tmp_path: Path) -> None:
+    home = repo / "queue"
+    spec = submitted(repo, home / "snapshots", copy=True)
+    (home / "config.toml").write_text("poll_s = 1\n")
+    assert changes(spec, home / "snapshots") == []
+    assert submitted(repo, home / "snapshots", copy=True).tree == spec.tree
+    plain = tmp_path / "plain"
+    (plain / "queue").mkdir(parents=True)
+    (plain / "x.py").touch()
+    first = submitted(plain, plain / "queue" / "snapshots", copy=True)
+    assert submitted(plain, plain / "queue" / "snapshots", copy=True).tree == first.tree
+
+
+def test_a_full_disk_leaves_no_half_of_a_copy(
+    repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    spec = submitted(repo, kept, copy=True)
+    monkeypatch.setattr(tree_copy, "copy_kept", full)
+    with pytest.raises(OSError, match="No space left"):
+        tree_copy.make(kept, spec, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    monkeypatch.setattr(tree_store, "_add_all", full)
+    (repo / "a.py").write_text("other")
+    with pytest.raises(OSError, match="No space left"):
+        submitted(repo, kept, copy=True)
+    assert not list(kept.rglob(".partial*"))
+
+
 def test_a_commit_that_is_gone(repo: Path, kept: Path) -> None:
     spec = submitted(repo, kept)
     git(repo, "checkout", "-q", "--orphan", "new")
@@ -412,9 +444,15 @@ def test_paths_of_a_copy(tmp_path: Path) -> None:
     assert tree_copy.python_path("/code/src:/other::rel:/code", spec, copy) == f"{copy}/src:/other::rel:{copy}"
     (copy / "sub").mkdir(parents=True)
     (copy / "sub" / "run").touch()
-    assert tree_copy.program(["./run", "x"], spec, copy / "sub") == ["./run", "x"]
-    assert tree_copy.program([".venv/bin/python", "x"], spec, copy / "sub") == ["/code/sub/.venv/bin/python", "x"]
-    assert tree_copy.program(["python"], spec, copy / "sub") == ["python"]
+    for words, expected in (
+        (("./run", "x"), ["./run", "x"]),
+        ((".venv/bin/python", "x"), ["/code/sub/.venv/bin/python", "x"]),
+        (("python", "{cwd}/run"), ["python", "/code/sub/run"]),
+        (("{cwd}/bin/x", "/code/sub/run"), ["/code/sub/bin/x", f"{copy}/sub/run"]),
+        (("x", "--config=/code/sub/run"), ["x", f"--config={copy}/sub/run"]),
+        (("x", "/code/out", "--out=/code/sub"), ["x", "/code/out", "--out=/code/sub"]),
+    ):
+        assert tree_copy.command(replace(spec, argv=words), copy, copy / "sub") == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,17 @@ NOBODY = QueueState(False, None, None, None)
 
 def row(state: str, **changes: Any) -> dict[str, Any]:
     nothing = dict.fromkeys(
-        ("outcome", "reason", "exit_code", "signal", "real_s", "blocked_reason", "cancel_requested_at", "taints")
+        (
+            "outcome",
+            "reason",
+            "exit_code",
+            "signal",
+            "real_s",
+            "blocked_reason",
+            "cancel_requested_at",
+            "taints",
+            "paused_at",
+        )
     )
     return {"run": "12.3", "job_id": 12, "state": state, "valid": 1, **nothing, **changes}
 
