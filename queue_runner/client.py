@@ -24,6 +24,7 @@ from queue_runner import cells, change, listing, paths, reports
 from queue_runner import retry as retrying
 from queue_runner import status as looking
 from queue_runner import submit as submitting
+from queue_runner import suspend as suspending
 from queue_runner import wait as waiting
 from queue_runner import why as asking
 from queue_runner.errors import UsageError
@@ -163,9 +164,17 @@ class Client:
         """End the named, and look for up to `within_s` seconds what comes of it."""
         return cancelling.cancel(self._layout, _selectors(ids), grace_s=grace_s, within_s=within_s)
 
-    def retry(self, *ids: Id, succeeded_too: bool = False) -> list[retrying.Retried]:
-        """Run again what did not succeed."""
-        return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too)
+    def retry(self, *ids: Id, succeeded_too: bool = False, resumed: bool = False) -> list[retrying.Retried]:
+        """Run again what did not succeed; `resumed`: from its last checkpoint on."""
+        return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
+
+    def suspend(self, *ids: Id) -> list[change.Changed]:
+        """Let the named stand still, if they run. Memory and the lane stay held."""
+        return suspending.suspend(self._layout, _selectors(ids))
+
+    def go_on(self, *ids: Id) -> list[change.Changed]:
+        """Let the named go on that were suspended: mpsq continue."""
+        return suspending.go_on(self._layout, _selectors(ids))
 
     def hold(self, *ids: Id) -> list[change.Changed]:
         """Keep the named from starting until they are released."""

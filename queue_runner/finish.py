@@ -83,7 +83,7 @@ def summarise_run(
         evals=evals,
         real_s=exit_.get("real_s"),
         slept_s=exit_.get("slept_s"),
-        planned_iters=_count(hello, "full_iters") or _count(hello, "planned_iters"),
+        planned_iters=max(filter(None, (_count(hello, key) for key in ("full_iters", "planned_iters"))), default=None),
         eval_interval=_count(hello, "eval_interval"),
         resumed=bool(before),
     )

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING, Any
 
 from queue_runner import queue_state, stop_points
 from queue_runner.change import Changed
 from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
-from queue_runner.store import pauses
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 WITHIN_S = 5.0
 """How long a command waits for the warden: it looks four times a second."""
@@ -42,6 +42,8 @@ def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
     The folder is read first: a wish is committed before it is filed, so that one that is seen there and not in the
     store was taken back.
     """
+    from queue_runner.store import pauses
+
     filed = os.path.lexists(folder.suspend)
     wished = pauses.is_wished(connection, run_id)
     if wished != filed:
@@ -49,13 +51,12 @@ def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
 
 
 def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, within_s: float) -> list[Changed]:
-    from queue_runner.store import choose
+    from queue_runner.store import choose, pauses
     from queue_runner.store.engine import open_engine, writing
 
-    who = os.environ.get("USER") or f"user {os.getuid()}"
     with writing(open_engine(layout.db)) as connection:
         rows = choose.runs_of(connection, selectors)
-        new = {row["run"] for row in rows if pauses.wish(connection, row["id"], suspended, who)}
+        new = {row["run"] for row in rows if pauses.wish(connection, row["id"], suspended, "user")}
     stop_points.reach("suspend.committed")
     running = [row for row in rows if row["state"] == State.RUNNING]
     for row in running:
@@ -89,7 +90,7 @@ def _not_yet(layout: Layout, row: Row, suspended: bool) -> Changed:
     if state == State.DONE:
         return Changed(run, False, f"has ended ({row['outcome']})")
     if state != State.RUNNING:
-        return Changed(run, False, "has not started: mpsq hold keeps it from starting" if suspended else "waits")
+        return Changed(run, False, "has not started" + (": mpsq hold keeps it from starting" if suspended else ""))
     if queue_state.is_supervised(RunDir(layout.run_dir(run))) or not suspended:
         return Changed(run, True, "was told to stand still" if suspended else "was told to go on")
     return Changed(run, True, "will stand still as soon as a warden has it")

@@ -1,7 +1,9 @@
 """The warden stops the whole tree of a run and lets it go on (mpsq suspend, mpsq continue).
 
-Copied into the run's folder beside warden.py: the standard library only. SIGSTOP cannot be caught, so nobody notices;
-what the run holds stays held: the lane, memory, the accelerator's memory.
+Copied into the run's folder beside warden.py: the standard library only. SIGSTOP cannot be caught, so no process has a
+say in it; what the run holds stays held: the lane, memory, the accelerator's memory. Who belongs to the run is known as
+for its end (warden_tree.py), on macOS too: there an orphan that moved to a session of its own between two notes of the
+warden goes unseen.
 """
 
 # pathlib would cost a fifth of the start, so:
@@ -46,10 +48,10 @@ class Pause:
 
     def stop(self) -> None:
         """Stop all that is there, again until a look finds nobody new: a child may be born while its parent is."""
-        began, new = awake(), 1
+        began, new, n = awake(), 1, 0
         while new and awake() - began < ROUNDS_S:
             found = self.tree.find()
-            new = 0
+            new, n = 0, len(found)
             for pid in from_the_top(found):
                 each = found[pid]
                 known = (pid, each.start) in self.stopped
@@ -60,7 +62,7 @@ class Pause:
                 self.stopped.add((pid, each.start))
         if not self.on:
             self.on = True
-            told = {"v": 1, "at": time.time(), "processes": len(self.stopped)}
+            told = {"v": 1, "at": time.time(), "processes": n}
             try:
                 publish(self.told, told)
             except OSError as error:

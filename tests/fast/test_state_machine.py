@@ -276,8 +276,8 @@ class Queue(RuleBasedStateMachine):
 
 TestQueue = Queue.TestCase
 TestQueue.settings = settings(
-    max_examples=200 if LONG else 8,
-    stateful_step_count=60 if LONG else 30,
+    max_examples=200 if LONG else 5,
+    stateful_step_count=60 if LONG else 25,
     deadline=None,
     derandomize=not LONG,
     suppress_health_check=list(HealthCheck),

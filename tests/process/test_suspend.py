@@ -190,7 +190,7 @@ def test_what_does_not_run_cannot_be_suspended(queue: Queue) -> None:
     queue.submit("true")
     refused = mpsq("suspend", "1", code=1)
     assert "run 1.1 has not started: mpsq hold keeps it from starting" in refused
-    assert "run 1.1 waits" in mpsq("continue", "1", code=1)
+    assert "run 1.1 has not started" in mpsq("continue", "1", code=1)
     queue.worker("", "--until-idle").wait(30)
     assert "run 1.1 has ended (SUCCEEDED)" in mpsq("suspend", "1", code=1)
     assert "there is no job 7" in mpsq("suspend", "7", code=2)
