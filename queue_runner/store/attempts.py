@@ -28,6 +28,7 @@ def again(
     attempts = select(func.max(runs.c.attempt)).where(of_job, runs.c.repeat == old.repeat)
     ends = select(func.min(runs.c.position), func.max(runs.c.position)).where(runs.c.state != State.DONE)
     head, tail = connection.execute(ends).one()
+    head, tail = (1, 0) if head is None else (head, tail)
     new_id = connection.execute(
         insert(runs)
         .values(
@@ -36,7 +37,7 @@ def again(
             repeat=old.repeat,
             attempt=connection.execute(attempts).scalar_one() + 1,
             lane=old.lane,
-            position=(head or 1) - 1 if first else (tail or 0) + 1,
+            position=head - 1 if first else tail + 1,
             state=State.QUEUED,
             created_at=time.time(),
             not_before_at=not_before_at,
