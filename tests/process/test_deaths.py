@@ -15,7 +15,7 @@ from tests.process.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 
-JOB = 'echo "start $MPSQ_RUN" >> $J; sleep 0.3; echo "end $MPSQ_RUN" >> $J; exit 3'
+JOB = 'echo "start $MPSQ_RUN" >> $J; sleep 0.3 && echo "end $MPSQ_RUN" >> $J; exit 3'
 
 
 @pytest.mark.parametrize(
