@@ -47,14 +47,14 @@ class Attendant:
                 rows = read.select(connection, [Selector(f"g{self.group}", group=self.group)])
                 state = queue_state.look(self.layout, connection)
                 ahead = self._ahead(connection, rows)
-            self._tell_ends(rows)
-            if not waiting.left(rows):
-                return list(rows)
             row = None if quiet else self._next(rows)
+            self._tell_ends(rows, but=row)
             if row is not None:
                 self._shown.add(row["run_id"])
                 self._follow(row)
                 continue
+            if not waiting.left(rows):
+                return list(rows)
             if state.paused_at is None:
                 self._helper.keep()
             self._tell_what_it_waits_for(rows, state, ahead)
@@ -96,9 +96,11 @@ class Attendant:
             (row,) = connection.execute("SELECT state FROM runs WHERE id = ?", [run_id])
         return row["state"] != State.RUNNING or folder.exit() is not None or not folder.path.is_dir()
 
-    def _tell_ends(self, rows: Sequence[Row]) -> None:
-        """Say once of each run how it ended."""
+    def _tell_ends(self, rows: Sequence[Row], but: Row | None) -> None:
+        """Say once of each run how it ended; not of those whose log comes first."""
         for row in rows:
+            if but is not None and (row["claimed_at"] or 0.0) >= but["claimed_at"]:
+                continue
             if row["state"] == State.DONE and row["run_id"] not in self._ended:
                 self._ended.add(row["run_id"])
                 took = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""

@@ -141,6 +141,18 @@ def big_repository(cwd: Path, files: int = 5000) -> Path:
     return root
 
 
+def batch_ms(cwd: Path, times: int = 5, jobs: int = 1_000) -> list[float]:
+    """`mpsq submit --from` of a file with that many workloads, into a queue of its own."""
+    lines = (f'{{"workload": "nanogpt", "device": "cpu", "set": {{"lr": {k / jobs}}}}}\n' for k in range(1, jobs + 1))
+    (cwd / "jobs.jsonl").write_text("".join(lines))
+    home = os.environ["MPSQ_HOME"]
+    os.environ["MPSQ_HOME"] = str(cwd / "batch")
+    try:
+        return command_ms(["submit", "--from", "jobs.jsonl"], cwd, times)
+    finally:
+        os.environ["MPSQ_HOME"] = home
+
+
 def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
     middle = statistics.median(values)
     return f"| {what} | {limit} | {middle:.4g} {unit} | {min(values):.4g} to {max(values):.4g} | {len(values)} |"
@@ -160,6 +172,7 @@ def main() -> None:
             row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
             row("`mpsq status`", "200 ms", command_ms(["status"], cwd), "ms"),
             row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/bin/true"], cwd), "ms"),
+            row("`mpsq submit --from` a file of 1,000 jobs", "2 s", [ms / 1e3 for ms in batch_ms(cwd)], "s"),
         ]
         big = big_repository(cwd)
         submit, copy = ["submit", "--", "/bin/true"], ["submit", "--snapshot", "copy", "--", "/bin/true"]

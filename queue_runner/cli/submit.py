@@ -17,7 +17,9 @@ app = new_app()
 EPILOG = (
     "Lists are swept: --device cpu,mps --compile both --set lr=1e-3,1e-4 is a grid of 8 jobs. "
     "A command goes after --: mpsq submit --parser nanogpt -- python train.py --device=mps; "
-    "{device} or {key} in it stands for the value of that cell, {cwd} for its folder."
+    "{device} or {key} in it stands for the value of that cell, {cwd} for its folder. "
+    'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
+    '"after": "b"}; options beside --from hold for every line that says nothing else.'
 )
 
 

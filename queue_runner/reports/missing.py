@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queue_runner import listing, units
@@ -25,8 +25,11 @@ COLUMNS = (
     Column("missing", "missing", units.count, True),
     Column("run", "last"),
     Column("ending", "ended as"),
-    Column("reason", "because", flexible=True),
+    Column("reason", "because"),
 )
+SHOWN = COLUMNS[:6]
+MOST_REASONS = 10
+"""Of the last attempts, so many are named below the table; csv and json have all."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -51,7 +54,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         if any(row["missing"] for row in raw):
             ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
             lines.append(f"mpsq report {ids} --submit queues what is missing")
-    sections = [Section("", COLUMNS, raw)] if raw else []
+    sections = [Section("", SHOWN, raw, _reasons(raw))] if raw else []
     return Result(COLUMNS, raw, sections, lines)
 
 
@@ -69,6 +72,15 @@ def _row(gap: Gap) -> Row:
         "ending": listing.ending(last) if last else None,
         "reason": _reason(last) if last else None,
     }
+
+
+def _reasons(raw: Sequence[Row]) -> list[str]:
+    """What became of the last attempts, a line each."""
+    found = [
+        f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
+    ]
+    more = [f"... and {units.count(len(found) - MOST_REASONS)} more: --json"] if len(found) > MOST_REASONS else []
+    return [*found[:MOST_REASONS], *more]
 
 
 def _reason(last: Mapping[str, Any]) -> str | None:

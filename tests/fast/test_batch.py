@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -255,8 +254,6 @@ def test_a_thousand_jobs_are_one_transaction(layout: Layout, submit: From) -> No
     lines = [{**TOY, "device": "cpu", "set": {"lr": k / 1000}, "name": f"n{k}"} for k in range(1000)]
     for k in range(999):
         lines[k] |= {"after": f"n{k + 1}", "tags": [f"t{k % 7}"]}
-    begin = time.process_time()
     assert "1,000 jobs, 1,000 runs" in submit(lines).out
-    assert time.process_time() - begin < 2.0
     assert query(layout, "SELECT count(*), count(DISTINCT group_id), max(id) FROM jobs") == [(1000, 1, 1000)]
     assert query(layout, "SELECT count(*) FROM dependencies WHERE on_job_id = job_id + 1") == [(999,)]

@@ -181,7 +181,7 @@ def test_a_queue_of_thousands_is_estimated_fast(past: Past) -> None:
         jobs.let_wait(connection, [(job, ids[0], Condition.ANY) for job in ids[1:]])
     begin = time.process_time()
     assert past.look().left_s == 20_000
-    assert time.process_time() - begin < 1.0
+    assert time.process_time() - begin < 5.0  # 0.1 s on an idle machine; a quadratic walk takes minutes
 
 
 def test_a_plan_is_summed(past: Past) -> None:
