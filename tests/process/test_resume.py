@@ -35,7 +35,7 @@ def outcomes(rows: Sequence[dict[str, object]]) -> list[object]:
 
 @pytest.mark.parametrize(
     ("end", "outcome"),
-    [("exit 1", "FAILED"), ("kill -9 $$", "KILLED"), ("sleep 60", "LOST"), ("sleep 61", "STALLED")],
+    [("exit 1", "FAILED"), ("kill -9 $$", "KILLED"), ("sleep 60; exit 1", "LOST"), ("sleep 61; exit 1", "STALLED")],
 )
 def test_an_agreed_retry_goes_on_where_the_last_checkpoint_was(queue: Queue, end: str, outcome: str) -> None:
     stalls = {"stall": ("0.6s",), "retry_on": "stalled"} if outcome == "STALLED" else {}

@@ -40,11 +40,9 @@ def test_dependents_are_skipped_while_another_job_runs(queue: Queue) -> None:
 def test_a_job_starts_at_its_time_and_not_before(queue: Queue) -> None:
     at = time.time() + 2.5
     queue.submit("date +%s.%N >> $J", at=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)))
-    queue.submit("echo first >> $J")
     queue.worker()
-    queue.done(2)
-    first, started = queue.written()
-    assert first == "first" and float(started) >= int(at)
+    queue.done()
+    assert float(queue.written()[0]) >= int(at)
 
 
 def test_retries_wait_longer_each_time_and_keep_the_old_runs(queue: Queue) -> None:
