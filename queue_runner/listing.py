@@ -59,12 +59,14 @@ _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype
 
 @dataclass(frozen=True)
 class Filter:
-    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome."""
+    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome. Jobs that were
+    deleted are shown with `deleted`, then alone, and where one of them is named itself."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
     tags: tuple[str, ...] = ()
     limit: int | None = None
+    deleted: bool = False
 
 
 def run_object(row: Row) -> dict[str, Any]:
@@ -147,6 +149,10 @@ def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]
 def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
     """SQL for the ids of the jobs that are wanted, each once."""
     terms, values = ["1"], []
+    if wanted.deleted:
+        terms.append("j.deleted_at IS NOT NULL")
+    elif not any(selector.job is not None for selector in wanted.selectors):
+        terms.append("j.deleted_at IS NULL")
     for tag in wanted.tags:
         terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
         values.append(tag)

@@ -16,7 +16,7 @@ from queue_runner.queue_state import QueueState
 from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
-_WAS_RUN = "state = 'DONE' AND kind <> 'import'"
+_WAS_RUN = "state = 'DONE' AND kind <> 'import' AND deleted_at IS NULL"
 _SO_FAR = 200
 """How many of the newest measured iterations the time per iteration of a running job is taken from."""
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queue_runner import cells, grid, snapshot, stop_points, terms, vcs, wake
+from queue_runner import cells, grid, locks, snapshot, stop_points, terms, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout, jobs_dir
@@ -73,10 +73,17 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
     """
-    from queue_runner.store import choose, jobs, migrate, results
-    from queue_runner.store.engine import open_engine, writing
+    from queue_runner.store import migrate
 
     migrate.ensure(layout)
+    with locks.share(layout.snapshots_lock):  # a snapshot that is there already must not go before it is referred to
+        return _store(layout, planned)
+
+
+def _store(layout: Layout, planned: Plan) -> Submitted:
+    from queue_runner.store import choose, jobs, results
+    from queue_runner.store.engine import open_engine, writing
+
     taken = _snapshot(layout, planned.jobs[0])
     code = taken.hash if taken else None
     engine = open_engine(layout.db, check=False)

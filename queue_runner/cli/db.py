@@ -35,20 +35,21 @@ def upgrade() -> None:
 def check(json: Json = False) -> None:
     """Look for damage in the database."""
     from queue_runner.errors import MpsqError, SchemaError
-    from queue_runner.store import migrate
+    from queue_runner.store import backup as backups
     from queue_runner.store.read import HEAD, schema_revision
 
     layout = home()
-    found = migrate.check(layout.db)
-    revision = schema_revision(layout.db)
+    found = backups.problems(layout.db)
+    revision = None if found else schema_revision(layout.db)
     if json:
         print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
     else:
-        print(f"{layout.db}: schema {revision}, " + ("sound" if not found else f"{len(found)} problems"))
+        many = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+        print(f"{layout.db}: " + (many if found else f"schema {revision}, sound"))
         for problem in found:
             print(f"  {problem}")
     if found:
-        raise MpsqError("the database is damaged", f"restore the newest file of {layout.backups}")
+        raise MpsqError("the database is damaged", backups.remedy(layout))
     if revision != HEAD:
         newer = revision is not None and revision > HEAD
         remedy = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
@@ -57,7 +58,7 @@ def check(json: Json = False) -> None:
 
 @app.command("backup")
 def backup() -> None:
-    """Copy the database to the backups folder, while others use it."""
-    from queue_runner.store import migrate
+    """Copy the database to the backups folder, while others use it, and check the copy."""
+    from queue_runner.store import backup as backups
 
-    print(migrate.backup(home()))
+    print(backups.make(home()))

@@ -29,6 +29,8 @@ FLOORS = {
         "summarize",
         "phases",
         "when",
+        "notify",
+        "rarely",
     },
     1: {
         "paths",
@@ -50,6 +52,8 @@ FLOORS = {
         "config_file",
         "warden_tree",
         "warden_files",
+        "hook_process",
+        "disk",
     },
     2: {"store"},
     4: {"daemon"},
@@ -58,7 +62,7 @@ FLOORS = {
 """Every module that is not named here is a use case: floor 3."""
 
 OWNERS = {
-    "sqlalchemy": {"store", "supervise", "finish", "ingest", "observe_run", "imports"},
+    "sqlalchemy": {"store", "supervise", "finish", "ingest", "observe_run", "imports", "hooks"},
     "alembic": {"store"},
     "apscheduler": {"daemon"},
     "typer": {"cli"},
