@@ -23,7 +23,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, locks, paths, wake
-from queue_runner.errors import AlreadyRunning, ConfigError, MpsqError, RunActive, SchemaError, UsageError
+from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
 from queue_runner.hooks import Hooks
 from queue_runner.host.service import trim_log
 from queue_runner.rarely import Rarely
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, SchemaError, UsageError)
+_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, DamageError, SchemaError, UsageError)
 """What a service manager would start us for ever for; a full disk or a folder that is not mounted yet may be mended."""
 
 

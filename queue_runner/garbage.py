@@ -26,7 +26,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _JOBS = """
 SELECT job_id, deleted_at, max(ended_at) AS ended_at, group_concat(run_id) AS ids, group_concat(number) AS numbers
 FROM v_run WHERE kind <> 'import' GROUP BY job_id
-HAVING sum(state <> 'DONE') = 0 AND sum(run_id IN (SELECT resumed_from FROM runs WHERE state <> 'DONE')) = 0
+HAVING sum(state <> 'DONE') = 0
+AND sum(run_id IN (SELECT resumed_from FROM runs WHERE state <> 'DONE' AND resumed_from IS NOT NULL)) = 0
 """
 
 

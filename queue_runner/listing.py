@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Selector, State
 from queue_runner.store import read
@@ -190,6 +191,14 @@ def ending(row: Row) -> str:
     if row["outcome"] is None:
         return str(row["state"])
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
+
+
+def hook_ending(call: Row) -> str:
+    """How the call of a hook stands, in words: "failed (3) after 0.2 s"."""
+    what = "notification" if call["kind"] == "notify" else call["command"]
+    code = f" ({call['exit_code']})" if call["exit_code"] else ""
+    after = f" after {units.duration(call['dur_s'])}" if call["dur_s"] is not None else ""
+    return f"{call['state'].replace('_', ' ')}{code}{after}: {what}"
 
 
 def question(item: Row) -> str:

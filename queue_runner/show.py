@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,8 @@ class Details:
     lines: Mapping[str, int]
     history: list[Mapping[str, Any]]
     files: Mapping[str, str]
+    hooks: Sequence[Mapping[str, Any]]
+    deleted_at: float | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -70,6 +72,8 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
             if event["run"] in (None, row["run"])
         ],
         files=_files(RunDir(layout.runs / row["run"])),
+        hooks=read.hook_calls(connection, "run_id = ?", [run_id]),
+        deleted_at=row["deleted_at"],
     )
 
 

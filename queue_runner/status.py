@@ -17,6 +17,8 @@ from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
 _WAS_RUN = "state = 'DONE' AND kind <> 'import' AND deleted_at IS NULL"
+_HOOK_NEWS_S = 86400.0
+_HOOK_NEWS = 3
 _SO_FAR = 200
 """How many of the newest measured iterations the time per iteration of a running job is taken from."""
 
@@ -35,6 +37,15 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Hooks:
+    """How many calls of hooks are to be made, and the last ones of the past day that did not end well."""
+
+    pending: int
+    running: int
+    troubled: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Status:
     """`running` and `waiting` are rows of v_run, the waiting ones in the order in which they will start."""
 
@@ -44,6 +55,7 @@ class Status:
     progress: Progress | None
     waiting: Sequence[Mapping[str, Any]]
     ended: Sequence[Mapping[str, Any]]
+    hooks: Hooks
 
 
 def read_status(layout: Layout, *, ended: int = 5) -> Status:
@@ -59,7 +71,16 @@ def read_status(layout: Layout, *, ended: int = 5) -> Status:
             progress=progress(connection, running) if running else None,
             waiting=[row for row in rows if row["state"] != State.RUNNING],
             ended=read.runs(connection, _WAS_RUN, order=f"ended_at DESC LIMIT {int(ended)}"),
+            hooks=hooks(connection),
         )
+
+
+def hooks(connection: sqlite3.Connection) -> Hooks:
+    """What the hooks do, and which of them need a look."""
+    rows = read.hook_calls(connection, "h.at > ? OR h.state IN ('pending', 'running')", [time.time() - _HOOK_NEWS_S])
+    states = [row["state"] for row in rows]
+    troubled = [row for row in rows if row["state"] in ("failed", "timed_out", "lost")]
+    return Hooks(states.count("pending"), states.count("running"), troubled[-_HOOK_NEWS:])
 
 
 def progress(connection: sqlite3.Connection, row: Mapping[str, Any]) -> Progress:

@@ -75,6 +75,9 @@ def _text(one: Details, again: bool) -> str:
     lost = {key: count for key, count in one.lines.items() if count}
     if lost:
         facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
+    if one.deleted_at is not None:
+        facts.append(("deleted", f"{_when(one.deleted_at)}: its files are gone"))
+    facts += [("hook" if not n else "", _hook(call)) for n, call in enumerate(one.hooks)]
     facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
     return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)])
@@ -117,6 +120,18 @@ def _code(one: Details) -> str:
     revision = f"commit {commit[:12]}{changed}" if commit else "no commit"
     branch = f" on {one.code['git_branch']}" if one.code["git_branch"] else ""
     return f"{revision}{branch}; snapshot {one.code['hash'][:12]}"
+
+
+def _hook(call: Any) -> str:
+    from queue_runner import listing, render
+
+    said = (call["output"] or "").splitlines()
+    lines = [f"{call['event']}: {listing.hook_ending(call)}", *(said[-_HOOK_LINES:] if call["state"] != "ok" else [])]
+    return "\n  ".join(render.shorten(line, 64) for line in lines)
+
+
+_HOOK_LINES = 3
+"""Of a hook's output, where it did not end well; --json has all that is kept."""
 
 
 def _event(event: Any) -> str:

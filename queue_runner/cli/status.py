@@ -10,7 +10,7 @@ from queue_runner.cli.common import Json, home, new_app, print_json
 
 if TYPE_CHECKING:
     from queue_runner.render import Column
-    from queue_runner.status import Progress, Status
+    from queue_runner.status import Hooks, Progress, Status
 
 app = new_app()
 
@@ -47,6 +47,7 @@ def _print_json(found: Status) -> None:
         running=running,
         waiting=[run_object(row) for row in found.waiting],
         ended=[run_object(row) for row in found.ended],
+        hooks=asdict(found.hooks),
     )
 
 
@@ -75,6 +76,7 @@ def _print(found: Status, shown: int | None) -> None:
         if not queue.worker and not found.supervised:
             facts.append(("", "nobody watches it: the next worker finds out how it ended"))
     facts.append(("waiting", f"{units.count(len(found.waiting))} run{'s' * (len(found.waiting) != 1)}"))
+    facts += [("hooks" if not n else "", line) for n, line in enumerate(_hooks(found.hooks))]
     print(render.facts(facts))
     rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting[:shown], start=1)]
     if rows:
@@ -105,6 +107,17 @@ def _ended(row: Any) -> dict[str, Any]:
         "ending": listing.ending(row),
         "real_s": row["real_s"],
     }
+
+
+def _hooks(hooks: Hooks) -> list[str]:
+    """Nothing where there is nothing to see to."""
+    from queue_runner import listing, render
+
+    lines = [f"{hooks.pending + hooks.running} to be called"] if hooks.pending or hooks.running else []
+    for call in hooks.troubled:
+        of = f" of run {call['run']}" if call["run"] else ""
+        lines.append(render.shorten(f"{call['event']}{of}: {listing.hook_ending(call)}", 68))
+    return lines
 
 
 def _worker(found: Status, start: str) -> str:

@@ -11,9 +11,9 @@ import sqlite3
 import time
 from pathlib import Path
 
-from queue_runner.errors import MpsqError
+from queue_runner.errors import DamageError, MpsqError
 from queue_runner.paths import Layout
-from queue_runner.store.read import reading
+from queue_runner.store.read import DAMAGE, reading
 
 AUTO = "auto"
 BY_HAND = "by-hand"
@@ -31,16 +31,16 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
     partial = target.with_suffix(".partial")
     try:
         with reading(layout.db, any_schema=True) as source:
-            _copy(source, partial)
+            copy_to(source, partial)
         found = problems(partial)
         if found:
-            raise MpsqError(
+            raise DamageError(
                 f"the database is damaged and was not backed up: {found[0]}",
                 f"mpsq db check says more; {remedy(layout)}",
             )
-        _sync(partial)
+        sync(partial)
         partial.replace(target)
-        _sync(layout.backups)
+        sync(layout.backups)
     except OSError as error:
         raise MpsqError(f"the backup could not be written: {error.strerror or error}", _FREE) from error
     finally:
@@ -51,15 +51,16 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
 _FREE = "free some space, then mpsq db backup"
 
 
-def _copy(source: sqlite3.Connection, partial: Path) -> None:
+def copy_to(source: sqlite3.Connection, partial: Path) -> None:
+    """Copy a database into a file that is made for it. Raises: MpsqError."""
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     copy = sqlite3.connect(partial, isolation_level=None)
     try:
         source.backup(copy)
         copy.execute("PRAGMA journal_mode=DELETE")  # one plain file, without a log of its own
     except sqlite3.Error as error:
-        if isinstance(error, sqlite3.DatabaseError) and "malformed" in str(error):
-            raise MpsqError("the database is damaged and was not backed up", "mpsq db check says more") from error
+        if any(sign in str(error) for sign in DAMAGE):
+            raise DamageError("the database is damaged and was not backed up", "mpsq db check says more") from error
         raise MpsqError(f"the backup could not be written: {error}", _FREE) from error
     finally:
         copy.close()
@@ -110,7 +111,8 @@ def remedy(layout: Layout) -> str:
     return f"there is no backup: move {layout.db} away, and the next submit makes a new one"
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file or folder reach the disk. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

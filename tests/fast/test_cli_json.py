@@ -21,6 +21,8 @@ LINES = {
     "mpsq.why/1": ["why", "g1", "--json"],
     "mpsq.wait/1": ["wait", "1", "--json"],
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],
+    "mpsq.delete/1": ["delete", "1", "--json"],
+    "mpsq.gc/1": ["gc", "--keep", "last:0", "--dry-run", "--json"],
     "mpsq.report/1": ["report", "--json"],
     "mpsq.reports/1": ["report", "--list", "--json"],
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],
