@@ -35,7 +35,6 @@ def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
     lock = locks.try_lock(layout.home / "gc.lock")
     if lock is None:
         raise MpsqError("another mpsq gc is at work", "wait for it")
-    disk.be_gentle()
     engine = open_engine(layout.db, check=False)
     kinds: dict[str, list[Item]] = {}
     for item in items:
@@ -60,8 +59,7 @@ def _removed(items: Iterable[Item], stuck: Stuck) -> Iterator[Item]:
 
 def _remove(name: str, paths: Iterable[Path], stuck: Stuck) -> bool:
     try:
-        for path in paths:
-            disk.remove(path)
+        disk.remove_gently(paths)
     except OSError as error:
         stuck(f"{name}: {error.filename or ''}: {error.strerror or error}")
         return False
@@ -103,6 +101,8 @@ def _set_aside(folder: Path, item: Item, trash: list[Path], stuck: Stuck) -> boo
 
 
 def _caches(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> Iterator[Item]:
+    if not items:
+        return
     trash: list[Path] = []
     with writing(engine) as connection:
         gone = [

@@ -48,13 +48,12 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
             removal.erase(connection, job_ids)
     engine.dispose()
     stop_points.reach("delete.committed")
-    disk.be_gentle()
     freed, stuck = 0, []
     for name in names:
         folder = layout.run_dir(name)
         size = disk.used_bytes(folder)
         try:
-            disk.remove(folder)
+            disk.remove_gently([folder])
             freed += size
         except OSError as error:
             stuck.append(f"run {name}: {error.filename or folder}: {error.strerror or error}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -78,9 +81,32 @@ def _open(path: Path) -> None:
             todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def be_gentle() -> None:
-    """Give this process the lowest priority: what it does must not take processors from a run that is measured."""
-    try:
-        os.nice(19)
-    except OSError:
-        pass
+def remove_gently(paths: Iterable[Path]) -> None:
+    """`remove` each, in a thread of the lowest priority: it must not take processors from a run that is measured. Only
+    there: whoever holds the database's write lock is waited for and must not be slow.
+
+    Raises: OSError as remove, for the first that cannot be removed.
+    """
+    failed: list[OSError] = []
+
+    def work() -> None:
+        _lower_this_thread()
+        try:
+            for path in paths:
+                remove(path)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _lower_this_thread() -> None:
+    with contextlib.suppress(OSError):
+        if sys.platform.startswith("linux"):  # a thread has a niceness of its own there: sched(7)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        elif hasattr(os, "PRIO_DARWIN_THREAD"):  # Python 3.12; setpriority(2) of macOS
+            os.setpriority(os.PRIO_DARWIN_THREAD, 0, os.PRIO_DARWIN_BG)

@@ -38,7 +38,8 @@ def list_(json: Json = False) -> None:
 
 
 def _setting(row: dict[str, Any]) -> str:
-    return f"{_words(row['value']) or '""'} {row['unit'] or ''}".strip() + f"  {row['help']}"
+    value = _words(row["value"]) or '""'
+    return f"{value} {row['unit'] or ''}".strip() + f"  {row['help']}"
 
 
 @app.command("get")
