@@ -118,7 +118,9 @@ class Worker:
         except Exception as error:
             self._complain(f"a hook could not be called: {error!r}", traceback.format_exc())
         if self._until_idle:
-            self._step_now()
+            with self._turn:  # the shutdown waits for this thread while it holds the lock that setting a time needs
+                if not self._stopped.is_set():
+                    self._step_now()
 
     def _step(self) -> None:
         with self._turn:

@@ -52,8 +52,7 @@ class Hooks:
 
     def wanted(self) -> bool:
         """Whether a call is pending. Cheap: for every step of the worker."""
-        with looking(self._engine) as connection:
-            return store.first_pending(connection, self._done_with) is not None
+        return self._first_pending() is not None
 
     def busy(self) -> bool:
         """Whether a call is being made, or pending."""
@@ -76,8 +75,7 @@ class Hooks:
             self._calling = False
 
     def _next(self) -> bool:
-        with looking(self._engine) as connection:
-            pending = store.first_pending(connection, self._done_with)
+        pending = self._first_pending()
         if pending is None:
             return False
         with writing(self._engine) as connection:
@@ -86,6 +84,13 @@ class Hooks:
         if call is not None:
             self._make(call)
         return True
+
+    def _first_pending(self) -> int | None:
+        with looking(self._engine) as connection:
+            pending = store.first_pending(connection, self._done_with)
+            if pending is None:  # nothing becomes pending again: what there is need not be looked at any more
+                self._done_with = store.newest(connection)
+        return pending
 
     def _make(self, call: Call) -> None:
         row = self._row(call)

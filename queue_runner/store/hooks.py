@@ -73,6 +73,11 @@ def first_pending(connection: Connection, after: int) -> int | None:
     return found
 
 
+def newest(connection: Connection) -> int:
+    """The id of the newest call; 0 where there is none."""
+    return int(connection.execute(select(func.coalesce(func.max(hook_runs.c.id), 0))).scalar_one())
+
+
 def take(connection: Connection, call_id: int) -> Call | None:
     """Mark a call as running, before it is started. None when it is not pending any more."""
     row = connection.execute(

@@ -78,12 +78,12 @@ def test_commands_on_a_damaged_database(mpsq: Cli, queue: Layout) -> None:
 
 
 def test_rotation_keeps_what_others_made(queue: Layout) -> None:
-    names = [f"mpsq-20260101-00000{n}-{label}.db" for n, label in enumerate(["auto", "by-hand", "before-0002"])]
-    names += [f"mpsq-20260102-00000{n}-auto.db" for n in range(4)]
-    for name in (*names, "mine.db", "mpsq-x.db"):
+    made = [f"mpsq-20260101-00000{n}-{label}.db" for n, label in enumerate(["auto", "by-hand", "before-0002"])]
+    made += [f"mpsq-20260102-00000{n}-auto.db" for n in range(4)]
+    for name in (*made, "mine.db", "mpsq-x.db"):
         (queue.backups / name).touch()
     backup.rotate(queue.backups, 2)
-    assert names(queue.backups) == sorted([*names[1:3], *names[-2:], "mine.db", "mpsq-x.db"])
+    assert names(queue.backups) == sorted([*made[1:3], *made[-2:], "mine.db", "mpsq-x.db"])
 
 
 class Clock:
