@@ -152,7 +152,7 @@ def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) ->
             lines += _progress(found.progress, newest_s, width - _INDENT, ascii)
         lines += [(" " * _INDENT + line, "yellow") for line in status_text.trouble(found)]
     lines.append((f"{'waiting':<{_INDENT}}{status_text.waiting_count(found)}", ""))
-    for name, value in status_text.plan(found, width - _INDENT):
+    for name, value in (*status_text.plan(found, width - _INDENT), *status_text.hooks(found)):
         lines += [(f"{name if not n else '':<{_INDENT}}{part}", "") for n, part in enumerate(value.split("\n"))]
     lines.append((f"{'disk':<{_INDENT}}{status_text.disk(found.disk)}", ""))
     return lines

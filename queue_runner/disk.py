@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from queue_runner import discard
 from queue_runner.paths import Layout
 
 BUDGET_S = 0.03
@@ -23,7 +24,6 @@ _ONE_S = 0.1
 """The longest that one folder is measured; of a larger one a lower bound is kept, and tried again when it is old."""
 _OLD_S = 600.0
 """A cache grows: its folders are measured again after so long."""
-_BLOCK_BYTES = 512  # the unit of st_blocks (POSIX, sys/stat.h)
 _TIDY_BYTES = 1 << 17
 """The file is written anew when it is larger than this and holds mostly what has been superseded."""
 
@@ -99,23 +99,12 @@ def _list(folder: Path) -> list[str]:
 
 
 def _measure(path: Path, deadline: float) -> _Known:
-    total, left, whole = 0, [str(path)], True
-    try:
-        total = path.lstat().st_blocks * _BLOCK_BYTES
-        if path.is_symlink() or not path.is_dir():
-            left = []
-    except OSError:
-        left = []
-    while left:
-        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
-            for entry in entries:
-                total += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
-                if entry.is_dir(follow_symlinks=False):
-                    left.append(entry.path)
-        if time.monotonic() > deadline:
-            whole = not left
-            break
-    return _Known(total, time.time(), whole)
+    total = 0
+    for count, status in enumerate(discard.walk(path)):
+        if count and time.monotonic() > deadline:
+            return _Known(total, time.time(), False)
+        total += status.st_blocks * discard.BLOCK_BYTES
+    return _Known(total, time.time(), True)
 
 
 def _free(layout: Layout) -> int | None:

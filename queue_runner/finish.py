@@ -14,16 +14,22 @@ from queue_runner import resume
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
-from queue_runner.store import attempts, jobs, results
+from queue_runner.store import attempts, hooks, jobs, results
 from queue_runner.store.engine import writing
+from queue_runner.store.hooks import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize import Summary, summarize
 from queue_runner.taints import Facts, find_taints
 from queue_runner.text import last_line, plain
 
 
-def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None) -> Ending:
-    """Store how the run ended, all or nothing. Returns the ending with its reason. Raises: MpsqError (store)."""
+def finish(
+    engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None, orders: Orders
+) -> Ending:
+    """Store how the run ended and what is to be called for it, all or nothing. Returns the ending with its reason.
+
+    Raises: MpsqError (store).
+    """
     ending = _with_reason(ending, folder)
     machine = of_machine()  # may ask programs: not while the write lock is held
     with writing(engine) as connection:
@@ -47,6 +53,7 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
             blocked_reason=None,
         )
         attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), _checkpoint(connection, run, folder))
+        hooks.note_end(connection, run.run_id, ending.outcome, orders)
     return ending
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Selector, State
 from queue_runner.store import read
@@ -67,12 +68,14 @@ _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype
 
 @dataclass(frozen=True)
 class Filter:
-    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome."""
+    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome. Jobs that were
+    deleted are shown with `deleted`, then alone, and where one of them is named itself."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
     tags: tuple[str, ...] = ()
     limit: int | None = None
+    deleted: bool = False
 
 
 def run_object(row: Row) -> dict[str, Any]:
@@ -162,6 +165,10 @@ def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]
 def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
     """SQL for the ids of the jobs that are wanted, each once."""
     terms, values = ["1"], []
+    if wanted.deleted:
+        terms.append("j.deleted_at IS NOT NULL")
+    elif not any(selector.job is not None for selector in wanted.selectors):
+        terms.append("j.deleted_at IS NULL")
     for tag in wanted.tags:
         terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
         values.append(tag)
@@ -209,6 +216,14 @@ def fate(row: Row) -> str:
     if told.endswith(f"({kind})"):
         reason = rest
     return f"{told}: {reason}" if reason else told
+
+
+def hook_ending(call: Row) -> str:
+    """How the call of a hook stands, in words: "failed (3) after 0.2 s"."""
+    what = "notification" if call["kind"] == "notify" else call["command"]
+    code = f" ({call['exit_code']})" if call["exit_code"] else ""
+    after = f" after {units.duration(call['dur_s'])}" if call["dur_s"] is not None else ""
+    return f"{call['state'].replace('_', ' ')}{code}{after}: {what}"
 
 
 def question(item: Row) -> str:

@@ -33,13 +33,21 @@ def choose(rows: Sequence[Row]) -> Row:
 def folder_of(layout: Layout, row: Row) -> RunDir:
     """The folder with the run's logs. Raises: MpsqError when it has none, with the reason."""
     folder = RunDir(layout.runs / row["run"])
-    if folder.path.is_dir():
+    if row["deleted_at"] is not None:
+        raise MpsqError(f"the log of run {row['run']} was deleted with its job", f"mpsq show {row['run']} says when")
+    if folder.path.is_dir() and not (row["state"] == State.DONE and not _wrote(folder)):
         return folder
     if row["state"] in (State.QUEUED, State.HELD):
         raise MpsqError(f"run {row['run']} has not started: there is no log yet", f"mpsq why {row['run']}")
     if row["kind"] == "import":
         raise MpsqError(f"run {row['run']} was imported: its log is where it came from", f"mpsq show {row['run']}")
+    if row["started_at"] is not None:
+        raise MpsqError(f"the log of run {row['run']} was removed", f"mpsq show {row['run']} says when")
     raise MpsqError(f"run {row['run']} left no log: it never started", f"mpsq why {row['run']}")
+
+
+def _wrote(folder: RunDir) -> bool:
+    return folder.stdout.exists() or folder.stderr.exists()
 
 
 def tail_offset(stream: BinaryIO, lines: int) -> int:

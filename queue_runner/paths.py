@@ -49,6 +49,15 @@ class Layout:
         return self.home / "worker.fifo"
 
     @property
+    def hook(self) -> Path:
+        """Which call of a hook runs, and as which process."""
+        return self.home / "hook.json"
+
+    @property
+    def snapshots_lock(self) -> Path:
+        return self.home / "snapshots.lock"
+
+    @property
     def runs(self) -> Path:
         return self.home / "runs"
 

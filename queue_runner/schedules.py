@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import capture, stop_points, submit, terms, wake
+from queue_runner import capture, locks, stop_points, submit, terms, wake
 from queue_runner.catalog import did_you_mean
 from queue_runner.cells import Request
 from queue_runner.cron import Cron
@@ -123,7 +123,8 @@ def submit_due(layout: Layout, engine: Engine, log: Callable[[str], None]) -> No
         rows = schedules.due(connection, time.time())
     for row in rows:
         try:
-            _submit(layout, engine, row, log)
+            with locks.share(layout.snapshots_lock):
+                _submit(layout, engine, row, log)
         except _CannotSubmit as error:
             _refuse(engine, row, str(error), log)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,8 @@ class Details:
     copy: bool
     allow_changed: bool
     rerun_of: int | None
+    hooks: Sequence[Mapping[str, Any]]
+    deleted_at: float | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -80,6 +82,8 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         copy=spec.copy,
         allow_changed=spec.allow_changed,
         rerun_of=row["rerun_of"],
+        hooks=read.hook_calls(connection, "run_id = ?", [run_id]),
+        deleted_at=row["deleted_at"],
     )
 
 

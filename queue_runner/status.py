@@ -22,10 +22,21 @@ from queue_runner.store import read
 ENDED = 5
 """How many of the last endings are shown."""
 
+_HOOK_NEWS_S = 86400.0
+_HOOK_NEWS = 3
 EXPECTED = 500
 """When the queue will be done is computed of so many waiting runs, unless all are asked for."""
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How many calls of hooks are to be made, and the last ones of the past day that did not end well."""
+
+    pending: int
+    running: int
+    troubled: Sequence[Row]
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class Status:
     reasons: Mapping[int, Reason]
     ended: Sequence[Row]
     schedules: Sequence[Row]
+    hooks: Hooks
     disk: DiskUse
     eta: Eta
     expected: int
@@ -82,10 +94,19 @@ def look(
         reasons=reasons(connection, queue, rows, now),
         ended=read.ended(connection, ENDED),
         schedules=read.schedules(connection),
+        hooks=hooks(connection, now),
         disk=disk_use or disk.look(layout, [running["run"]] if running is not None else []),
         eta=eta.estimate(connection, rows, now, left_s=at.left_s if at else None, gap_s=gap_s),
         expected=len(waits),
     )
+
+
+def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
+    """What the hooks do, and which of them need a look."""
+    rows = read.hook_calls(connection, "h.at > ? OR h.state IN ('pending', 'running')", [now - _HOOK_NEWS_S])
+    states = [row["state"] for row in rows]
+    troubled = [row for row in rows if row["state"] in ("failed", "timed_out", "lost")]
+    return Hooks(states.count("pending"), states.count("running"), troubled[-_HOOK_NEWS:])
 
 
 def is_supervised(layout: Layout, row: Row) -> bool:

@@ -23,7 +23,7 @@ _WRAP, _LEAST = 70, 20
 
 def text(found: Status) -> str:
     """All of it, at least 80 columns wide."""
-    facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found)]
+    facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found), *hooks(found)]
     parts = [render.facts([*facts, ("disk", disk(found.disk))])]
     if found.waiting:
         parts.append(waiting_table(found))
@@ -118,6 +118,16 @@ def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
             said = one_line(f"{row['name']} submitted nothing at {row['last_error']}")
             facts.append(("schedule", textwrap.fill(said, columns)))
     return facts
+
+
+def hooks(found: Status) -> list[tuple[str, str]]:
+    """Nothing where there is nothing to see to."""
+    to_do = found.hooks.pending + found.hooks.running
+    lines = [f"{to_do} to be called"] if to_do else []
+    for call in found.hooks.troubled:
+        of = f" of run {call['run']}" if call["run"] else ""
+        lines.append(render.shorten(one_line(f"{call['event']}{of}: {listing.hook_ending(call)}"), 68))
+    return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
 
 
 def goes_on(found: Status) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import cells, grid, snapshot, stop_points, terms, units, vcs, wake
+from queue_runner import cells, grid, locks, snapshot, stop_points, terms, units, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition
@@ -117,11 +117,11 @@ def store(layout: Layout, planned: Plan) -> Submitted:
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
-    taken = take_snapshots(layout, planned)
-    engine = open_engine(layout.db, check=False)
-    with writing(engine) as connection:
-        stored = insert(connection, planned, taken)
-        stop_points.reach("submit.before_commit")
+    with locks.share(layout.snapshots_lock):  # a snapshot that is there already must not go before it is referred to
+        taken = take_snapshots(layout, planned)
+        with writing(open_engine(layout.db, check=False)) as connection:
+            stored = insert(connection, planned, taken)
+            stop_points.reach("submit.before_commit")
     stop_points.reach("submit.committed")
     wake.ring(layout.fifo)
     return stored

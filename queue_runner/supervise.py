@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from queue_runner import (
     code_check,
     disk,
+    hooks,
     launch,
     locks,
     resume,
@@ -26,6 +27,7 @@ from queue_runner import (
     tree_store,
     wake,
 )
+from queue_runner.backups import Backups
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
@@ -38,6 +40,7 @@ from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import attempts, jobs, lanes, results, waiting
+from queue_runner.store import hooks as calls
 from queue_runner.store import schedules as stored
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
@@ -57,6 +60,8 @@ class Supervisor:
         self._config = config
         self._engine = engine
         self._log = log
+        self._orders = hooks.orders(config)
+        self._backups = Backups(layout, config, log)
         self._lane: locks.Lock | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
@@ -72,6 +77,7 @@ class Supervisor:
         if run is not None and not self._reap(run):
             return True
         schedules.submit_due(self._layout, self._engine, self._log)  # here: no run of this queue is measured now
+        self._back_up()
         return self._start_next()
 
     def close(self) -> None:
@@ -100,8 +106,11 @@ class Supervisor:
                 if not waiting.hopeless(connection, time.time()):
                     return
             with writing(self._engine) as connection:
-                for run_id, ending in waiting.hopeless(connection, now := time.time()):
+                skipped = waiting.hopeless(connection, now := time.time())
+                for run_id, ending in skipped:
                     jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+                if skipped:
+                    calls.note_idle(connection, self._orders)
 
     # -- the run that is there ------------------------------------------------------------------------------------
 
@@ -168,7 +177,7 @@ class Supervisor:
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
-        ending = finish(self._engine, run, folder, ending, exit_)
+        ending = finish(self._engine, run, folder, ending, exit_, self._orders)
         stop_points.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
@@ -191,7 +200,7 @@ class Supervisor:
             return True
         said = last_line(read_end(folder.warden_log)) or "it said nothing in warden.log"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
-        finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None)
+        finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None, self._orders)
         self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
         return True
@@ -215,6 +224,11 @@ class Supervisor:
             back = jobs.unclaim(connection, run.run_id, reason)
         self._observer = None
         self._log(f"run {run.id}: {'back in the queue' if back else 'cancelled'}: {reason}")
+
+    def _back_up(self) -> None:
+        """Between two runs, with the lane in hand: what a backup reads and writes must disturb no measurement."""
+        if self._backups.is_due(something_waits=self._something_can_start()) and self._take_lane():
+            self._backups.make()
 
     # -- the run that comes next ----------------------------------------------------------------------------------
 
@@ -280,7 +294,7 @@ class Supervisor:
 
     def _refuse(self, run: Claimed, ending: Ending) -> bool:
         """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
-        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None)
+        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None, self._orders)
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
         wake.ring(self._layout.fifo)  # the next one need not wait for the next tick

@@ -48,6 +48,8 @@ def explain(row: Row, around: Around) -> Why:
     state = State(row["state"])
     if state is State.DONE:
         sentence, step = _done(row)
+        if row.get("deleted_at"):
+            sentence, step = f"{sentence}; its files were deleted", "" if row["outcome"] != "SUCCEEDED" else step
     elif state is State.RUNNING:
         sentence, step = _running(row, around)
     else:

@@ -53,6 +53,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "workloads": "List the built-in workloads, or one's settings.",
     },
     "Keep": {
+        "delete": "Remove the files of ended jobs and hide the jobs.",
+        "gc": "Remove files that are not needed any more.",
         "doctor": "Check this machine: python, torch, devices, compiler, store.",
         "service": "Run the worker as a service of launchd or systemd.",
         "config": "Read and change the settings.",
@@ -64,7 +66,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
-_MODULES = {"import": "import_", "continue": "continue_"}
+_MODULES = {"import": "import_", "continue": "continue_", "gc": "gc_"}
 _GC_THRESHOLD = 50_000  # a command is mostly imports: looking for garbage in them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal ended

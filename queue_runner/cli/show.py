@@ -112,6 +112,9 @@ def _text(one: Details, again: bool) -> str:
     lost = {key: count for key, count in one.lines.items() if count}
     if lost:
         facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
+    if one.deleted_at is not None:
+        facts.append(("deleted", f"{_when(one.deleted_at)}: its files are gone"))
+    facts += [("hook" if not n else "", _hook(call)) for n, call in enumerate(one.hooks)]
     facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
     return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)])
@@ -177,6 +180,18 @@ def _place(one: Details) -> str:
 def _segment(part: Any) -> str:
     span = "no iteration" if part["first_i"] is None else f"iterations {part['first_i']} to {part['last_i']}"
     return f"{part['run']}: {span}" + (f", from a checkpoint of {part['resumed_from']}" if part["resumed_from"] else "")
+
+
+def _hook(call: Any) -> str:
+    from queue_runner import listing, render
+
+    said = (call["output"] or "").splitlines()
+    lines = [f"{call['event']}: {listing.hook_ending(call)}", *(said[-_HOOK_LINES:] if call["state"] != "ok" else [])]
+    return "\n  ".join(render.shorten(line, 64) for line in lines)
+
+
+_HOOK_LINES = 3
+"""Of a hook's output, where it did not end well; --json has all that is kept."""
 
 
 def _event(event: Any) -> str:

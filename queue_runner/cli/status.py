@@ -72,6 +72,7 @@ def _print_json(found: Status) -> None:
             "unknown": found.eta.unknown,
             "turns": [_turn(turn) for turn in found.eta.turns.values()],
         },
+        hooks=asdict(found.hooks),
         disk=asdict(found.disk),
     )
 

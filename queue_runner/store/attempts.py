@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, update
 
 from queue_runner.model import RETRY_ON, Ending, RunId, State, Verb
 from queue_runner.store.jobs import record
@@ -45,6 +45,7 @@ def again(
         )
         .returning(runs.c.id)
     ).scalar_one()
+    connection.execute(update(jobs).where(jobs.c.id == old.job_id).values(deleted_at=None))  # what runs is not hidden
     record(
         connection,
         job_id=old.job_id,

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from queue_runner.errors import MpsqError, SchemaError, UsageError
+from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.model import Selector
 
 Row = dict[str, Any]
+
+DAMAGE = ("malformed", "not a database")
+"""What SQLite says of a file that is damaged."""
 
 HEAD = "0002"
 """The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
@@ -44,7 +47,8 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
             check_schema(connection)
         yield connection
     except sqlite3.DatabaseError as error:
-        raise MpsqError(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
+        kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
+        raise kind(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
     finally:
         connection.close()
 
@@ -174,7 +178,10 @@ def count_waiting(connection: sqlite3.Connection) -> int:
 
 def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
     """The runs that ended last, the newest first; imported ones never ran here."""
-    ids = "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.state = 'DONE' AND j.kind <> 'import'"
+    ids = (
+        "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL"
+    )
     newest = f"run_id IN ({ids} ORDER BY r.ended_at DESC, r.id DESC LIMIT ?)"
     return runs(connection, newest, [last], "ended_at DESC, run_id DESC")
 
@@ -202,6 +209,19 @@ def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]
     """All rows of one run in one of the tables that hold its results, in the order of its file."""
     order = {"taints": "severity DESC, kind", "conditions": "at", "ingests": "source"}.get(table, "offset")
     return list(connection.execute(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]))
+
+
+def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = ()) -> list[Row]:
+    """Calls of hooks, oldest first. `condition` is SQL of ours, `values` the user's."""
+    return list(
+        connection.execute(
+            f"""SELECT h.kind, CASE h.kind WHEN 'notify' THEN h.command ELSE h.kind END AS event,
+                j.id || '.' || r.number AS run, h.command, h.state, h.at, h.exit_code, h.dur_s, h.output
+            FROM hook_runs h LEFT JOIN runs r ON r.id = h.run_id LEFT JOIN jobs j ON j.id = r.job_id
+            WHERE {condition} ORDER BY h.id""",
+            values,
+        )
+    )
 
 
 def lane(connection: sqlite3.Connection, name: str) -> Row:

@@ -179,8 +179,10 @@ def test_newer_schema(mpsq: Cli, home: Path) -> None:
 def test_not_a_database(mpsq: Cli, home: Path) -> None:
     layout = empty_queue(home)
     layout.db.write_bytes(b"this is a text and no database at all" * 100)
-    for arguments in (["status"], ["submit", "toy"], ["db", "check"]):
+    for arguments in (["status"], ["submit", "toy"], ["db", "backup"]):
         assert "database" in fails(mpsq, 1, *arguments)
+    ran = mpsq("db", "check")
+    assert ran.code == 1 and "not a database" in ran.out and "check" not in ran.err and "no backup" in ran.err
 
 
 def test_a_database_of_somebody_else(mpsq: Cli, home: Path) -> None:

@@ -31,6 +31,8 @@ LINES = {
     "mpsq.move/1": ["move", "6", "--top", "--json"],
     "mpsq.edit/1": ["edit", "5", "--note", "why", "--json"],
     "mpsq.retry/1": ["retry", "g1", "--json"],
+    "mpsq.delete/1": ["delete", "1", "--json"],
+    "mpsq.gc/1": ["gc", "--keep", "last:0", "--dry-run", "--json"],
     "mpsq.report/1": ["report", "--json"],
     "mpsq.reports/1": ["report", "--list", "--json"],
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],

@@ -14,6 +14,7 @@ from queue_runner.rundir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.hooks import Orders
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
         run = jobs.claim(connection, "machine", "t" * 32, "boot")
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
-    use_case.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None)
+    use_case.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None, Orders())
     with read.reading(layout.db) as connection:
         first, second = read.runs(connection)
         (taint,) = read.detail(connection, "taints", run.run_id)

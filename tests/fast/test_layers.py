@@ -31,6 +31,9 @@ FLOORS = {
         "phases",
         "when",
         "tree_rules",
+        "notify",
+        "rarely",
+        "keep",
     },
     1: {
         "paths",
@@ -59,6 +62,8 @@ FLOORS = {
         "warden_tree",
         "warden_files",
         "warden_pause",
+        "hook_process",
+        "discard",
     },
     2: {"store"},
     4: {"daemon"},
@@ -69,7 +74,7 @@ FLOORS = {
 OWNERS = {
     "sqlalchemy": {
         *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
-        *("suspend", "resume"),
+        *("suspend", "resume", "hooks", "collect"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar

@@ -22,6 +22,7 @@ from queue_runner.rundir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import attempts, jobs, read
 from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.store.hooks import Orders
 from queue_runner.summarize import summarize
 from tests.fast.report_fixture import Store, words
 
@@ -91,7 +92,7 @@ def fail_once(engine: Engine, layout: Layout) -> None:
     with writing(engine) as connection:
         run = jobs.claim(connection, "machine", "t" * 32, "boot")
     assert run is not None
-    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.FAILED, 1), None)
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.FAILED, 1), None, Orders())
 
 
 def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine: Engine, layout: Layout) -> None:

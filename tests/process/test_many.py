@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queue_runner.store import migrate
+from queue_runner.store import backup
 from tests.process.queue_support import Queue, until
 
 LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
@@ -68,7 +68,7 @@ def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
     ran = [line for line in queue.written()]
     assert len(set(ran)) == len(ran) >= sum(row["state"] == "DONE" for row in rows)
     assert "lock" not in queue.log().replace("block", "")
-    assert migrate.check(queue.layout.db) == []
+    assert backup.problems(queue.layout.db) == []
 
 
 def check_serial(rows: list[dict[str, object]]) -> None:

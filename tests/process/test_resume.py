@@ -72,9 +72,7 @@ def test_by_hand(queue: Queue) -> None:
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert told == "run 1.2 queued, for run 1.1\n"
     assert outcomes(queue.done(3)) == ["FAILED", "SUCCEEDED", "FAILED"] and queue.written() == WHOLE
-    shown = subprocess.run(
-        [*command[:-3], "show", "1"], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    shown = subprocess.run([*command[:-3], "show", "1"], capture_output=True, text=True, timeout=60, check=True).stdout
     assert "from a checkpoint of 1.1" in shown
 
 

@@ -58,9 +58,7 @@ def test_a_command_that_talks_is_not_stalled_and_one_that_stops_talking_is(queue
 
 
 def test_a_stalled_run_is_tried_again_where_that_was_asked_for(queue: Queue) -> None:
-    queue.submit(
-        "echo x >> $J; [ $(wc -l < $J) -gt 1 ] || sleep 60", stall=("0.6s",), retries=1, retry_on="stalled"
-    )
+    queue.submit("echo x >> $J; [ $(wc -l < $J) -gt 1 ] || sleep 60", stall=("0.6s",), retries=1, retry_on="stalled")
     queue.worker()
     assert [row["outcome"] for row in queue.done(2)] == ["STALLED", "SUCCEEDED"]
 
