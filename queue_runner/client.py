@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from queue_runner import cancel as cancelling
 from queue_runner import cells, change, listing, paths, reports
+from queue_runner import delete as removing
+from queue_runner import rerun as again
 from queue_runner import retry as retrying
 from queue_runner import status as looking
 from queue_runner import submit as submitting
@@ -175,6 +177,15 @@ class Client:
     def go_on(self, *ids: Id) -> list[change.Changed]:
         """Let the named go on that were suspended: mpsq continue."""
         return suspending.go_on(self._layout, _selectors(ids))
+
+    def rerun(self, *ids: Id, **wanted: Any) -> Group:
+        """Queue jobs once more, with the very code that they ran; `wanted` are fields of queue_runner.rerun.Wanted."""
+        done = again.rerun(self._layout, _selectors(ids), again.Wanted(**wanted), "Client.rerun")
+        return Group(done.group, done.jobs)
+
+    def delete(self, *ids: Id, results: bool = False) -> None:
+        """Remove the files of ended jobs and hide the jobs; with `results` their numbers go as well."""
+        removing.delete(self._layout, _selectors(ids), results=results)
 
     def hold(self, *ids: Id) -> list[change.Changed]:
         """Keep the named from starting until they are released."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import code_check, grid, stop_points, terms, tree_store, wake
+from queue_runner import code_check, grid, locks, stop_points, terms, tree_store, wake
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
@@ -43,6 +43,13 @@ def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: 
 
     Raises: UsageError (names nothing, an import), MpsqError where the code of one cannot be had any more.
     """
+    if wanted.repeats is not None and wanted.repeats < 1:
+        raise UsageError(f"--repeats {wanted.repeats} runs nothing", "give 1 or more")
+    with locks.share(layout.snapshots_lock):  # what is there must not go before the new jobs refer to it
+        return _rerun(layout, selectors, wanted, title)
+
+
+def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: str) -> Rerun:
     with read.reading(layout.db) as connection:
         rows = {row["job_id"]: row for row in read.select(connection, selectors)}  # the last run of each
         repeats = {
@@ -52,8 +59,6 @@ def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: 
         }
         groups = [row["group_id"] for row in rows.values()]
         seed = connection.execute("SELECT seed FROM groups WHERE id = ?", [groups[0]]).fetchone()["seed"]
-    if wanted.repeats is not None and wanted.repeats < 1:
-        raise UsageError(f"--repeats {wanted.repeats} runs nothing", "give 1 or more")
     new, notes = [], []
     for job_id, row in rows.items():
         spec, note = _code(layout, row, wanted.allow_changed)

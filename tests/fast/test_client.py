@@ -60,6 +60,17 @@ def test_order_and_second_tries(queue: Client) -> None:
     assert queue.pause() and not queue.pause() and queue.resume()
 
 
+def test_what_is_asked_again_and_what_is_removed(queue: Client) -> None:
+    group = queue.submit(command=["true"], set={}, repeats=2)
+    queue.cancel(group)
+    again = queue.rerun(group, repeats=1, tags=("x",))
+    (run,) = queue.runs(again)
+    assert (run["rerun_of"], run["tags"]) == (group.jobs[0], ["x"])
+    queue.delete(group)
+    with pytest.raises(MpsqError, match="waits: nothing was deleted"):
+        queue.delete(again, results=True)
+
+
 def test_errors_are_sentences(queue: Client) -> None:
     with pytest.raises(UsageError, match="no job 99"):
         queue.runs(99)
