@@ -10,6 +10,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +154,42 @@ def flops_per_iter(shape: Shape, sequences: int) -> float:
     weights = 6 * shape.n_params(positions=False) * T
     attention = 12 * shape.layers * shape.heads * Q * T * T
     return float(sequences * (weights + attention))
+
+
+def sampling_flops(shape: Shape, sequences: int, new_tokens: int) -> float:
+    """FLOP of reading block - new_tokens tokens and writing as many more: the forward of flops_per_iter.
+
+    The output layer is computed for the prompt's last position alone, and then for each new one. The prompt's own
+    scores are counted whole, as in training; a new token meets the keys that there are, not those that are masked.
+    """
+    T, Q, prompt = shape.block, shape.width // shape.heads, shape.block - new_tokens
+    output = shape.vocab * shape.width
+    weights = 2 * (shape.n_params(positions=False) - output) * T + 2 * output * (new_tokens + 1)
+    met = prompt * prompt + sum(range(prompt + 1, T + 1))
+    return float(sequences * (weights + 4 * shape.layers * shape.heads * Q * met))
+
+
+def stays_fp32(name: str, dimensions: int) -> bool:
+    """Whether a tensor is kept in fp32 by a model that writes in another dtype; matrices are converted once, as they
+    would be in each product. The positions keep what is added up in fp32."""
+    return dimensions < 2 or name == "positions.weight"
+
+
+def sampling(options: Options, problem: Problem) -> dict[str, Any]:
+    """What the Sampling of each framework begins with, but for its check."""
+    s = options.settings
+
+    def prompt(i: int) -> NDArray[np.int32]:
+        return problem.batches.of_iteration(i)[0][0, :, : s.block_size - s.new_tokens]
+
+    return {
+        "options": options,
+        "data": problem.text.said(),
+        "flops_per_iter": sampling_flops(problem.shape, s.batch_size, s.new_tokens),
+        "per_iter": s.batch_size * s.block_size,
+        "prompt": prompt,
+        "read": problem.text.decoded,
+    }
 
 
 def learning_rate(i: int, s: SimpleNamespace) -> float:

@@ -28,9 +28,10 @@ import nanogpt_common as common
 import numpy as np
 from nanogpt_common import Problem, Shape
 
-from harness import jax_main, jax_training
+from harness import jax_main, jax_sampling, jax_training, sampling
 from harness.command_line import Options
 from harness.device import Device
+from harness.jax_sampling import Cache
 from harness.jax_training import DTYPES, Params
 
 WORKLOAD = {
@@ -40,6 +41,15 @@ WORKLOAD = {
     "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
     "unit": "tokens",
     "params": {
+        "mode": {
+            "default": "train", "unit": "",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
+            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+        },
+        "new_tokens": {
+            "default": 32, "unit": "tokens",
+            "help": "written one by one in each iteration of mode=sample; less than block_size",
+        },
         "data": {
             "default": "pydoc", "unit": "",
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
@@ -92,15 +102,16 @@ WORKLOAD = {
         },
         "shakespeare_char": {
             "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
-            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200, "new_tokens": 128,
             "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },
+    "modes": {"sample": {"batch_size": 1, "max_iters": 24, "warmup_iters": 3, "eval_interval": 0}},
 }  # fmt: skip
 RANDOM = "rbg"
 """Dropout's random numbers: XLA's own generator. JAX's usual one takes several times as long to compile and to run."""
@@ -119,22 +130,36 @@ class Model:
         found = jnp.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - found)
 
-    def logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Tokens (batch, time) to logits (batch, time, vocab)."""
-        drop = self._dropout(key)
-        x = drop(params["tokens.weight"][tokens] + params["positions.weight"][: tokens.shape[1]])
-        for n in range(self.shape.layers):
-            block = f"blocks.{n}"
-            x = x + self._attention(params, f"{block}.attention", self._norm(params, f"{block}.norm1", x), drop)
+    def logits(
+        self, params: Params, tokens: jax.Array, key: jax.Array | None = None, cache: Cache | None = None
+    ) -> jax.Array:
+        """Tokens (batch, time) to logits (batch, time, vocab). With a cache they go on from those that it knows, and
+        only the last one's logits are computed."""
+        drop, n = self._dropout(key), tokens.shape[1]
+        places = params["positions.weight"]
+        x = drop(params["tokens.weight"][tokens] + (places[:n] if cache is None else places[cache.positions(n)]))
+        for layer in range(self.shape.layers):
+            block = f"blocks.{layer}"
+            attend = None if cache is None else partial(cache.attend, layer)
+            x = x + self._attention(params, f"{block}.attention", self._norm(params, f"{block}.norm1", x), drop, attend)
             x = x + self._feed_forward(params, f"{block}.feed_forward", self._norm(params, f"{block}.norm2", x), drop)
-        x = self._norm(params, "norm", x)
+        x = self._norm(params, "norm", x if cache is None else x[:, -1:])
         return x.astype(self.dtype) @ params["tokens.weight"].astype(self.dtype).T  # tied: it is the output layer too
 
-    def _attention(self, params: Params, name: str, x: jax.Array, drop: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    def _attention(
+        self,
+        params: Params,
+        name: str,
+        x: jax.Array,
+        drop: Callable[[jax.Array], jax.Array],
+        attend: Callable[..., jax.Array] | None,
+    ) -> jax.Array:
         B, T, C = x.shape
         heads = (B, T, self.shape.heads, C // self.shape.heads)
         q, k, v = (part.reshape(heads) for part in jnp.split(self._linear(params, f"{name}.qkv", x), 3, axis=-1))
-        if drop is _keep:
+        if attend is not None:
+            y = attend(q, k, v)
+        elif drop is _keep:
             y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
         else:  # it drops none of its weights
             scores = jnp.einsum("bthq,bshq->bhts", q, k).astype(jnp.float32) / heads[-1] ** 0.5
@@ -254,5 +279,27 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": float(jnp.stack(losses).mean())}
 
 
+def sample(options: Options, device: Device) -> jax_sampling.Sampling:
+    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    problem = common.problem(options)
+    shape, weights = problem.shape, common.weights(options, problem.shape)
+    right = jax_sampling.logits_of(Model(shape, jnp.float32).logits, weights)
+    dtype = DTYPES[options.dtype]
+    params = {
+        name: value if common.stays_fp32(name, value.ndim) else value.astype(dtype)
+        for name, value in jax.device_put(weights, device.handle).items()
+    }
+    return jax_sampling.Sampling(
+        device=device,
+        check=sampling.prepared(*problem.first(), options.settings.new_tokens, right),
+        params=params,
+        logits=Model(shape, dtype).logits,
+        heads=shape.heads,
+        layers=shape.layers,
+        width=shape.width,
+        **common.sampling(options, problem),
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(jax_main.main(WORKLOAD, build, step, evaluate))
+    sys.exit(jax_main.main(WORKLOAD, build, step, evaluate, sample=sample))

@@ -21,6 +21,7 @@ if __name__ == "__main__":  # before mlx, which on Linux may be installed withou
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -29,9 +30,10 @@ import nanogpt_common as common
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from nanogpt_common import Problem, Shape
 
-from harness import mlx_main, mlx_training
+from harness import mlx_main, mlx_sampling, mlx_training, sampling
 from harness.command_line import Options
 from harness.device import Device
+from harness.mlx_sampling import Cache
 from harness.mlx_training import DTYPES
 
 WORKLOAD = {
@@ -41,6 +43,15 @@ WORKLOAD = {
     "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
     "unit": "tokens",
     "params": {
+        "mode": {
+            "default": "train", "unit": "",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
+            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+        },
+        "new_tokens": {
+            "default": 32, "unit": "tokens",
+            "help": "written one by one in each iteration of mode=sample; less than block_size",
+        },
         "data": {
             "default": "pydoc", "unit": "",
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
@@ -93,15 +104,16 @@ WORKLOAD = {
         },
         "shakespeare_char": {
             "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
-            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200, "new_tokens": 128,
             "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },
+    "modes": {"sample": {"batch_size": 1, "max_iters": 24, "warmup_iters": 3, "eval_interval": 0}},
 }  # fmt: skip
 
 
@@ -134,6 +146,10 @@ class Dropout:
         return mx.where(kept, x / (1 - self._rate), mx.zeros((), x.dtype))
 
 
+Attend = Callable[..., mx.array]
+"""queries, keys, values and their scale to what attention makes of them"""
+
+
 class Attention(nn.Module):
     """Causal self-attention: each position looks at itself and at those before it, with several heads at once."""
 
@@ -143,14 +159,16 @@ class Attention(nn.Module):
         self.qkv = Linear(shape.width, 3 * shape.width, shape.bias)
         self.out = Linear(shape.width, shape.width, shape.bias)
 
-    def __call__(self, x: mx.array, drop: Dropout) -> mx.array:
+    def __call__(self, x: mx.array, drop: Dropout, attend: Attend | None = None) -> mx.array:
         B, T, C = x.shape
         q, k, v = (
             part.reshape(B, T, self.heads, C // self.heads).transpose(0, 2, 1, 3)
             for part in mx.split(self.qkv(x), 3, axis=-1)
         )
         scale = (C // self.heads) ** -0.5
-        if not drop.on:
+        if attend is not None:
+            y = attend(q, k, v, scale)
+        elif not drop.on:
             y = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
         else:  # the fused one drops none of its weights
             scores = (q * scale) @ k.swapaxes(-1, -2)
@@ -185,14 +203,14 @@ class Block(nn.Module):
         self.norm2 = norm_of(shape)
         self.feed_forward = FeedForward(shape)
 
-    def __call__(self, x: mx.array, dtype: mx.Dtype, drop: Dropout) -> mx.array:
-        x = x + self.attention(self.norm1(x).astype(dtype), drop)
+    def __call__(self, x: mx.array, dtype: mx.Dtype, drop: Dropout, attend: Attend | None = None) -> mx.array:
+        x = x + self.attention(self.norm1(x).astype(dtype), drop, attend)
         return x + self.feed_forward(self.norm2(x).astype(dtype), drop)
 
 
 class GPT(nn.Module):
     """Tokens (batch, time) to logits (batch, time, vocab). `dtype` is that of the products; sums, norms and the loss
-    are fp32."""
+    are fp32. With a cache the tokens go on from those that it knows, and only the last one's logits are computed."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -202,11 +220,15 @@ class GPT(nn.Module):
         self.blocks = [Block(shape) for _ in range(shape.layers)]
         self.norm = norm_of(shape)
 
-    def __call__(self, tokens: mx.array, dtype: mx.Dtype, key: mx.array | None = None) -> mx.array:
-        drop = Dropout(self.shape.dropout, key, 1 + 3 * self.shape.layers)
-        x = drop(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
-        for block in self.blocks:
-            x = block(x, dtype, drop)
+    def __call__(
+        self, tokens: mx.array, dtype: mx.Dtype, key: mx.array | None = None, cache: Cache | None = None
+    ) -> mx.array:
+        drop, n = Dropout(self.shape.dropout, key, 1 + 3 * self.shape.layers), tokens.shape[1]
+        places = self.positions.weight
+        x = drop(self.tokens(tokens) + (places[:n] if cache is None else places[cache.positions(n)]))
+        for layer, block in enumerate(self.blocks):
+            x = block(x, dtype, drop, None if cache is None else partial(cache.attend, layer))
+        x = x if cache is None else x[:, -1:]
         return self.norm(x).astype(dtype) @ self.tokens.weight.astype(dtype).T  # tied: it is the output layer too
 
     def loss(self, x: mx.array, y: mx.array, dtype: mx.Dtype = mx.float32, key: mx.array | None = None) -> mx.array:
@@ -298,5 +320,27 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": float(mx.stack(losses).mean().item())}
 
 
+def sample(options: Options, device: Device) -> mlx_sampling.Sampling:
+    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    problem = common.problem(options)
+    shape, dtype = problem.shape, DTYPES[options.dtype]
+    model = model_of(shape, common.weights(options, shape))
+    right = mlx_sampling.logits_of(lambda tokens: model(tokens, mx.float32))
+    check = sampling.prepared(*problem.first(), options.settings.new_tokens, right)
+    for name, value in tree_flatten(model.parameters()):
+        if not common.stays_fp32(name, value.ndim):
+            model.update(tree_unflatten([(name, value.astype(dtype))]), strict=False)
+    return mlx_sampling.Sampling(
+        device=device,
+        check=check,
+        model=model,
+        logits=lambda tokens, cache: model(tokens, dtype, cache=cache),
+        heads=shape.heads,
+        layers=shape.layers,
+        width=shape.width,
+        **common.sampling(options, problem),
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(mlx_main.main(WORKLOAD, build, step, evaluate))
+    sys.exit(mlx_main.main(WORKLOAD, build, step, evaluate, sample=sample))

@@ -19,6 +19,7 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import nanogpt_common as common
@@ -27,9 +28,10 @@ from nanogpt_common import Problem, Shape
 from tinygrad import Tensor, TinyJit
 from tinygrad.helpers import Context
 
-from harness import tinygrad_main, tinygrad_training
+from harness import tinygrad_main, tinygrad_sampling, tinygrad_training, sampling
 from harness.command_line import Options
 from harness.device import Device
+from harness.tinygrad_sampling import Cache
 from harness.tinygrad_training import DTYPES
 
 WORKLOAD = {
@@ -39,6 +41,15 @@ WORKLOAD = {
     "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
     "unit": "tokens",
     "params": {
+        "mode": {
+            "default": "train", "unit": "",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
+            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+        },
+        "new_tokens": {
+            "default": 32, "unit": "tokens",
+            "help": "written one by one in each iteration of mode=sample; less than block_size",
+        },
         "data": {
             "default": "pydoc", "unit": "",
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
@@ -91,15 +102,16 @@ WORKLOAD = {
         },
         "shakespeare_char": {
             "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
-            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200, "new_tokens": 128,
             "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },
+    "modes": {"sample": {"batch_size": 1, "max_iters": 24, "warmup_iters": 3, "eval_interval": 0}},
 }  # fmt: skip
 Params = Mapping[str, Tensor]
 
@@ -126,6 +138,10 @@ class Norm:
         return y if self.bias is None else y + self.bias
 
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""queries, keys and values to what attention makes of them"""
+
+
 class Attention:
     """Causal self-attention: each position looks at itself and at those before it, with several heads at once."""
 
@@ -133,12 +149,15 @@ class Attention:
         self.heads, self.dropout = shape.heads, shape.dropout
         self.qkv, self.out = Linear(params, f"{name}.qkv"), Linear(params, f"{name}.out")
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, attend: Attend | None = None) -> Tensor:
         B, T, C = x.shape
         q, k, v = (
             part.reshape(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
         )
-        y = q.scaled_dot_product_attention(k, v, dropout_p=self.dropout, is_causal=True)
+        if attend is None:
+            y = q.scaled_dot_product_attention(k, v, dropout_p=self.dropout, is_causal=True)
+        else:
+            y = attend(q, k, v)
         return self.out(y.transpose(1, 2).reshape(B, T, C)).dropout(self.dropout)
 
 
@@ -161,14 +180,15 @@ class Block:
         self.attention = Attention(params, f"{name}.attention", shape)
         self.feed_forward = FeedForward(params, f"{name}.feed_forward", shape)
 
-    def __call__(self, x: Tensor, dtype: Any) -> Tensor:
-        x = x + self.attention(self.norm1(x).cast(dtype))
+    def __call__(self, x: Tensor, dtype: Any, attend: Attend | None = None) -> Tensor:
+        x = x + self.attention(self.norm1(x).cast(dtype), attend)
         return x + self.feed_forward(self.norm2(x).cast(dtype))
 
 
 class GPT:
     """Tokens (batch, time) to logits (batch, time, vocab). `dtype` is that of the products; sums, norms and the loss
-    are fp32. Dropout is tinygrad's: on where TRAINING is."""
+    are fp32. Dropout is tinygrad's: on where TRAINING is. With a cache the tokens go on from those that it knows, and
+    only the last one's logits are computed."""
 
     def __init__(self, shape: Shape, params: Params, dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
@@ -176,10 +196,13 @@ class GPT:
         self.blocks = [Block(params, f"blocks.{n}", shape) for n in range(shape.layers)]
         self.norm = Norm(params, "norm")
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        x = (self.tokens[tokens] + self.positions[: tokens.shape[1]]).dropout(self.shape.dropout)
-        for block in self.blocks:
-            x = block(x, self.dtype)
+    def __call__(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        n = int(tokens.shape[1])
+        places = self.positions[:n] if cache is None else cache.positions(self.positions, n)
+        x = (self.tokens[tokens] + places).dropout(self.shape.dropout)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, self.dtype, None if cache is None else partial(cache.attend, layer))
+        x = x if cache is None else x[:, -1:]
         return self.norm(x).cast(self.dtype) @ self.tokens.cast(self.dtype).T  # tied: it is the output layer too
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -268,5 +291,27 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": total / s.eval_iters}
 
 
+def sample(options: Options, device: Device) -> tinygrad_sampling.Sampling:
+    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    problem = common.problem(options)
+    shape, weights = problem.shape, common.weights(options, problem.shape)
+    right = tinygrad_sampling.logits_of(lambda params, x: GPT(shape, params, DTYPES["fp32"])(x), weights)
+    dtype = DTYPES[options.dtype]
+    params = {}
+    for name, value in weights.items():
+        there = Tensor(value, device=device.handle)
+        params[name] = (there if common.stays_fp32(name, value.ndim) else there.cast(dtype)).contiguous().realize()
+    return tinygrad_sampling.Sampling(
+        device=device,
+        check=sampling.prepared(*problem.first(), options.settings.new_tokens, right),
+        params=params,
+        logits=GPT(shape, params, dtype),
+        heads=shape.heads,
+        layers=shape.layers,
+        width=shape.width,
+        **common.sampling(options, problem),
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(tinygrad_main.main(WORKLOAD, build, step, evaluate))
+    sys.exit(tinygrad_main.main(WORKLOAD, build, step, evaluate, sample=sample))

@@ -30,10 +30,11 @@ import torch.nn.functional as F
 from nanogpt_common import Problem, Shape
 from torch import nn
 
-from harness import torch_main, torch_training
+from harness import torch_main, torch_sampling, torch_training, sampling
 from harness.command_line import Options
 from harness.problems import UsageError
-from harness.torch_device import Device
+from harness.torch_device import DTYPES, Device
+from harness.torch_sampling import Cache, Layer
 
 WORKLOAD = {
     "name": "nanogpt",
@@ -42,6 +43,15 @@ WORKLOAD = {
     "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
     "unit": "tokens",
     "params": {
+        "mode": {
+            "default": "train", "unit": "",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
+            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+        },
+        "new_tokens": {
+            "default": 32, "unit": "tokens",
+            "help": "written one by one in each iteration of mode=sample; less than block_size",
+        },
         "data": {
             "default": "pydoc", "unit": "",
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
@@ -96,15 +106,16 @@ WORKLOAD = {
         },
         "shakespeare_char": {
             "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
-            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200, "new_tokens": 128,
             "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },
+    "modes": {"sample": {"batch_size": 1, "max_iters": 24, "warmup_iters": 3, "eval_interval": 0}},
 }  # fmt: skip
 
 
@@ -118,10 +129,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.bias)
         self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, kept: Layer | None = None) -> torch.Tensor:
         B, T, C = x.shape
         q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        if kept is None:
+            dropout = self.dropout if self.training else 0.0
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        else:
+            y = kept.attend(q, k, v)
         y = self.out(y.transpose(1, 2).reshape(B, T, C))
         return F.dropout(y, self.dropout, self.training)
 
@@ -149,13 +164,16 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(shape.width, bias=shape.bias)
         self.feed_forward = FeedForward(shape)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x))
+    def forward(self, x: torch.Tensor, kept: Layer | None = None) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x), kept)
         return x + self.feed_forward(self.norm2(x))
 
 
 class GPT(nn.Module):
-    """Tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in nats."""
+    """Tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in nats.
+
+    With a cache the tokens go on from those that it knows, and only the last one's logits are computed.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -165,12 +183,16 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=shape.bias)
 
-    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
+    def forward(
+        self, tokens: torch.Tensor, targets: torch.Tensor | None = None, cache: Cache | None = None
+    ) -> torch.Tensor:
+        n = tokens.shape[1]
+        positions = torch.arange(n, device=tokens.device) if cache is None else cache.positions(n)
         x = self.tokens(tokens) + self.positions(positions)
         x = F.dropout(x, self.shape.dropout, self.training)
-        for block in self.blocks:
-            x = block(x)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, None if cache is None else cache.layer(layer))
+        x = x if cache is None else x[:, -1:]
         logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is the output layer too
         return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -269,5 +291,27 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": float(total) / s.eval_iters}
 
 
+def sample(options: Options, device: Device) -> torch_sampling.Sampling:
+    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    problem = common.problem(options)
+    shape = problem.shape
+    model = model_of(shape, common.weights(options, shape))
+    check = sampling.prepared(*problem.first(), options.settings.new_tokens, torch_sampling.logits_of(model))
+    for name, value in model.named_parameters():
+        if not common.stays_fp32(name, value.ndim):
+            value.data = value.data.to(DTYPES[options.dtype])
+    model.eval().to(device.handle)
+    return torch_sampling.Sampling(
+        device=device,
+        check=check,
+        model=model,
+        forward=model,
+        heads=shape.heads,
+        layers=shape.layers,
+        width=shape.width,
+        **common.sampling(options, problem),
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(torch_main.main(WORKLOAD, build, step, evaluate))
+    sys.exit(torch_main.main(WORKLOAD, build, step, evaluate, sample=sample))

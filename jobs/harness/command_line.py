@@ -57,10 +57,11 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
             near(said.config, configs, "it has: " + ", ".join(configs)),
         )
     values = {name: param["default"] for name, param in workload["params"].items()} | configs[said.config]
+    chosen = dict(_setting(workload, text) for text in said.set)
+    mode = chosen.get("mode", values.get("mode", ""))
+    values |= workload.get("modes", {}).get(mode, {})
     full_iters = values.get("max_iters", 0)
-    for text in said.set:
-        key, value = _setting(workload, text)
-        values[key] = value
+    values |= chosen
     return Options(
         device=device,
         compile=_BOOLEANS[said.compile.lower()],

@@ -5,10 +5,26 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from harness.command_line import Options
-from harness.training import Named, Training
+from harness.framework import Framework
+from harness.training import Named
+from mpsq_report import Reporter
+
+
+class Subject(Protocol):
+    """What is run, as far as a reader is told of it: a Training, or the Sampling of mode=sample."""
+
+    options: Options
+    device: Any
+    data: Mapping[str, Any]
+    flops_per_iter: float
+    per_iter: int
+    optimizer_name: str
+    """empty where there is none"""
+
+    def n_params(self) -> int: ...
 
 
 def asked(
@@ -17,7 +33,7 @@ def asked(
     """hello's first part: known before anything can go wrong with the model. `facts`: the framework's own fields."""
     settings = options.settings
     return {
-        "workload": workload["name"],
+        "workload": named(workload, options),
         "framework": framework,
         "device": str(device),
         "device_name": device.name,
@@ -33,13 +49,20 @@ def asked(
     }
 
 
-def built(training: Training) -> dict[str, Any]:
+def named(workload: Mapping[str, Any], options: Options) -> str:
+    """The workload's name for whoever compares runs: in another mode than training it is another workload, so that
+    no report, and nobody's own query over the store, can pool the two."""
+    mode = getattr(options.settings, "mode", "train")
+    return str(workload["name"]) + ("" if mode == "train" else f"-{mode}")
+
+
+def built(training: Subject) -> dict[str, Any]:
     """hello's second part: the model and its data."""
     return {
         "params": training.n_params(),
         "flops_per_iter": training.flops_per_iter,
         "tokens_per_iter": training.per_iter,
-        "optimizer": training.optimizer_name,
+        **({"optimizer": training.optimizer_name} if training.optimizer_name else {}),
         "data": training.data,
     }
 
@@ -58,19 +81,29 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def show(
-    workload: Mapping[str, Any], framework: str, compiler: str, training: Training, facts: Mapping[str, Any], done: int
+    workload: Mapping[str, Any], framework: str, compiler: str, training: Subject, facts: Mapping[str, Any], done: int
 ) -> None:
     """Print the question: model, data, device, dtype."""
     options, data, device = training.options, training.data, training.device
-    how = compiler if options.compile else "eager"
+    how = ", ".join(filter(None, (compiler if options.compile else "eager", training.optimizer_name)))
     work = f"{training.flops_per_iter:.4e} FLOP and {training.per_iter:,} {workload['unit']} an iteration"
     tokens = f"{data['bytes']:,} bytes, {data['vocab_size']:,} different tokens"
     threads = f", {facts['threads']} threads" if "threads" in facts else ""
     version = facts["versions"].get(framework, "")
     last = options.settings.max_iters
-    print(f"{workload['name']} {options.config}: {training.n_params():,} parameters, {work}")
+    print(f"{named(workload, options)} {options.config}: {training.n_params():,} parameters, {work}")
     print(f"data   {data['name']}: {tokens}, sha256 {data['sha256'][:16]}")
-    print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}, {training.optimizer_name}")
+    print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
     print(f"{framework:<6} {version}, Python {platform.python_version()}, seed {options.seed}, to iteration {last}")
     if done:
         print(f"resumed after {done} iterations")
+
+
+def tell_cache(framework: Framework, report: Reporter) -> None:
+    """Say what the compiler's cache held, once the first iteration has compiled."""
+    if (cache := framework.cache_state()) is None:
+        return
+    state, counts = cache
+    report.note("compile_cache", state, **counts)
+    report.hello(compile_cache=state)
+    print(f"compiled; the compiler's cache was {state}")

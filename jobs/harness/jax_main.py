@@ -17,6 +17,7 @@ from harness.device import Device
 from harness.framework import Build, Evaluate, Step
 from harness.jax_device import open_device
 from harness.jax_training import Training
+from harness.sampling import Sample
 from mpsq_report import Reporter
 
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-metal")
@@ -25,10 +26,15 @@ _HITS = "/jax/compilation_cache/cache_hits"
 
 
 def main(
-    workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, argv: Sequence[str] | None = None
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
 ) -> int:
     """Run a workload in JAX. Returns the exit code. See harness.main.main."""
-    return course.main(workload, Jax(), build, step, evaluate, argv)
+    return course.main(workload, Jax(), build, step, evaluate, argv, sample)
 
 
 class Jax:

@@ -18,6 +18,8 @@ from typing import Any, Protocol, TypeVar
 from mpsq_report import Reporter
 
 T = TypeVar("T")
+Measures = Mapping[str, tuple[float, str]]
+"""Values with their units by name, {"decode_tokens_per_s": (80.0, "tokens/s")}"""
 
 
 def timed(
@@ -39,8 +41,11 @@ class Work(Protocol):
     def step(self, i: int) -> Any:
         """One whole iteration. Returns its loss as the framework has it, not waited for."""
 
-    def read(self, loss: Any) -> float:
-        """The loss as a number; may wait for the device."""
+    def read(self, loss: Any) -> float | None:
+        """The loss as a number, None where there is none; may wait for the device."""
+
+    def measures(self, loss: Any) -> Measures:
+        """What else was measured in that iteration."""
 
     def synchronize(self) -> None: ...
 
@@ -93,6 +98,8 @@ class Result:
     """What came of it. `measured_s` are the seconds of the iterations in `measure`."""
 
     measured_s: list[float] = field(default_factory=list)
+    measures: list[Measures] = field(default_factory=list)
+    """of the same iterations"""
     metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
     diverged: bool = False
 
@@ -101,6 +108,8 @@ class Result:
         if self.measured_s:
             median_ms = 1e3 * statistics.median(self.measured_s)
             said.append(f"median {median_ms:.2f} ms over {len(self.measured_s)} measured iterations")
+            for name, (_, unit) in self.measures[0].items():
+                said.append(f"{_short(name)} {statistics.median(one[name][0] for one in self.measures):,.0f} {unit}")
         for split, metrics in self.metrics.items():
             said += [f"{split} {name} {value:.4f}" for name, value in metrics.items()]
         return "; ".join(said) or "no iteration was measured"
@@ -118,7 +127,7 @@ def run(plan: Plan, work: Work, report: Reporter, say: Callable[[str], None] = p
                 phase = plan.phase(i)
                 report.begin(phase)
             dur_s, loss = timed(lambda i=i: work.step(i), work.synchronize)  # type: ignore[misc]
-            if not _tell(plan, work, report, say, result, i, dur_s, work.read(loss)):
+            if not _tell(plan, work, report, say, result, i, dur_s, loss):
                 break
             if i == plan.first:
                 work.after_first()
@@ -141,24 +150,35 @@ def _tell(
     result: Result,
     i: int,
     dur_s: float,
-    loss: float,
+    raw: Any,
 ) -> bool:
     """Report and print one iteration. Returns whether to go on."""
-    phase = plan.phase(i)
+    phase, loss, measures = plan.phase(i), work.read(raw), work.measures(raw)
     allocated, reserved = work.memory()
     report.iter(i, dur_s, loss, True, phase, allocated, reserved)
     if phase == "measure":
         result.measured_s.append(dur_s)
-    bad = not math.isfinite(loss)
+        result.measures.append(measures)
+        for name, (value, unit) in measures.items():
+            report.metric(name, value, unit, i)
+    bad = loss is not None and not math.isfinite(loss)
     if bad and not result.diverged:
         result.diverged = True
         report.note("nan_loss", f"the loss of iteration {i} is {loss}")
         say(f"iter {i:>6}  the loss is {loss}: from here on the speed is of no use")
     if i % plan.log_interval == 0 or i == plan.total - 1:
-        speed = f"{plan.per_iter / max(dur_s, 1e-9):>12,.0f} {plan.unit}/s"
-        remark = "" if phase == "measure" else f"  {phase}"
-        say(f"iter {i:>6}  loss {loss:<7.4f}  {1e3 * dur_s:>10.2f} ms  {speed}{remark}")
+        speeds = [f"{plan.per_iter / max(dur_s, 1e-9):>12,.0f} {plan.unit}/s"]
+        if measures:
+            speeds = [f"{_short(name)} {value:,.0f} {unit}" for name, (value, unit) in measures.items()]
+        known = [] if loss is None else [f"loss {loss:<7.4f}"]
+        remark = [] if phase == "measure" else [phase]
+        say("  ".join([f"iter {i:>6}", *known, f"{1e3 * dur_s:>10.2f} ms", *speeds, *remark]))
     return not (bad and plan.stop_on_nan)
+
+
+def _short(name: str) -> str:
+    """A measure's name without its unit: "decode" of decode_tokens_per_s."""
+    return name.partition("_")[0]
 
 
 def _evaluate(done: int, work: Work, report: Reporter, say: Callable[[str], None], result: Result) -> None:

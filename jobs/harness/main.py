@@ -10,10 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from harness import command_line, hello, loop, problems, weights_file
+from harness import command_line, hello, loop, problems, sampling, weights_file
 from harness.command_line import Options
 from harness.framework import Build, Evaluate, Framework, Step
 from harness.problems import JobError, UsageError
+from harness.sampling import Sample
 from harness.training import TOLERANCE_NATS, Training
 from mpsq_report import Reporter
 
@@ -25,8 +26,10 @@ def main(
     step: Step,
     evaluate: Evaluate,
     argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
 ) -> int:
-    """Run a workload: `build` makes its Training, `step` is one iteration, `evaluate` measures one split of the data.
+    """Run a workload: `build` makes its Training, `step` is one iteration, `evaluate` measures one split of the data,
+    `sample` makes the Sampling that mode=sample times instead, where there is that mode.
 
     Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
     """
@@ -35,7 +38,8 @@ def main(
     try:
         words = sys.argv[1:] if argv is None else argv
         options = command_line.parse(workload, words, framework.compiler)
-        result = _run(workload, framework, build, step, evaluate, options, report)
+        result = _run(workload, framework, build, step, evaluate, sample, options, report)
+        print(result.sentence())
         if result.diverged and options.settings.stop_on_nan:
             raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
     except Exception as error:
@@ -59,16 +63,22 @@ def _run(
     build: Build,
     step: Step,
     evaluate: Evaluate,
+    sample: Sample | None,
     options: Options,
     report: Reporter,
 ) -> loop.Result:
     settings = options.settings
     folder = _folder(options)
     _check(settings)
+    writes = sample is not None and settings.mode == "sample"
+    if writes:
+        sampling.refuse(options)
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)
     report.hello(**hello.asked(workload, framework.name, options, device, facts))
+    if sample is not None and writes:
+        return sampling.run(workload, framework, sample(options, device), facts, report)
     training = build(options, device)
     done = framework.restore(training, options.resume) if options.resume else 0
     report.hello(**hello.built(training))
@@ -91,9 +101,7 @@ def _run(
     if done >= plan.total:
         print(f"nothing to do: {done} iterations are done, max_iters is {plan.total}")
     report.end("setup")
-    result = loop.run(plan, _Work(framework, training, step, evaluate, report, folder), report)
-    print(result.sentence())
-    return result
+    return loop.run(plan, _Work(framework, training, step, evaluate, report, folder), report)
 
 
 class _Work:
@@ -125,6 +133,9 @@ class _Work:
     def read(self, loss: Any) -> float:
         return float(loss.item())
 
+    def measures(self, loss: Any) -> loop.Measures:
+        return {}
+
     def memory(self) -> tuple[int | None, int | None]:
         return self._framework.memory(self._training.device)
 
@@ -145,11 +156,8 @@ class _Work:
     def after_first(self) -> None:
         framework, training, report = self._framework, self._training, self._report
         framework.after_first(training)
-        if training.options.compile and (cache := framework.cache_state()) is not None:
-            state, counts = cache
-            report.note("compile_cache", state, **counts)
-            report.hello(compile_cache=state)
-            print(f"compiled; the compiler's cache was {state}")
+        if training.options.compile:
+            hello.tell_cache(framework, report)
         if training.reference.cpu is None:
             report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
             return
@@ -181,7 +189,10 @@ def _folder(options: Options) -> Path | None:
 
 
 def _check(settings: SimpleNamespace) -> None:
-    """The keys that the loop itself reads. Raises: UsageError."""
+    """The keys that the course itself reads. Raises: UsageError."""
+    mode = getattr(settings, "mode", "train")
+    if mode not in ("train", "sample"):
+        raise UsageError(f'no mode "{mode}"', command_line.near(mode, ("train", "sample"), "mode is train or sample"))
     for key, least in (
         ("max_iters", 0),
         ("warmup_iters", 0),

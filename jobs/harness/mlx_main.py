@@ -19,16 +19,22 @@ from harness.device import Device
 from harness.framework import Build, Evaluate, Step
 from harness.mlx_device import open_device
 from harness.mlx_training import Training
+from harness.sampling import Sample
 from mpsq_report import Reporter
 
 _BACKENDS = ("mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
 
 
 def main(
-    workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, argv: Sequence[str] | None = None
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
 ) -> int:
     """Run a workload in MLX. Returns the exit code. See harness.main.main."""
-    return course.main(workload, Mlx(), build, step, evaluate, argv)
+    return course.main(workload, Mlx(), build, step, evaluate, argv, sample)
 
 
 class Mlx:

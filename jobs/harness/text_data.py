@@ -13,6 +13,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +36,22 @@ class Text:
     n_chars: int
     tokenizer: str
     vocab_size: int
+    alphabet: str
+    """the characters by their numbers; empty for byte pairs"""
     train: array[int]
     val: array[int]
 
     def parts(self) -> dict[str, array[int]]:
         """The tokens by split."""
         return {"train": self.train, "val": self.val}
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """Tokens as text; half a character of a byte pair becomes U+FFFD."""
+        if self.tokenizer == "char":
+            return "".join(map(self.alphabet.__getitem__, tokens))
+        import tiktoken
+
+        return tiktoken.get_encoding("gpt2").decode(list(tokens))
 
     def said(self) -> dict[str, object]:
         """What hello says of it."""
@@ -70,14 +81,15 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
             f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
         ) from None
     cut = int(len(text) * TRAIN_SHARE)
-    vocab_size, train, val = (_characters if tokenizer == "char" else _bpe)(text, cut)
+    vocab_size, alphabet, train, val = (_characters if tokenizer == "char" else _bpe)(text, cut)
     for part, tokens in (("training", train), ("validation", val)):
         if len(tokens) <= block_size:
             raise UsageError(
                 f"{source} is too short: its {part} part has {len(tokens)} tokens, block_size is {block_size}",
                 "take a longer text, or a smaller block_size",
             )
-    return Text(name, hashlib.sha256(raw).hexdigest(), len(raw), len(text), tokenizer, vocab_size, train, val)
+    digest = hashlib.sha256(raw).hexdigest()
+    return Text(name, digest, len(raw), len(text), tokenizer, vocab_size, alphabet, train, val)
 
 
 def cache_folder(name: str) -> Path:
@@ -143,14 +155,15 @@ def _keep(path: Path, raw: bytes) -> None:
     Path(partial).replace(path)
 
 
-def _characters(text: str, cut: int) -> tuple[int, array[int], array[int]]:
+def _characters(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
     """Every distinct character is a token, numbered in the order of code points."""
-    number = {character: i for i, character in enumerate(sorted(set(text)))}
+    alphabet = "".join(sorted(set(text)))
+    number = {character: i for i, character in enumerate(alphabet)}
     tokens = array("i", map(number.__getitem__, text))
-    return len(number), tokens[:cut], tokens[cut:]
+    return len(number), alphabet, tokens[:cut], tokens[cut:]
 
 
-def _bpe(text: str, cut: int) -> tuple[int, array[int], array[int]]:
+def _bpe(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
     """GPT-2's byte pairs (50,257 tokens) through tiktoken, which fetches its two files once."""
     try:
         import tiktoken
@@ -170,6 +183,7 @@ def _bpe(text: str, cut: int) -> tuple[int, array[int], array[int]]:
         ) from None
     return (
         encoding.n_vocab,
+        "",
         array("i", encoding.encode_ordinary(text[:cut])),
         array("i", encoding.encode_ordinary(text[cut:])),
     )

@@ -19,16 +19,22 @@ from harness.command_line import Options
 from harness.device import Device
 from harness.framework import Build, Evaluate, Step
 from harness.problems import UsageError
+from harness.sampling import Sample
 from harness.tinygrad_device import open_device, why_not_dtype
 from harness.tinygrad_training import DTYPES, Training
 from mpsq_report import Reporter
 
 
 def main(
-    workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, argv: Sequence[str] | None = None
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
 ) -> int:
     """Run a workload in tinygrad. Returns the exit code. See harness.main.main."""
-    return course.main(workload, Tinygrad(), build, step, evaluate, argv)
+    return course.main(workload, Tinygrad(), build, step, evaluate, argv, sample)
 
 
 class Tinygrad:

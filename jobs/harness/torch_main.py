@@ -13,16 +13,22 @@ from harness import compiling, hello, problems, torch_training
 from harness import main as course
 from harness.command_line import Options
 from harness.framework import Build, Evaluate, Step
+from harness.sampling import Sample
 from harness.torch_device import Device, open_device
 from harness.torch_training import Training
 from mpsq_report import Reporter
 
 
 def main(
-    workload: Mapping[str, Any], build: Build, step: Step, evaluate: Evaluate, argv: Sequence[str] | None = None
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
 ) -> int:
     """Run a workload in torch. Returns the exit code. See harness.main.main."""
-    return course.main(workload, Torch(), build, step, evaluate, argv)
+    return course.main(workload, Torch(), build, step, evaluate, argv, sample)
 
 
 class Torch:
