@@ -45,8 +45,8 @@ WORKLOAD = {
     "params": {
         "mode": {
             "default": "train", "unit": "",
-            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
-            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, "
+            "the likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
         },
         "new_tokens": {
             "default": 32, "unit": "tokens",

@@ -28,7 +28,7 @@ from nanogpt_common import Problem, Shape
 from tinygrad import Tensor, TinyJit
 from tinygrad.helpers import Context
 
-from harness import tinygrad_main, tinygrad_sampling, tinygrad_training, sampling
+from harness import sampling, tinygrad_main, tinygrad_sampling, tinygrad_training
 from harness.command_line import Options
 from harness.device import Device
 from harness.tinygrad_sampling import Cache
@@ -43,8 +43,8 @@ WORKLOAD = {
     "params": {
         "mode": {
             "default": "train", "unit": "",
-            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
-            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, "
+            "the likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
         },
         "new_tokens": {
             "default": 32, "unit": "tokens",

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from nanogpt_common import Problem, Shape
 from torch import nn
 
-from harness import torch_main, torch_sampling, torch_training, sampling
+from harness import sampling, torch_main, torch_sampling, torch_training
 from harness.command_line import Options
 from harness.problems import UsageError
 from harness.torch_device import DTYPES, Device
@@ -45,8 +45,8 @@ WORKLOAD = {
     "params": {
         "mode": {
             "default": "train", "unit": "",
-            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, the "
-            "likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, "
+            "the likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
         },
         "new_tokens": {
             "default": 32, "unit": "tokens",

@@ -26,8 +26,8 @@ NEWEST = 9
 """Runs of a question whose median is expected: older ones may be of older code."""
 _MOST_RUNS = 5_000
 _MOST_QUESTIONS = 1_000
-_LENGTHS = ("max_iters", "max_steps", "steps", "epochs")
-"""Settings that say how much work there is: runs that differ in one of these are not alike."""
+_LENGTHS = ("max_iters", "max_steps", "steps", "epochs", "mode")
+"""Settings that say how much work there is, or of which kind: runs that differ in one of these are not alike."""
 
 
 @dataclass(frozen=True)

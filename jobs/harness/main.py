@@ -68,11 +68,11 @@ def _run(
     report: Reporter,
 ) -> loop.Result:
     settings = options.settings
-    folder = _folder(options)
     _check(settings)
     writes = sample is not None and settings.mode == "sample"
     if writes:
         sampling.refuse(options)
+    folder = _folder(options)
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)

@@ -269,15 +269,14 @@ def _judge(sampling: Sampling, expected: Losses, found: Losses, report: Reporter
     dtype = sampling.options.dtype
     tolerance = TOLERANCE_NATS[dtype]
     how = f"{sampling.device}, {dtype}" + (", compiled" if sampling.options.compile else "")
+    right, here = float(expected.mean()), float(found.mean())
     apart = float(np.abs(found - expected).mean())  # of each token: differences must not cancel
-    print(
-        f"loss of {expected.size:,} tokens of the first batch: {expected.mean():.6f} by the training's model on the "
-        f"CPU, {found.mean():.6f} here with what was kept ({how}); {apart:.1e} apart"
-    )
+    print(f"loss of {expected.size:,} tokens of the first batch: {right:.6f} by the training's model on the CPU,")
+    print(f"  {here:.6f} here with keys and values kept ({how}); {apart:.1e} apart")
     if not apart <= tolerance:  # not <=, so that nan is wrong too
         text = (
-            f"tokens of the first batch cost {found.mean():.6f} nats with keys and values kept ({how}), "
-            f"{expected.mean():.6f} by the training's model on the CPU: {apart:.3g} nats apart, {tolerance:g} is allowed"
+            f"tokens of the first batch cost {here:.6f} nats with keys and values kept ({how}), {right:.6f} by the "
+            f"training's model on the CPU: {apart:.3g} nats apart each, more than {tolerance:g}"
         )
-        report.note("wrong_loss", text, expected=float(expected.mean()), found=float(found.mean()), tolerance=tolerance)
+        report.note("wrong_loss", text, expected=right, found=here, tolerance=tolerance)
         print(f"warning: {text}", file=sys.stderr)

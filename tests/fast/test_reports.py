@@ -245,6 +245,22 @@ def test_settings_are_factors_and_runs_can_be_chosen_by_them(store: Store) -> No
     assert [row["speedup"] for row in found.rows] == [1.0, pytest.approx(0.5)]
 
 
+@pytest.mark.parametrize("options", [{}, {"group_by": "device"}, {"group_by": "workload"}])
+def test_a_mode_of_a_workload_is_never_pooled_with_another(store: Store, options: dict[str, Any]) -> None:
+    """A job in another mode than training says in its hello that it is another workload (jobs/harness/hello.py)."""
+    for _ in range(4):
+        store.run(median_s=0.1)
+        store.run(median_s=9.0, params={"mode": "sample"}, hello={"workload": "nanogpt-sample"})
+    result = store.report(**options)
+    assert sorted((row["workload"], row["median_s"], row["n_runs"]) for row in result.rows) == [
+        ("nanogpt", 0.1, 4),
+        ("nanogpt-sample", 9.0, 4),
+    ]
+    assert not any(row["speedup"] for row in result.rows), "nor compared"
+    asked = "SELECT max(median_s) FROM v_run WHERE workload = 'nanogpt'"  # nor by one that knows nothing of modes
+    assert store.db.execute(asked).fetchone()[0] == 0.1
+
+
 def test_choosing_runs(grid: Store) -> None:
     grid.run("mps", False, 0.1, tags=["hot"], ended_at=2e9)
     assert list(rows(grid.report(where=["device=mps,compile=off"]))) == ["mps eager"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,13 +34,58 @@ SMALL = {
     "warmup_iters": "1",
 }
 """Milliseconds an iteration."""
+TRAINED = {
+    "bias": "true", "max_iters": 10, "lr": 0.01, "min_lr": 0.001, "lr_warmup_iters": 3,
+    "weight_decay": 0.5, "grad_clip": 0.5, "eval_interval": 10, "eval_iters": 2,
+}  # fmt: skip
+"""Everything that can differ is there and large enough to be seen in ten losses; without dropout.
+
+Other tests take the same settings where they can: what was compiled for one serves the next.
+"""
+
+
+XLA_QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""A quarter of the time to compile; the results are the same but for the last bits."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """What JAX compiled is kept beside pytest's own cache, as torchinductor's is: jit compiles anew in every run."""
+    os.environ.setdefault("XLA_FLAGS", XLA_QUICKLY)
     if config.cache:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+@pytest.fixture(scope="session")
+def quick_mlx() -> Iterator[None]:
+    """On Linux MLX has g++ compile each kernel for the CPU, and nearly all that takes is to read one header, 35 times.
+
+    g++ looks for a header beside the file that it compiles first, and there takes a precompiled one that fits.
+    """
+    import mlx.core as mx
+
+    kept = Path(tempfile.gettempdir(), "mlx", mx.__version__, "cpu")
+    header = Path("mlx", "backend", "cpu", "compiled_preamble.h")
+    include = Path(mx.__file__).parent / "include"
+    made = kept / header.with_suffix(".h.gch")
+    if sys.platform != "linux" or not shutil.which("g++") or any(kept.glob("*.so")):
+        yield
+        return
+    made.parent.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=c++17", "-O3", "-Wall", "-fPIC", "-I", str(include), "-x", "c++-header"]
+    subprocess.run(["g++", *flags, str(include / header), "-o", str(made)], check=False, capture_output=True)
+    yield
+    shutil.rmtree(kept / "mlx")  # 50 MB
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights that torch trained for a while, so that no norm is all ones and no bias all zeros."""
+    folder = tmp_path_factory.mktemp("weights")
+    words = arguments(["--out", str(folder)], TRAINED | {"max_iters": 3})
+    command = [sys.executable, str(JOBS / "nanogpt_torch.py"), *words]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "MPSQ_EVENTS": ""})
+    return folder / "weights.npz"
 
 
 @dataclass(frozen=True)
@@ -85,14 +132,16 @@ class Run:
         self._folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
         self._count = 0
 
-    def __call__(self, *words: str, build: Any = None, framework: str = "torch", **settings: object) -> Ran:
+    def __call__(
+        self, *words: str, build: Any = None, sample: Any = None, framework: str = "torch", **settings: object
+    ) -> Ran:
         job = importlib.import_module(f"nanogpt_{framework}")
         course = importlib.import_module(f"harness.{framework}_main")
         self._count += 1
         path = self._folder / f"events-{self._count}.jsonl"
         self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
         argv = arguments(words, settings)
-        code = course.main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv)
+        code = course.main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv, sample or job.sample)
         said = self._capsys.readouterr()
         return Ran(code, read(path), said.out, said.err)
 
