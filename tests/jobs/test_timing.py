@@ -78,6 +78,9 @@ class FakeWork:
         assert self.device.queued_s == 0, "the loss was read inside the iteration"
         return loss
 
+    def measures(self, loss: float) -> loop.Measures:
+        return {"decode_tokens_per_s": (100.0 * loss, "tokens/s")}
+
     def memory(self) -> tuple[int | None, int | None]:
         return 100, 200
 
@@ -121,6 +124,13 @@ def test_evaluations_and_checkpoints_are_in_no_iteration(tmp_path: Path, monkeyp
     assert result.measured_s == [1.0] * 6
     assert [word for word in work.log if word.startswith("save")] == ["save 4", "save 8", "save 10"]
     assert work.log[:2] == ["step 0", "after first"] and work.log.count("after first") == 1
+
+
+def test_measures_are_of_measured_iterations_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, events = go(tmp_path, monkeypatch, FakeWork(), total=7)
+    said = [(e["i"], e["name"], e["value"], e["unit"]) for e in events if e["type"] == "metric"]
+    assert said == [(i, "decode_tokens_per_s", pytest.approx(400 - i), "tokens/s") for i in (4, 5, 6)]
+    assert "; decode 395 tokens/s" in result.sentence()
 
 
 @pytest.mark.parametrize(("compiles", "first"), [(False, "warmup"), (True, "compile")])
