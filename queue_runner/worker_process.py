@@ -81,12 +81,10 @@ class Helper:
             return
         if self._starts == MOST_STARTS:
             raise self._useless(f"{MOST_STARTS} workers have come and gone, and it still waits")
-        told = self._starts > 0
         self._starts += 1
         self._started_at = time.monotonic()
         self._worker_pid = self._start()
-        if not told:
-            self._say(f"no worker runs this queue: process {self._worker_pid} does so now, until the queue is empty")
+        self._say(f"no worker runs this queue: process {self._worker_pid} does so now, until the queue is empty")
 
     def close(self) -> None:
         """Start no more workers. One that runs goes on."""
@@ -111,7 +109,7 @@ class Helper:
         status = int(self._starter.stdout.readline() or 0)
         self._worker_pid = None
         if time.monotonic() - self._started_at > _LONG_S:
-            self._starts = 1  # it did work
+            self._starts = 0  # it did work
         if 0 < status < 128 and status != AlreadyRunning.exit_code:  # beyond: somebody killed it
             raise self._useless(f"the worker ended with status {status}")
         return True

@@ -125,7 +125,7 @@ def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Seq
 
     with _undisturbed():
         cancel.cancel(layout, [Selector(f"g{group}", group=group)], grace_s=None, within_s=0.0)
-        out.say(f"\ncancelling g{group}; Ctrl-C once more leaves at once, and what runs is ended all the same")
+        out.say(f"\ncancelling g{group}: Ctrl-C once more leaves at once; it is ended all the same")
     return follower.follow()
 
 
