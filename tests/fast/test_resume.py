@@ -15,8 +15,7 @@ from sqlalchemy import Engine
 from queue_runner import finish, resume, segments, submit
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
-from queue_runner.events import PHASES
-from queue_runner.model import Ending, Outcome, RunId
+from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
