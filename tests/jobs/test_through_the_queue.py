@@ -73,5 +73,6 @@ def test_a_foreign_trainer_is_read_live_by_its_parser(layout: Layout, tmp_path: 
     mpsq("submit", "--parser", "nanogpt", "--", "/bin/cat", str(log))
     mpsq("worker", "--until-idle")
     (row,) = rows(layout)
-    assert (row["n_iters"], row["outcome"], row["taints"]) == (31, "SUCCEEDED", "unsynced")
+    assert (row["n_iters"], row["outcome"]) == (31, "SUCCEEDED")
+    assert set(row["taints"].split(",")) <= {"unsynced", "unwatched"} and "unsynced" in row["taints"]  # it ends at once
     assert row["real_s"] < 4, "the real time is the warden's, not what the log says of another run"
