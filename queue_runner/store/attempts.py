@@ -36,7 +36,7 @@ def again(
             repeat=old.repeat,
             attempt=connection.execute(attempts).scalar_one() + 1,
             lane=old.lane,
-            position=(head or 1) - 1 if first else (tail or 0) + 1,
+            position=(0 if head is None else head - 1) if first else (tail or 0) + 1,
             state=State.QUEUED,
             created_at=time.time(),
             not_before_at=not_before_at,

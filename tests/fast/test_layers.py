@@ -69,7 +69,7 @@ FLOORS = {
 OWNERS = {
     "sqlalchemy": {
         *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
-        *("suspend", "resume"),
+        *("suspend", "resume", "retry"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar
