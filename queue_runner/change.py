@@ -104,8 +104,8 @@ def _after_move(row: Row, done: str, moved: bool) -> Changed:
 def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[int]:
     """Change jobs. Returns their ids.
 
-    Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run, a deadline
-    before its start).
+    Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run, a
+    deadline before its start).
     """
     from queue_runner.store import choose, order
     from queue_runner.store.engine import open_engine, writing
@@ -161,7 +161,7 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
     waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}
     running = sorted(left - waiting)
     if wanted.at is not None and running:
-        raise UsageError(f"job {running[0]} is running: --at changes nothing of it", "mpsq suspend stops it for a while")
+        raise UsageError(f"job {running[0]} is running: --at changes nothing of it", "mpsq suspend stops it")
 
 
 def pause(layout: Layout, reason: str | None) -> bool:

@@ -69,7 +69,7 @@ def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
     if set(skipped) == jobs:
         job = min(jobs)
         why = skipped[job].reason.partition(": ")[2]
-        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} asks it anew, without waiting")
+        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} asks it without waiting")
 
 
 def _interleaved(row: Row) -> int:
