@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import resume
+from queue_runner import resume, stop_points
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
@@ -46,7 +46,9 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
             paused_at=None,
             blocked_reason=None,
         )
+        stop_points.reach("finish.before_retry")
         attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), _checkpoint(connection, run, folder))
+        stop_points.reach("finish.before_commit")
     return ending
 
 
