@@ -247,7 +247,7 @@ def test_an_endless_line_is_skipped() -> None:
     ),
     st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_log_crashes_a_parser(pieces: list[str], final: bool) -> None:
     data = "".join(pieces).encode() + b"\xff"
     for name in parsers.names():
