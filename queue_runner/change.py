@@ -112,7 +112,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
 
     now = time.time()
     columns = _columns(wanted, now)
-    said = "; ".join(f"{name} {value}" for name, value in vars(wanted).items() if value not in (None, ()))
+    said = _said(wanted)
     at = when.parse_time(wanted.at, now) if wanted.at else None
     after = [terms.wanted(text) for text in wanted.after or ()]
     tags = [terms.check_tag(tag) for tag in wanted.tags]
@@ -133,6 +133,17 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wake.ring(layout.fifo)
     return jobs
+
+
+def _said(wanted: Edit) -> str:
+    """What was wished, for the history: `priority 3; no deadline; after 2 4:any`."""
+    found = []
+    for name, value in vars(wanted).items():
+        if value is None or (name in ("tags", "untags") and not value):
+            continue
+        text = " ".join(value) if isinstance(value, tuple) else str(value)
+        found.append(f"{name} {text}" if text else f"no {name}")
+    return "; ".join(found)
 
 
 def _columns(wanted: Edit, now: float) -> dict[str, Any]:
@@ -157,7 +168,9 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
     left = {row["job_id"] for row in rows if row["state"] != State.DONE}
     ended = sorted({row["job_id"] for row in rows} - left)
     if said and ended:
-        raise UsageError(f"job {ended[0]} has ended: --{said} changes nothing of it", f"mpsq retry {ended[0]} runs it")
+        own = any(row["kind"] == "import" for row in rows if row["job_id"] == ended[0])
+        hint = "it was imported: notes and tags can be changed" if own else f"mpsq retry {ended[0]} runs it"
+        raise UsageError(f"job {ended[0]} has ended: --{said} changes nothing of it", hint)
     waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}
     running = sorted(left - waiting)
     if wanted.at is not None and running:

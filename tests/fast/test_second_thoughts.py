@@ -134,3 +134,33 @@ def test_an_edit_that_leaves_no_time_to_start_is_refused(engine: Engine, mpsq: C
     mpsq.ok("edit", "1", "--deadline", "+3h")
     assert mpsq("edit", "1", "--at", "+4h").code == 2
     mpsq.ok("edit", "1", "--at", "+4h", "--no-deadline")
+
+
+def test_the_history_of_a_job_tells_what_was_taken_away(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    for _ in range(2):
+        submit(engine)
+    mpsq.ok("edit", "2", "--after", "1:any", "--priority", "-2", "--tag", "a", "--tag", "b")
+    mpsq.ok("edit", "2", "--no-after", "--no-at", "--no-deadline", "--note", "")
+    with read.reading(layout.db) as connection:
+        said = [event["reason"] for event in read.events(connection, 2) if event["verb"] == "edit"]
+    assert said == ["priority -2; after 1:any; tags a b", "no after; no at; no deadline; no note"]
+
+
+def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
+    waits = {}
+    for backoff_s in (3600.0, 200_000.0):
+        job = submit(engine, retries=1000, backoff_s=backoff_s)
+        with writing(engine) as connection:
+            connection.exec_driver_sql(f"UPDATE runs SET attempt = 900 WHERE job_id = {job}")
+            end(connection)
+            (new,) = (r for r in choose.runs_of(connection, [parse_selector(str(job))]) if r["state"] == "QUEUED")
+            at = connection.exec_driver_sql(f"SELECT not_before_at FROM runs WHERE id = {new['id']}").scalar_one()
+            waits[backoff_s] = round((at - time.time()) / 1000)
+    assert waits == {3600.0: 86, 200_000.0: 200}
+
+
+def test_a_deadline_that_is_now_is_told(engine: Engine, mpsq: Cli) -> None:
+    assert (
+        "note: its --deadline has passed: it will be skipped"
+        in mpsq.ok("submit", "--deadline", "+0s", "--", "true").err
+    )
