@@ -50,17 +50,16 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
 
     Raises: UsageError (names nothing), SchemaError, MpsqError (disk).
     """
-    from queue_runner.store import jobs
+    from queue_runner.store import choose, jobs
     from queue_runner.store.engine import open_engine, writing
 
-    with read.reading(layout.db) as connection:
-        rows = read.select(connection, selectors)
     engine = open_engine(layout.db)
     who = os.environ.get("USER") or f"user {os.getuid()}"
     if grace_s is not None:
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:
-        ids = [row["run_id"] for row in rows]
+        rows = choose.runs_of(writer, selectors)  # here: a retry that is stored meanwhile would go on
+        ids = [row["id"] for row in rows]
         asked = [
             one
             for start in range(0, len(ids), _BATCH)
@@ -79,10 +78,10 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
 def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], deadline: float) -> list[Cancelled]:
     while True:
         alive, _ = queue_state.worker(layout)
-        ids = [row["run_id"] for row in rows]
+        ids = [row["id"] for row in rows]
         with read.reading(layout.db) as connection:
             now = {r["id"]: r for r in connection.execute(_STATES, [min(ids), max(ids)])}
-        found = [_judge(layout, row["run"], now[row["run_id"]], row["run_id"] in asked, alive) for row in rows]
+        found = [_judge(layout, row["run"], now[row["id"]], row["id"] in asked, alive) for row in rows]
         if all(c.result is not Result.ENDING for c in found) or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_S)

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from queue_runner import capture, catalog, grid, parsers
 from queue_runner.errors import UsageError
-from queue_runner.events import PHASES
+from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
 from queue_runner.units import parse_duration

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import terms, wake, when
+from queue_runner import paths, terms, wake, when
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, State, Verb
 from queue_runner.paths import Layout
@@ -104,21 +104,22 @@ def _after_move(row: Row, done: str, moved: bool) -> Changed:
 def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[int]:
     """Change jobs. Returns their ids.
 
-    Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run).
+    Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run, a
+    deadline before its start).
     """
     from queue_runner.store import choose, order
     from queue_runner.store.engine import open_engine, writing
 
     now = time.time()
     columns = _columns(wanted, now)
-    said = "; ".join(f"{name} {value}" for name, value in vars(wanted).items() if value not in (None, ()))
+    said = _said(wanted)
     at = when.parse_time(wanted.at, now) if wanted.at else None
     after = [terms.wanted(text) for text in wanted.after or ()]
     tags = [terms.check_tag(tag) for tag in wanted.tags]
     with writing(open_engine(layout.db)) as connection:
         rows = choose.runs_of(connection, selectors)
         jobs = sorted({row["job_id"] for row in rows})
-        _refuse_ended(rows, wanted)
+        _refuse_in_vain(choose.siblings(connection, rows), wanted)
         others = choose.dependencies(connection, after)
         for job in jobs:
             order.edit(connection, job, "user", said, **columns)
@@ -128,8 +129,21 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
                 order.set_dependencies(connection, job, others)
             if tags or wanted.untags:
                 order.set_tags(connection, job, tags, wanted.untags)
+            if (wanted.at or wanted.deadline) and order.is_too_late(connection, job):
+                raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wake.ring(layout.fifo)
     return jobs
+
+
+def _said(wanted: Edit) -> str:
+    """What was wished, for the history: `priority 3; no deadline; after 2 4:any`."""
+    found = []
+    for name, value in vars(wanted).items():
+        if value is None or (name in ("tags", "untags") and not value):
+            continue
+        text = " ".join(value) if isinstance(value, tuple) else str(value)
+        found.append(f"{name} {text}" if text else f"no {name}")
+    return "; ".join(found)
 
 
 def _columns(wanted: Edit, now: float) -> dict[str, Any]:
@@ -146,14 +160,21 @@ def _columns(wanted: Edit, now: float) -> dict[str, Any]:
     return columns
 
 
-def _refuse_ended(rows: Sequence[Row], wanted: Edit) -> None:
-    """What has ended can get a note and tags, and no other time or place."""
+def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
+    """What has ended can get a note and tags, and no other time or place; what runs no other time. `rows` are all runs
+    of the jobs."""
     words = ("priority", "after", "at", "deadline", "retries")
     said = next((word for word in words if getattr(wanted, word) is not None), None)
     left = {row["job_id"] for row in rows if row["state"] != State.DONE}
     ended = sorted({row["job_id"] for row in rows} - left)
     if said and ended:
-        raise UsageError(f"job {ended[0]} has ended: --{said} changes nothing of it", f"mpsq retry {ended[0]} runs it")
+        own = any(row["kind"] == "import" for row in rows if row["job_id"] == ended[0])
+        hint = "it was imported: notes and tags can be changed" if own else f"mpsq retry {ended[0]} runs it"
+        raise UsageError(f"job {ended[0]} has ended: --{said} changes nothing of it", hint)
+    waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}
+    running = sorted(left - waiting)
+    if wanted.at is not None and running:
+        raise UsageError(f"job {running[0]} is running: --at changes nothing of it", "mpsq suspend stops it")
 
 
 def pause(layout: Layout, reason: str | None) -> bool:
@@ -162,6 +183,8 @@ def pause(layout: Layout, reason: str | None) -> bool:
     from queue_runner.store import lanes, migrate
     from queue_runner.store.engine import open_engine, writing
 
+    if not layout.db.exists():
+        paths.ensure_home(layout.home, need_bytes=0)  # whoever begins with a pause gets a queue that is paused
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:
         changed = lanes.pause(connection, DEFAULT_LANE, reason)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from queue_runner import blobs, tree_rules, tree_scan, tree_store, vcs
+from queue_runner.errors import is_shortage
 from queue_runner.model import Ending, Outcome
 from queue_runner.spec import JobSpec
 from queue_runner.text import plain
@@ -17,7 +18,20 @@ _NAMED = 3
 
 
 def refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
-    """Why this job must not be started; None when it may. Raises: OSError."""
+    """Why this job must not be started; None when it may.
+
+    Raises: OSError when the machine is short of something. What this job's files alone refuse ends this job alone.
+    """
+    try:
+        return _refusal(snapshots, spec)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        return Ending(Outcome.SPAWN_FAILED, reason=plain(f"its code cannot be read: {what}"))
+
+
+def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
     if spec.kind == "workload":
         script = snapshots / str(spec.snapshot) / str(spec.script)
         return None if script.is_file() else lost(Damaged(f"{script} was deleted"))

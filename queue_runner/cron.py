@@ -32,6 +32,8 @@ _SHORT = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+MOST_CHARACTERS = 200
+"""More than any crontab needs, and what a list can still show."""
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -63,9 +65,11 @@ class Cron:
 
     def __init__(self, line: str, timezone: str) -> None:
         self.zone = zone(timezone)
+        if len(line) > MOST_CHARACTERS:
+            raise UsageError(f"a cron line of {len(line):,} characters is too long", _HINT)
         texts = _SHORT.get(line.strip().lower(), line).lower().split()
         if len(texts) != len(_FIELDS):
-            raise UsageError(f'"{line}" is no cron line: it has {len(texts)} fields', _HINT)
+            raise UsageError(f'"{line}" is no cron line: it has {len(texts)} field{"s" * (len(texts) != 1)}', _HINT)
         minutes, hours, days, months, weekdays = (_read(f, t) for f, t in zip(_FIELDS, texts, strict=True))
         either = not texts[2].startswith("*") and not texts[4].startswith("*")
         if not either and not any(day <= _LONGEST[month - 1] for day in days for month in months):

@@ -36,6 +36,8 @@ UPKEEP_EVERY_S = 300.0
 HOOKS_EVERY_S = 60.0
 """Should a ring to the hooks get lost."""
 LOOK_UP_S = 1.0
+SET_BACK_S = 1.0
+"""Less than that no tick notices."""
 
 log = logging.getLogger("mpsq.worker")
 
@@ -56,6 +58,7 @@ class Worker:
         self._rung = threading.Event()
         self._turn = threading.Lock()  # a step's, and before the shutdown: see run
         self._idle_tick_s = self._tick_s = settings.poll_s
+        self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
             # hooks have a thread of their own: one that hangs keeps no step waiting
             executors={"default": ThreadPoolExecutor(1), "hooks": ThreadPoolExecutor(1)},
@@ -83,8 +86,8 @@ class Worker:
         )
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
-        while not self._stopped.wait(LOOK_UP_S):
-            pass  # a signal that met another thread is handled when this one wakes up
+        while not self._stopped.wait(LOOK_UP_S):  # a signal that met another thread is handled when this one wakes up
+            self._look_at_the_clock()
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._hooks.stop()
@@ -92,6 +95,15 @@ class Worker:
         self._supervisor.close()
         checkpoint(self._layout.db)
         self._engine.dispose()
+
+    def _look_at_the_clock(self) -> None:
+        """Where the wall clock was set back, everything is due now: the scheduler goes by it, and would sit out the
+        difference while a run goes unobserved."""
+        before, self._wall_ahead_s = self._wall_ahead_s, time.time() - time.monotonic()
+        if self._wall_ahead_s < before - SET_BACK_S:
+            log.info("the clock was set back by %.0f s", before - self._wall_ahead_s)
+            for job in self._scheduler.get_jobs():
+                job.modify(next_run_time=datetime.now(UTC))
 
     def _upkeep(self) -> None:
         checkpoint(self._layout.db)

@@ -5,6 +5,18 @@ Raised deep, caught once (cli/main). The exit codes are listed in docs/cli.md.
 
 from __future__ import annotations
 
+import errno
+
+_SHORT_OF = frozenset(
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "ENOMEM", "EAGAIN", "EMFILE", "ENFILE", "EROFS", "EIO", "ETIMEDOUT", "EINTR")
+)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the machine is short of something, so that any job would be refused now and may be started later."""
+    return error.errno in _SHORT_OF
+
 
 class MpsqError(Exception):
     """Something the user can mend. `message` says what is wrong, `hint` what to do about it."""

@@ -200,8 +200,8 @@ def estimate(
     at, sure, finish_at = now, True, None
     for place, row in enumerate(rows):
         if row["state"] == State.RUNNING:
-            known, remaining = _running(row, expected[place], now, left_s)
-            sure = remaining is not None
+            known, remaining = _running(row, expected[place], now, left_s, _stood_still_s(connection, row, now))
+            sure = remaining is not None and row["paused_at"] is None  # suspended: it needs a hand to go on
             finish_at = now + (remaining or 0.0)
             turns[row["run"]] = Turn(row["run"], known, row["started_at"], finish_at, True, sure)
             at = finish_at + gap_s
@@ -234,9 +234,23 @@ def of_plan(history: History, specs: Sequence[tuple[JobSpec, int]], gap_s: float
     return total + gap_s * max(n_runs - 1, 0), unknown, alike
 
 
-def _running(row: Row, takes: Expected, now: float, left_s: float | None) -> tuple[Expected, float | None]:
+def _stood_still_s(connection: sqlite3.Connection, row: Row, now: float) -> float:
+    """How long a running run has been suspended so far."""
+    events = "SELECT at, verb FROM job_events WHERE run_id = ? AND verb IN ('suspend', 'continue') ORDER BY id"
+    stood_s, since = 0.0, None
+    for event in connection.execute(events, [row["run_id"]]):
+        if event["verb"] == "suspend":
+            since = event["at"]
+        elif since is not None:
+            stood_s, since = stood_s + max(event["at"] - since, 0.0), None
+    return stood_s + (max(now - since, 0.0) if since is not None else 0.0)
+
+
+def _running(
+    row: Row, takes: Expected, now: float, left_s: float | None, stood_s: float
+) -> tuple[Expected, float | None]:
     """What the running run is expected to take, and what of it is left; None where it should have ended by now."""
-    elapsed_s = max(now - (row["started_at"] or row["claimed_at"] or now), 0.0)
+    elapsed_s = max(now - (row["started_at"] or row["claimed_at"] or now) - stood_s, 0.0)
     if takes.real_s is not None and takes.real_s > elapsed_s:
         return takes, takes.real_s - elapsed_s
     if left_s is not None:

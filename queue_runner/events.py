@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 PROTOCOL = 1
 """Major version of the wire protocol."""
 
-PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "eval_iter")
-"""Phase names, in the order in which the store numbers them. `eval_iter` is an iteration of a foreign log
-that includes an evaluation: a phase of an iteration only."""
 HELLO_KEYS = (
     "v",
     "workload",

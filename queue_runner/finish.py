@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import resume
+from queue_runner import resume, stop_points
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
@@ -52,8 +52,10 @@ def finish(
             paused_at=None,
             blocked_reason=None,
         )
+        stop_points.reach("finish.before_retry")
         attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), _checkpoint(connection, run, folder))
         hooks.note_end(connection, run.run_id, ending.outcome, orders)
+        stop_points.reach("finish.before_commit")
     return ending
 
 

@@ -1,19 +1,20 @@
-"""`mpsq logs -f`: follow what was named through its runs: repeats, retries, and workers that come and go.
+"""Follow what was named through its runs - repeats, retries, workers that come and go: `mpsq logs -f` and `mpsq run`.
 
-A job or a group is followed until all its runs have ended, a run until it has. What is said of starts and ends goes to
-stderr. Five times a second it asks whether the log has grown; the store is read when its files have changed.
+A job or a group is followed until all its runs have ended, a run until it has. What is said of starts and ends, and of
+what is waited for, goes to stderr. Five times a second it asks whether the log has grown; the store is read when its
+files have changed, and only the run that is followed: a group may have thousands.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from queue_runner import listing, logs, queue_state, units, why
+from queue_runner import follow_queue, listing, logs, queue_state, units
 from queue_runner.host.watching import Wait, give_way
 from queue_runner.log_text import Outputs
 from queue_runner.logs import Row, Source
-from queue_runner.model import Selector, State, parse_selector
+from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
 from queue_runner.queue_state import START_A_WORKER
 from queue_runner.rundir import RunDir
@@ -24,140 +25,174 @@ _ANEW_S = 2.0
 """The store is read after so long even where its files look unchanged, and the worker is looked for as often."""
 _PATIENCE_S = 5.0
 """How long a run that has finished is kept open for a worker to come back and record how."""
+_PIECES = 1024
+"""Of logs that grow without a pause so many pieces (64 MiB) are passed on before the queue is looked at again."""
 
 Open = Callable[[RunDir, int | None], Sequence[Source]]
 """Opens the logs that are wanted of a run, from their last lines on (None: whole)."""
+Keep = Callable[[], None]
+"""Called every other second while no worker is there; sees to one, where there is work for it."""
 
 
 def follow(
     layout: Layout, selector: Selector, rows: Sequence[Row], open_logs: Open, tail: int | None, out: Outputs, wait: Wait
 ) -> None:
-    """Follow the runs that `selector` names, whose rows now are `rows`.
+    """Follow the runs that `selector` names, whose rows now are `rows`: of those that have ended at most the last.
 
     Raises: MpsqError (store), BrokenPipeError when nobody reads any more.
     """
-    give_way()
-    _Follower(layout, selector, rows, open_logs, tail, out, wait).run()
+    past = {row["run_id"] for row in rows if row["state"] == State.DONE} - {logs.choose(rows)["run_id"]}
+    follower = Follower(layout, selector, open_logs, out, wait, tail=tail, past=past)
+    try:
+        follower.follow()
+    finally:
+        follower.close()
 
 
-class _Follower:
+class Follower:
+    """Follows all runs of a selector but the `past` ones; of the first only the last `tail` lines (None: whole).
+
+    Without `keep` it says that no worker is there, and leaves a finished run that nobody records.
+    """
+
     def __init__(
         self,
         layout: Layout,
         selector: Selector,
-        rows: Sequence[Row],
         open_logs: Open,
-        tail: int | None,
         out: Outputs,
         wait: Wait,
+        *,
+        tail: int | None = None,
+        past: Iterable[int] = (),
+        keep: Keep | None = None,
     ) -> None:
         self._layout = layout
-        self._selector = selector
-        self._rows: Sequence[Row] = rows
+        self._queue = follow_queue.Looks(layout, selector)
         self._open_logs = open_logs
         self._tail = tail
         self._say = out.say
         self._wait = wait
+        self._keep = keep
+        self._past = set(past)
+        self._current: Row | None = None
+        self._sources: Sequence[Source] = ()
         self._stamp: object = None
-        self._read_at = 0.0
-        self._looked_at = 0.0
+        self._read_at = self._looked_at = float("-inf")
         self._trouble = ""
+        self._told = ""
 
-    def run(self) -> None:
-        first = logs.choose(self._rows)
-        followed = {row["run_id"] for row in self._rows if row["state"] == State.DONE} - {first["run_id"]}
-        while (row := self._next(followed)) is not None:
+    def follow(self) -> Sequence[Row]:
+        """Follow until all has ended, or nobody is there to record how a run ended; returns the rows of v_run as they
+        are then. After a KeyboardInterrupt it may be called once more, and goes on where it was.
+
+        Raises: MpsqError (store, `keep`), BrokenPipeError when nobody reads any more.
+        """
+        give_way()
+        while (row := self._current or self._next()) is not None:
             last = self._one(row)
             if last is None:
-                return
+                break
             if last["state"] == State.DONE:  # else it came back to the queue
-                followed.add(row["run_id"])
+                self._past.add(row["run_id"])
+            self._current = None
+        return self._queue.read()
 
-    def _next(self, followed: set[int]) -> Row | None:
-        """The next run that has started, once one has; None when no run is left."""
-        told = False
-        while True:
-            left = [row for row in self._rows if row["run_id"] not in followed]
+    def close(self) -> None:
+        """Finish the line that is unfinished on the screen, and let go of the logs."""
+        sources, self._sources = self._sources, ()
+        logs.end(sources)
+
+    def _next(self) -> Row | None:
+        """The next run that has started, once one has, or has ended without; None when no run is left."""
+        self._told = ""
+        rows = self._queue.read()
+        while left := [row for row in rows if row["run_id"] not in self._past]:
             started = [row for row in left if row["state"] in (State.RUNNING, State.DONE)]
             if started:
                 return min(started, key=lambda row: row["claimed_at"] or row["ended_at"] or 0.0)
-            if not left:
-                return None
-            if not told:
-                self._say(self._why(logs.choose(left)))
-                told = True
+            self._tell_why(left)
             self._look_for_a_worker(None)
-            self._pause()
+            self._wait(POLL_S)
+            rows = self._queue.look() or rows
+        return None
 
     def _one(self, row: Row) -> Row | None:
         """Follow one run until it runs no more; returns its row. None where nobody is there to record how it ended."""
         folder = RunDir(self._layout.runs / row["run"])
-        attempt = f" (attempt {row['attempt']})" if row["attempt"] > 1 else ""
-        self._say(f"--- run {row['run']}{attempt}: {row['name']}  {listing.question(listing.run_object(row))}".rstrip())
-        sources = self._open_logs(folder, self._tail)
-        self._tail = None
+        if self._current is None:
+            self._begin(row, folder)
         finished_at: float | None = None
-        try:
-            while True:
-                row = self._newest(row)  # asked before the log is read, so that nothing of its end is missed
-                finished = row["state"] == State.DONE or folder.exit() is not None
-                grew = logs.copy(sources)
-                if row["state"] != State.RUNNING:
-                    break
-                if grew:
-                    continue
-                for _, text in sources:
-                    text.pause()
-                self._look_for_a_worker(row, finished=finished)
-                finished_at = (finished_at or time.monotonic()) if finished and self._trouble else None
-                if finished_at and time.monotonic() - finished_at > _PATIENCE_S:
-                    return None
-                self._pause()
-        finally:
-            logs.end(sources)
-        self._say(self._ending(row))
+        while True:
+            row = self._newest(row)  # asked before the log is read, so that nothing of its end is missed
+            running = row["state"] == State.RUNNING
+            finished = not running or folder.exit() is not None
+            logs.copy(self._sources, _PIECES if running else None)
+            if not running:
+                break
+            for _, text in self._sources:
+                text.pause()
+            self._look_for_a_worker(row, finished=finished)
+            finished_at = (finished_at or time.monotonic()) if finished and self._trouble else None
+            if finished_at and time.monotonic() - finished_at > _PATIENCE_S:
+                return None
+            self._wait(POLL_S)
+        self.close()
+        if row["state"] == State.DONE:
+            after = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
+            self._say(f"--- run {row['run']}: {listing.fate(row, after)}")
         return row
 
-    def _ending(self, row: Row) -> str:
-        if row["state"] != State.DONE:
-            return self._why(row)
-        after = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
-        reason = f": {row['reason']}" if row["reason"] else ""
-        return f"--- run {row['run']}: {listing.ending(row)}{after}{reason}"
-
-    # -- the store ----------------------------------------------------------------------------------------------------
-
-    def _pause(self) -> None:
-        self._wait(POLL_S)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        now = time.monotonic()
-        stamp = read.stamp(self._layout.db)
-        if stamp != self._stamp or now - self._read_at >= _ANEW_S:
-            self._stamp, self._read_at = stamp, now
-            with read.reading(self._layout.db) as connection:
-                self._rows = read.select(connection, [self._selector])
+    def _begin(self, row: Row, folder: RunDir) -> None:
+        self._current = row
+        if row["claimed_at"] is not None or row["state"] == State.RUNNING:  # not cancelled or skipped before it began
+            attempt = f" (attempt {row['attempt']})" if row["attempt"] > 1 else ""
+            asked = listing.question(listing.run_object(row))
+            self._say(f"--- run {row['run']}{attempt}: {row['name']}  {asked}".rstrip())
+            self._sources = self._open_logs(folder, self._tail)
+            self._tail = None
 
     def _newest(self, row: Row) -> Row:
-        return next((found for found in self._rows if found["run_id"] == row["run_id"]), row)
-
-    def _why(self, row: Row) -> str:
+        """The row of a run as it is now."""
+        now = time.monotonic()
+        stamp = read.stamp(self._layout.db)
+        if stamp == self._stamp and now - self._read_at < _ANEW_S and self._current is row:
+            return row
+        self._stamp, self._read_at = stamp, now
         with read.reading(self._layout.db) as connection:
-            return why.of(self._layout, connection, [parse_selector(row["run"])])[0].sentence
+            found = read.runs(connection, "run_id = ?", [row["run_id"]])
+        self._current = found[0] if found else row
+        return self._current
 
-    # -- who watches --------------------------------------------------------------------------------------------------
+    # -- who starts them ----------------------------------------------------------------------------------------------
+
+    def _tell_why(self, left: Sequence[Row]) -> None:
+        """Say what is waited for: once, and again when that becomes another thing."""
+        why = self._queue.why(left)
+        if why.kind == self._told:
+            return
+        self._told = why.kind
+        if why.kind == "next" or (why.kind == "worker" and self._keep is not None):
+            return  # nothing to wait for
+        self._say(why.sentence + (f"\n    {why.next_step}" if why.next_step else ""))
 
     def _look_for_a_worker(self, row: Row | None, *, finished: bool = False) -> None:
-        """Say so when the worker goes or comes; `row` is the run that is running, if one is."""
+        """Have one kept, or say so when it goes or comes; `row` is the run that is running, if one is."""
         now = time.monotonic()
-        if now - self._looked_at < _ANEW_S and not finished:
+        if now - self._looked_at < _ANEW_S and not (finished and self._keep is None):
             return
         self._looked_at = now
+        if self._keep is not None:
+            if not queue_state.worker(self._layout)[0]:
+                self._keep()
+            return
         trouble = self._find_trouble(row, finished)
         if trouble != self._trouble:
             self._trouble = trouble
-            self._say(f"--- {trouble}\n    {START_A_WORKER}" if trouble else "--- a worker is there again")
+            if not trouble:
+                self._say("--- a worker is there again")
+            elif row is not None or self._told != "worker":  # else that has been said
+                self._say(f"--- {trouble}\n    {START_A_WORKER}")
 
     def _find_trouble(self, row: Row | None, finished: bool) -> str:
         if queue_state.worker(self._layout)[0]:

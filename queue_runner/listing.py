@@ -209,13 +209,14 @@ def ending(row: Row) -> str:
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
 
 
-def fate(row: Row) -> str:
-    """How a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`."""
+def fate(row: Row, after: str = "") -> str:
+    """How a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` comes
+    between the two: ` after 3.2 s`."""
     told, reason = ending(row), row["reason"] or ""
     kind, _, rest = reason.partition(": ")
     if told.endswith(f"({kind})"):
         reason = rest
-    return f"{told}: {reason}" if reason else told
+    return f"{told}{after}: {reason}" if reason else f"{told}{after}"
 
 
 def hook_ending(call: Row) -> str:

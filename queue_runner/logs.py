@@ -119,10 +119,12 @@ class LogFile:
 Source = tuple[LogFile, Text]
 
 
-def copy(sources: Sequence[Source]) -> bool:
-    """Copy what there is, a piece of each in turn. Returns whether there was anything."""
+def copy(sources: Sequence[Source], pieces: int | None = None) -> bool:
+    """Copy what there is, a piece of each in turn, and of each at most so many. Returns whether there was anything."""
     anything = False
-    while any([_copy_piece(file, text) for file, text in sources]):
+    while pieces is None or (pieces := pieces - 1) >= 0:
+        if not any([_copy_piece(file, text) for file, text in sources]):
+            break
         anything = True
     return anything
 

@@ -94,6 +94,10 @@ TRANSITIONS: dict[Verb, Transition] = {
     ),
 }
 
+PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "eval_iter")
+"""Phase names, in the order in which the store numbers them. `eval_iter` is an iteration of a foreign log
+that includes an evaluation: a phase of an iteration only."""
+
 EXIT_DEVICE_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: a workload says that its device is not there
 EXIT_OUT_OF_MEMORY = 71  # EX_OSERR of sysexits.h: a workload caught its framework's out-of-memory error
 

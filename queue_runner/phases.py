@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queue_runner import units
-from queue_runner.events import PHASES
+from queue_runner.model import PHASES
 
 RUN_PHASES = PHASES[:6]
 CLOCK_TOLERANCE_S = 0.05

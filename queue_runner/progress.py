@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner.events import PHASES
+from queue_runner.model import PHASES
 
 NEWEST = 200
 """How many of the newest measured iterations the time per iteration of a running job is taken from."""

@@ -45,6 +45,8 @@ def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: 
     """
     if wanted.repeats is not None and wanted.repeats < 1:
         raise UsageError(f"--repeats {wanted.repeats} runs nothing", "give 1 or more")
+    with read.reading(layout.db):
+        pass  # where there is no queue yet, that is what is said
     with locks.share(layout.snapshots_lock):  # what is there must not go before the new jobs refer to it
         return _rerun(layout, selectors, wanted, title)
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from queue_runner.errors import UsageError
+from queue_runner import stop_points
+from queue_runner.errors import UsageError, is_shortage
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.store import attempts
@@ -98,15 +99,42 @@ def is_usable(path: Path) -> bool:
 def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
     """Copy the checkpoint of run `origin` to `folder`. Returns the copy.
 
-    Raises: Gone when there is none any more; OSError when the disk refuses.
+    Sockets and the like are left out: nothing is in them. Raises: Gone when there is none any more, or it cannot be
+    read; OSError when the machine is short of something.
     """
     source = in_folder(layout.run_dir(origin) / "out")
     if source is None:
         raise Gone(f"the checkpoint of run {origin} that it was to go on from is gone: mpsq retry begins anew")
     folder.mkdir(mode=0o700)
     target = folder / source.name
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
-    else:
-        shutil.copyfile(source, target, follow_symlinks=False)
+    stop_points.reach("resume.copying")
+    short: list[OSError] = []  # copytree turns every error into a text
+
+    def copy_one(old: str, new: str) -> None:
+        try:
+            shutil.copyfile(old, new, follow_symlinks=False)
+        except OSError as error:
+            if is_shortage(error):
+                short.append(error)
+            raise
+
+    try:
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=_special, copy_function=copy_one)
+        else:
+            copy_one(str(source), str(target))
+    except OSError as error:  # shutil.Error is one
+        if short or is_shortage(error):
+            raise short[0] if short else error from error
+        raise Gone(
+            f"the checkpoint of run {origin} that it was to go on from cannot be read: mpsq retry begins anew"
+        ) from error
     return target
+
+
+def _special(folder: str, names: list[str]) -> list[str]:
+    """What is neither a file nor a folder nor a link."""
+    modes = {name: Path(folder, name).lstat().st_mode for name in names}
+    return [
+        name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
+    ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from queue_runner import wake
+from queue_runner import stop_points, wake
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 Row = Mapping[str, Any]
 
@@ -29,7 +33,8 @@ def retry(
 
     `succeeded_too`: and of what did. `resumed`: each goes on from the last checkpoint of the run before.
 
-    Raises: UsageError where nothing can be tried again, or a run left no checkpoint, with the reason.
+    Raises: UsageError where nothing can be tried again, all of it would be skipped at once, or a run left no
+    checkpoint, with the reason.
     """
     from queue_runner import resume
     from queue_runner.store import attempts, choose
@@ -41,7 +46,7 @@ def retry(
         last = _last(choose.siblings(connection, rows))
         again = sorted((row for row in last if _is_meant(row, rows, succeeded_too)), key=_interleaved)
         if not again:
-            raise _nothing(rows, named)
+            raise _nothing(rows, last, named)
         found = []
         for row in again:
             origin = resume.find(connection, layout, row["id"]) if resumed else None
@@ -49,8 +54,24 @@ def retry(
             origin_id = origin.run_id if origin else None
             new = attempts.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
             found.append(Retried(row["run"], str(new)))
+        _refuse_in_vain(connection, again)
+        stop_points.reach("retry.before_commit")
+    stop_points.reach("retry.committed")
     wake.ring(layout.fifo)
     return found
+
+
+def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
+    """A deadline that has passed and a dependency that failed hold for new attempts, too, and cannot be edited."""
+    from queue_runner.store import choose, waiting
+
+    jobs = {row["job_id"] for row in again}
+    of_run = {row["id"]: row["job_id"] for row in choose.siblings(connection, again)}
+    skipped = {of_run[id]: end for id, end in waiting.hopeless(connection, time.time(), sorted(jobs)) if id in of_run}
+    if set(skipped) == jobs:
+        job = min(jobs)
+        why = skipped[job].reason.partition(": ")[2]
+        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} asks it without waiting")
 
 
 def _interleaved(row: Row) -> int:
@@ -75,12 +96,17 @@ def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool) -> bool:
     return bool(asked) and (succeeded_too or row["outcome"] != Outcome.SUCCEEDED)
 
 
-def _nothing(rows: Sequence[Row], named: bool) -> UsageError:
+def _nothing(rows: Sequence[Row], last: Sequence[Row], named: bool) -> UsageError:
     if all(row["kind"] == "import" for row in rows):
         return UsageError("an imported log cannot be run again", "submit the workload or the command itself")
     if all(row["deleted_at"] is not None for row in rows):
         return UsageError("what was deleted cannot be tried again", "submit it anew")
     if any(row["state"] != State.DONE for row in rows):
         return UsageError("nothing that has ended failed; the rest waits or runs", "mpsq status shows it")
+    repeats = {(row["job_id"], row["repeat"]) for row in rows}
+    coming = [row for row in last if (row["job_id"], row["repeat"]) in repeats and row["state"] != State.DONE]
+    if coming:
+        old = next(row["run"] for row in rows if row["repeat"] == coming[0]["repeat"])
+        return UsageError(f"run {old} is tried again already, as run {coming[0]['run']}", "mpsq status shows it")
     what = "that run" if named else "everything that is named"
     return UsageError(f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun makes a new job")

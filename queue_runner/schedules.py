@@ -55,6 +55,7 @@ def add(
 
     Raises: UsageError for a line, zone, name or request that cannot be; MpsqError when it cannot be stored.
     """
+    line = " ".join(line.split())  # a line break in it would break every list
     cron = Cron(line, zone := timezone or local_zone())
     planned = submit.plan(request)
     _refuse_days(request)
@@ -68,14 +69,14 @@ def add(
         id = schedules.add(
             connection,
             name=named,
-            cron=line.strip(),
+            cron=line,
             timezone=zone,
             title=command,
             request_json=json.dumps(asdict(replace(kept, title=f"mpsq schedule {named}: {command}"))),
             next_at=times[0],
         )
     wake.ring(layout.fifo)
-    return Added(id, named, line.strip(), zone, command, times, len(planned.order))
+    return Added(id, named, line, zone, command, times, len(planned.order))
 
 
 def remove(layout: Layout, which: str) -> str:

@@ -17,6 +17,8 @@ from queue_runner.store import read
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
 
+_AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
+
 
 @dataclass(frozen=True)
 class Details:
@@ -47,6 +49,9 @@ class Details:
     rerun_of: int | None
     hooks: Sequence[Mapping[str, Any]]
     deleted_at: float | None
+    after: Sequence[Mapping[str, Any]]
+    backoff_s: float
+    retry_on: str | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -84,6 +89,9 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         rerun_of=row["rerun_of"],
         hooks=read.hook_calls(connection, "run_id = ?", [run_id]),
         deleted_at=row["deleted_at"],
+        after=list(connection.execute(_AFTER, [row["job_id"]])),
+        backoff_s=row["backoff_s"],
+        retry_on=row["retry_on"],
     )
 
 

@@ -148,9 +148,17 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
     jobs.let_wait(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
     late = dict(waiting.hopeless(connection, time.time(), ids))
-    why = {ending.reason.partition(": ")[2] for ending in late.values()}
+    why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
-    return Submitted(group, tuple(ids), (*notes, *(f"{one}: what waits for it will be skipped" for one in sorted(why))))
+    return Submitted(group, tuple(ids), (*notes, *sorted(why)))
+
+
+def _in_vain(reason: str) -> str:
+    kind, _, text = reason.partition(": ")
+    return "its --deadline has passed: it will be skipped" if kind == "deadline" else f"{text}: {_SKIPPED}"
+
+
+_SKIPPED = "what waits for it will be skipped"
 
 
 def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:

@@ -1,7 +1,7 @@
 """What one run amounts to: its iterations, phases and clocks become the one row that reports read.
 
 Pure: rows in, a Summary out. Rows have the columns of the store's tables `iterations`, `phases` and `evals`, in the
-order of the file; `phase` of an iteration is its index into events.PHASES. Only what was logged counts: of a log with
+order of the file; `phase` of an iteration is its index into model.PHASES. Only what was logged counts: of a log with
 every tenth iteration, every tenth.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from queue_runner import phases as clock
 from queue_runner import stats
-from queue_runner.events import PHASES
+from queue_runner.model import PHASES
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -294,7 +294,9 @@ class Supervisor:
 
     def _refuse(self, run: Claimed, ending: Ending) -> bool:
         """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
+        stop_points.reach("worker.refusing")
         finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None, self._orders)
+        stop_points.reach("worker.refused")
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
         wake.ring(self._layout.fifo)  # the next one need not wait for the next tick

@@ -70,6 +70,8 @@ def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, with
     if not suspended:
         idle = [row["run"] for row in running if row["run"] not in new]
         found |= {run: Changed(run, False, "was not suspended") for run in idle}
+        waits = [row["run"] for row in rows if row["run"] in new and row["state"] != State.RUNNING]
+        found |= {run: Changed(run, True, "goes on when it starts") for run in waits}
     return [found.get(row["run"]) or _not_yet(layout, row, suspended) for row in rows]
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
-from queue_runner.events import PHASES
-from queue_runner.model import Outcome
+from queue_runner.model import PHASES, Outcome
 from queue_runner.summarize import Summary
 
 CONTENDED_CPU_SHARE = 0.25

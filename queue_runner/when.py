@@ -49,7 +49,10 @@ def _next(now: float, time_of_day: tuple[int, int, int], said: str) -> float:
         moment = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
     except ValueError as error:
         raise UsageError(f"{said} is no time", _HINT) from error
-    return _seconds(moment if moment >= today else moment + timedelta(days=1), said)
+    if moment >= today:
+        return _seconds(moment, said)
+    once_more = moment.replace(fold=1).timestamp()  # later than the first only in the hour that clocks show twice
+    return once_more if once_more >= now else _seconds(moment + timedelta(days=1), said)
 
 
 def _seconds(moment: datetime, said: str) -> float:

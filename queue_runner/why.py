@@ -36,11 +36,13 @@ class Around:
 
 @dataclass(frozen=True)
 class Why:
-    """`run` is 12.3. `next_step` is empty where nothing is left to do."""
+    """`run` is 12.3. `next_step` is empty where nothing is left to do. `kind` is what a run that has not started waits
+    for, in one word of reasons.Reason, else empty."""
 
     run: str
     sentence: str
     next_step: str
+    kind: str = ""
 
 
 def explain(row: Row, around: Around) -> Why:
@@ -56,7 +58,8 @@ def explain(row: Row, around: Around) -> Why:
         sentence, step = _waiting(around)
     origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
     told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
-    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]))
+    kind = around.waits.kind if around.waits is not None else ""
+    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]), kind)
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from queue_runner import wire_fields as fields
 from queue_runner.errors import MpsqError
 from queue_runner.events import (
-    PHASES,
     PROTOCOL,
     Bad,
     Bye,
@@ -32,6 +31,7 @@ from queue_runner.events import (
     Rusage,
     Unknown,
 )
+from queue_runner.model import PHASES
 
 __all__ = [
     "PHASES",

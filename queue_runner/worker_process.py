@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import queue_runner
 from queue_runner import queue_state
 from queue_runner.errors import AlreadyRunning, MpsqError
+from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.rundir import read_end
+from queue_runner.store import read
 from queue_runner.text import last_line
 
 MOST_STARTS = 5
 """Workers that may come and go while something waits, before it is said that none stays."""
+_LONG_S = 10.0
+"""A worker that lived longer than this did its work: its end is not counted among them."""
 
 
 def command(*options: str) -> tuple[list[str], dict[str, str]]:
@@ -30,44 +36,95 @@ def command(*options: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-P", "-m", "queue_runner.daemon", *options], environment
 
 
+_STARTER = """
+while read -r _; do
+    /bin/sh -c 'echo $$; exec "$@" >>"$0" 2>&1' "$0" "$@" </dev/null
+    echo $?
+done
+"""
+"""At a line from us starts a worker, says its process id, and when it has ended how. $0 is its log, $@ its command."""
+
+
 class Helper:
     """Sees to it that a worker runs while somebody waits: where none does, starts one that ends when it has no more to
     do. It is in a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it; that there are
-    never two is the matter of its lock."""
+    never two is the matter of its lock.
+
+    Who waits may give way to the measured run (nice), and a worker and what it runs must not: workers are started by a
+    shell that has been there before, with the priority that this program had when the helper was made.
+    """
 
     def __init__(self, layout: Layout, say: Callable[[str], None]) -> None:
         self._layout = layout
         self._say = say
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._worker_pid: int | None = None
+        self._started_at = 0.0
         self._starts = 0
+        argv, environment = command("--until-idle")
+        self._starter = subprocess.Popen(
+            ["/bin/sh", "-c", _STARTER, str(layout.worker_log), *argv],
+            env=environment,
+            cwd=layout.home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,  # what a buffer holds select does not see
+            start_new_session=True,
+        )
 
     def keep(self) -> None:
-        """Start a worker if there is none. Raises: MpsqError when it cannot run, with what it said last."""
-        if self._worker is not None:
-            code = self._worker.poll()
-            if code is None:
-                return
-            self._worker = None
-            if code not in (0, AlreadyRunning.exit_code):
-                raise self._useless(f"the worker ended with status {code}")
-        if queue_state.worker(self._layout)[0]:
+        """Start a worker if there is none, and work for one. Raises: MpsqError when it cannot run, with what it said
+        last."""
+        if self._worker_pid is not None and not self._has_ended():
+            return
+        if queue_state.worker(self._layout)[0] or not self._has_work():
             return
         if self._starts == MOST_STARTS:
             raise self._useless(f"{MOST_STARTS} workers have come and gone, and it still waits")
         self._starts += 1
-        argv, environment = command("--until-idle")
-        with self._layout.worker_log.open("ab") as log:
-            self._worker = subprocess.Popen(
-                argv,
-                env=environment,
-                cwd=self._layout.home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        if self._starts == 1:
-            self._say(f"no worker runs this queue: process {self._worker.pid} does so now, until the queue is empty")
+        self._started_at = time.monotonic()
+        self._worker_pid = self._start()
+        self._say(f"no worker runs this queue: process {self._worker_pid} does so now, until the queue is empty")
+
+    def close(self) -> None:
+        """Start no more workers. One that runs goes on."""
+        for pipe in (self._starter.stdin, self._starter.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _start(self) -> int:
+        assert self._starter.stdin is not None and self._starter.stdout is not None
+        try:
+            self._starter.stdin.write(b"\n")
+            self._starter.stdin.flush()
+            return int(self._starter.stdout.readline())
+        except (OSError, ValueError):
+            raise MpsqError("no worker can be started: the shell that does it is gone", "mpsq worker") from None
+
+    def _has_ended(self) -> bool:
+        """Whether the worker that was started has ended. Raises: MpsqError when that was of its own, with an error."""
+        assert self._starter.stdout is not None
+        if not select.select([self._starter.stdout], [], [], 0)[0]:
+            return False
+        status = int(self._starter.stdout.readline() or 0)
+        self._worker_pid = None
+        if time.monotonic() - self._started_at > _LONG_S:
+            self._starts = 0  # it did work
+        if 0 < status < 128 and status != AlreadyRunning.exit_code:  # beyond: somebody killed it
+            raise self._useless(f"the worker ended with status {status}")
+        return True
+
+    def _has_work(self) -> bool:
+        """Whether a worker would stay: a run is active, or will start some day, without a hand."""
+        from queue_runner.store import waiting
+        from queue_runner.store.engine import looking, open_engine
+
+        with read.reading(self._layout.db) as connection:
+            if connection.execute("SELECT 1 FROM runs WHERE state = 'RUNNING'").fetchone():
+                return True
+        engine = open_engine(self._layout.db)
+        with looking(engine) as writer:
+            return waiting.something_waits(writer, DEFAULT_LANE, time.time())
 
     def _useless(self, what: str) -> MpsqError:
         errors = re.findall(rb"^.* ERROR (?!hint: )(.*)$", read_end(self._layout.worker_log), re.MULTILINE)

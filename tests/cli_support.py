@@ -101,6 +101,7 @@ def _empty_database() -> bytes:
 def empty_queue(home: Path) -> Layout:
     """A home with an empty database, without migrating each time."""
     layout = ensure_home(home)
+    layout.db.touch(mode=0o600)  # as migrate makes it
     layout.db.write_bytes(_empty_database())
     return layout
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.paths import Layout, ensure_home
-from queue_runner.store import migrate
+from queue_runner.paths import Layout
+from tests.cli_support import empty_queue
 
 
 @pytest.fixture
@@ -21,6 +21,4 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def layout(home: Path) -> Layout:
     """A home with an empty database."""
-    layout = ensure_home(home)
-    migrate.ensure(layout)
-    return layout
+    return empty_queue(home)

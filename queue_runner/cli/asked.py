@@ -83,7 +83,8 @@ def _options(
         int | None, typer.Option(metavar="N", help="Try again by itself, N times at most; 0 when not given.")
     ] = None,
     backoff: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait before the first retry; twice as long before each next.")
+        str | None,
+        typer.Option(metavar="TIME", help="Wait before the first retry; twice as long before each next, up to a day."),
     ] = None,
     retry_on: Annotated[
         str | None, typer.Option(metavar="LIST", help="What is retried: failed (when not given), lost, stalled.")

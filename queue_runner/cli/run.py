@@ -12,8 +12,11 @@ from queue_runner.cli.common import Json, new_app, print_json, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queue_runner.attend import Attendant, Row
+    from queue_runner.follow import Follower
+    from queue_runner.log_text import Outputs
+    from queue_runner.logs import Row
     from queue_runner.paths import Layout
+    from queue_runner.worker_process import Helper
 
 app = new_app()
 
@@ -30,40 +33,73 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
     Exit 0: all succeeded. 3: some did not. 130: Ctrl-C.
     """
-    import sys
-
-    from queue_runner import asking
+    from queue_runner import asking, paths
     from queue_runner import submit as use_case
-    from queue_runner.attend import Attendant
     from queue_runner.cli.submit import sentence, store
     from queue_runner.errors import UsageError
-    from queue_runner.paths import layout as home
+    from queue_runner.worker_process import Helper
 
     if said.get("hold"):
         raise UsageError("run --hold would wait for ever", "mpsq submit --hold queues it; mpsq release lets it go")
     planned = use_case.plan(asking.request(said, title(ctx)))
     for warning in planned.warnings:
         say(f"note: {warning}")
-    attendant = None
+    layout, out = paths.ensure_home(), _outputs(json)
+    helper = Helper(layout, out.say)  # before Ctrl-C is held off: what it starts inherits that
+    follower = None
     try:
         with _undisturbed():
             stored = store(planned)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
-            say(sentence(stored.group, runs, len(stored.jobs)))
-            attendant = Attendant(home(), stored.group, _say_plain, sys.stderr if json else sys.stdout, sys.stderr)
-        rows = attendant.attend()
+            out.say(sentence(stored.group, runs, len(stored.jobs)))
+            follower = _follower(layout, stored.group, out, helper)
+        rows = follower.follow()
     except KeyboardInterrupt:
-        if attendant is None:
+        if follower is None:
             raise
-        rows = _cancel(attendant)
+        rows = _cancel(layout, stored.group, out, follower)
         if json:
             _print_json(stored.group, rows)
         raise typer.Exit(130) from None
+    except BrokenPipeError:
+        out.say(f"nobody reads on; the jobs go on: mpsq logs -f g{stored.group}, or mpsq cancel g{stored.group}")
+        raise
+    finally:
+        if follower is not None:
+            follower.close()
+        helper.close()
     if json:
         _print_json(stored.group, rows)
     else:
-        _report(attendant.layout, stored.group, rows)
+        _report(layout, stored.group, rows)
     _judge(rows)
+
+
+def _outputs(json: bool) -> Outputs:
+    import sys
+
+    from queue_runner.log_text import Outputs
+
+    return Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
+
+
+def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follower:
+    import sys
+
+    from queue_runner import logs
+    from queue_runner.follow import Follower
+    from queue_runner.host.watching import Wait, descriptor
+    from queue_runner.model import Selector
+    from queue_runner.rundir import RunDir
+
+    def open_logs(folder: RunDir, lines: int | None) -> Sequence[logs.Source]:
+        return [
+            (logs.LogFile(folder.stdout, lines), out.text()),
+            (logs.LogFile(folder.stderr, lines), out.text(to_stderr=True)),
+        ]
+
+    named = Selector(f"g{group}", group=group)
+    return Follower(layout, named, open_logs, out, Wait(descriptor(sys.stdout)), keep=helper.keep)
 
 
 def _undisturbed() -> Any:
@@ -82,22 +118,15 @@ def _undisturbed() -> Any:
     return blocked()
 
 
-def _say_plain(text: str) -> None:
-    from queue_runner.text import plain
-
-    say(plain(text))
-
-
-def _cancel(attendant: Attendant) -> list[Row]:
+def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Sequence[Row]:
     """End the group and wait for that. A second Ctrl-C leaves: what was asked for happens all the same."""
     from queue_runner import cancel
     from queue_runner.model import Selector
 
-    group = Selector(f"g{attendant.group}", group=attendant.group)
     with _undisturbed():
-        say(f"\ncancelling g{attendant.group}; Ctrl-C once more leaves at once, and what runs is ended all the same")
-        cancel.cancel(attendant.layout, [group], grace_s=None, within_s=0.0)
-    return attendant.attend(quiet=True)
+        cancel.cancel(layout, [Selector(f"g{group}", group=group)], grace_s=None, within_s=0.0)
+        out.say(f"\ncancelling g{group}: Ctrl-C once more leaves at once; it is ended all the same")
+    return follower.follow()
 
 
 def _print_json(group: int, rows: Sequence[Row]) -> None:

@@ -65,7 +65,7 @@ def _print_patches(patches: Sequence[Patch], json: bool) -> None:
 
 _OF_JOB = (
     *("asks", "command", "folder", "python", "environment", "code", "runs in", "rerun of", "tags", "priority"),
-    *("timeout", "parser", "schedule"),
+    *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
 )
 """What all runs of a job share: said once."""
 
@@ -92,6 +92,7 @@ def _text(one: Details, again: bool) -> str:
     ]
     if one.rerun_of is not None:
         facts.append(("rerun of", f"job {one.rerun_of}"))
+    facts += _terms(one)
     if one.timeout_s is not None:
         facts.append(("timeout", units.duration(one.timeout_s)))
     if one.parser:
@@ -118,6 +119,26 @@ def _text(one: Details, again: bool) -> str:
     facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
     return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)])
+
+
+def _terms(one: Details) -> list[tuple[str, str]]:
+    """When it may run and how often it is tried, as far as anything was said of that."""
+    from queue_runner import units
+
+    run, facts = one.run, []
+    if run["note"]:
+        facts.append(("remark", run["note"]))
+    for dependency in one.after:
+        wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok"}[dependency["condition"]]
+        facts.append(("after", f"job {dependency['job']} {wish}: {dependency['verdict']}"))
+    if run["not_before_at"] is not None:
+        facts.append(("not before", _when(run["not_before_at"])))
+    if run["deadline_at"] is not None:
+        facts.append(("deadline", f"{_when(run['deadline_at'])}: skipped if it has not started by then"))
+    if run["retries"]:
+        waits = f", the first after {units.duration(one.backoff_s)}" if one.backoff_s else ""
+        facts.append(("retries", f"{run['retries']} at most, of what is {one.retry_on or 'failed'}{waits}"))
+    return facts
 
 
 def _names(env: Sequence[str]) -> str:

@@ -10,6 +10,9 @@ from queue_runner.model import RETRY_ON, Ending, RunId, State, Verb
 from queue_runner.store.jobs import record
 from queue_runner.store.schema import jobs, runs
 
+MOST_BACKOFF_S = 86_400.0
+"""A back-off is doubled up to this: the thirtieth of an hour's would last longer than there are calendars."""
+
 
 def again(
     connection: Connection,
@@ -85,7 +88,7 @@ def retry_as_agreed(
         return None
     if not any(ending.outcome in RETRY_ON[word] for word in words):
         return None
-    wait_s = row.backoff_s * 2.0 ** (row.attempt - 1)
+    wait_s = min(row.backoff_s * 2.0 ** (row.attempt - 1), max(row.backoff_s, MOST_BACKOFF_S))
     return again(
         connection,
         run_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, Text, func, select
@@ -61,7 +61,7 @@ def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
     return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
 
 
-def siblings(connection: Connection, rows: Sequence[Row]) -> list[Row]:
+def siblings(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """All runs of the jobs of these runs."""
     ids = sorted({row["job_id"] for row in rows})
     return [

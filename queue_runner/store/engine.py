@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError
-from queue_runner.store.read import DAMAGE, HEAD, schema_revision
+from queue_runner.store.read import DAMAGE, HEAD, no_queue, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
 
@@ -25,9 +25,12 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Eng
 
     `keep_open` keeps one connection for the life of the engine: SQLite checkpoints when the last connection closes.
 
-    Raises: SchemaError when the file has another schema than this code writes; MpsqError when it cannot be opened.
+    Raises: SchemaError when the file has another schema than this code writes; MpsqError when there is none, or when it
+    cannot be opened.
     """
     if check and (revision := schema_revision(db)) != HEAD:
+        if revision is None:
+            raise no_queue()
         raise SchemaError(f"the database is at schema {revision}, this mpsq writes {HEAD}", "run mpsq db upgrade")
     engine = create_engine(
         f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, connect_args={"timeout": BUSY_TIMEOUT_S}

@@ -83,6 +83,16 @@ def set_time(connection: Connection, job_id: int, not_before_at: float | None) -
     )
 
 
+def is_too_late(connection: Connection, job_id: int) -> bool:
+    """Whether the deadline of a job comes before a waiting run of it may start."""
+    late = (
+        select(runs.c.id)
+        .join(jobs, jobs.c.id == runs.c.job_id)
+        .where(runs.c.job_id == job_id, runs.c.state.in_(WAITING), runs.c.not_before_at >= jobs.c.deadline_at)
+    )
+    return connection.execute(late.limit(1)).first() is not None
+
+
 def set_tags(connection: Connection, job_id: int, add: Iterable[str], remove: Iterable[str]) -> None:
     """Tie tags to a job, and take others away."""
     connection.execute(delete(job_tags).where(job_tags.c.job_id == job_id, job_tags.c.tag.in_([*add, *remove])))

@@ -12,11 +12,17 @@ from queue_runner.store.schema import runs
 
 
 def wish(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:
-    """Wish a running run suspended, or not. Returns whether that is new; False for one that is not RUNNING."""
-    was = runs.c.paused_at.is_(None) if suspended else runs.c.paused_at.is_not(None)
+    """Wish a running run suspended, or not. Returns whether that is new; False for one that is not RUNNING.
+
+    One that was suspended and then could not be started waits again, and keeps the wish until it is taken back.
+    """
+    if suspended:
+        fits = (runs.c.paused_at.is_(None), runs.c.state == State.RUNNING)
+    else:
+        fits = (runs.c.paused_at.is_not(None), runs.c.state != State.DONE)
     changed = connection.execute(
         update(runs)
-        .where(runs.c.id == run_id, runs.c.state == State.RUNNING, was)
+        .where(runs.c.id == run_id, *fits)
         .values(paused_at=time.time() if suspended else None)
         .returning(runs.c.job_id)
     ).one_or_none()

@@ -24,6 +24,11 @@ HEAD = "0002"
 """The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
 
 
+def no_queue() -> MpsqError:
+    """There is nothing here that a command could act on."""
+    return MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+
+
 def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
 
@@ -36,7 +41,7 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     code reads, unless `any_schema` is good enough.
     """
     if not db.exists():
-        raise MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+        raise no_queue()
     try:
         connection = sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=30.0, isolation_level=None)
     except sqlite3.Error as error:
@@ -97,7 +102,7 @@ def _revision(connection: sqlite3.Connection) -> str | None:
 
 def _refuse_other(revision: str | None) -> None:
     if revision is None:
-        raise MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+        raise no_queue()
     if revision != HEAD:
         word = "newer" if revision > HEAD else "older"
         hint = "use the mpsq that made it, or a newer one" if word == "newer" else "run mpsq db upgrade"

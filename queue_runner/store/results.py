@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from queue_runner.events import PHASES, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
+from queue_runner.events import Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
+from queue_runner.model import PHASES
 from queue_runner.snapshot import Snapshot
 from queue_runner.store import schema
 

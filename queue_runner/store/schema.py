@@ -278,7 +278,7 @@ iterations = Table(
     Column("i", Integer, nullable=False),
     Column("dur_s", Float, nullable=False),
     Column("loss", Float),
-    Column("phase", Integer, nullable=False),  # index into events.PHASES
+    Column("phase", Integer, nullable=False),  # index into model.PHASES
     Column("synced", Integer, nullable=False),
     Column("allocated_bytes", Integer),
     Column("reserved_bytes", Integer),

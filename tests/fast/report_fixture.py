@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import reports
-from queue_runner.events import PHASES
+from queue_runner.model import PHASES
 from queue_runner.paths import Layout
 from queue_runner.reports import Result
 from queue_runner.reports._options import read_options

@@ -99,6 +99,18 @@ def test_no_queue_yet(mpsq: Cli, command: str) -> None:
     assert "there is no queue here yet" in fails(mpsq, 1, command)
 
 
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "retry", "rerun", "suspend", "continue", "edit", "move"])
+def test_no_queue_to_change_yet(mpsq: Cli, home: Path, verb: str) -> None:
+    more = {"edit": ["--priority", "1"], "move": ["--top"]}.get(verb, [])
+    assert "there is no queue here yet" in fails(mpsq, 1, verb, "1", *more)
+    assert not home.exists()
+
+
+def test_who_begins_with_a_pause_gets_a_queue_that_is_paused(mpsq: Cli) -> None:
+    assert mpsq.ok("pause").out == "the lane is paused\n"
+    assert "paused" in mpsq.ok("status").out
+
+
 @pytest.mark.parametrize("command", ["status", "list", "show", "why", "logs", "wait", "report"])
 @pytest.mark.parametrize("below", ["", "deeper/still"])
 def test_a_file_where_the_home_should_be(

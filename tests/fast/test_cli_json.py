@@ -22,7 +22,6 @@ LINES = {
     "mpsq.rerun/1": ["rerun", "1", "--allow-changed", "--json"],
     "mpsq.why/1": ["why", "g1", "--json"],
     "mpsq.wait/1": ["wait", "1", "--json"],
-    "mpsq.run/1": ["run", "toy", "--json"],
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],
     "mpsq.hold/1": ["hold", "5", "1", "--json"],
     "mpsq.release/1": ["release", "5", "--json"],
@@ -63,8 +62,6 @@ def mpsq(capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path, monkeyp
 def test_output_is_as_documented(name: str, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "mpsq.doctor/1":
         _without_torch(monkeypatch)
-    if name == "mpsq.run/1":
-        _without_a_worker(monkeypatch)
     if name == "mpsq.service/1":
         _with_a_service(monkeypatch)
     if name.startswith("mpsq.schedule"):
@@ -79,19 +76,6 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = doctor_torch.Torch("2.13.0", None, False, None, {"cpu": ("computes", ""), "mps": ("absent", "")})
     monkeypatch.setattr(doctor_torch, "ask", lambda *_: found)
-
-
-def _without_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows as they are, of runs that wait: tests/process/test_run.py has real workers."""
-    from queue_runner.attend import Attendant
-    from queue_runner.model import Selector
-    from queue_runner.store import read
-
-    def attend(self: Attendant) -> list[read.Row]:
-        with read.reading(self.layout.db) as connection:
-            return read.select(connection, [Selector("", group=self.group)])
-
-    monkeypatch.setattr(Attendant, "attend", attend)
 
 
 def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

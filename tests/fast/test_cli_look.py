@@ -144,3 +144,17 @@ def test_reading_needs_no_heavy_import(queue: Layout) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_show_tells_when_a_job_may_run_and_how_often(queue: Layout, mpsq: Cli) -> None:
+    mpsq.ok("edit", "5", "--after", "4:any", "--at", "+2h", "--deadline", "+3h", "--retries", "2", "--note", "why")
+    out = mpsq.ok("show", "5").out
+    for said in (
+        "remark",
+        "why",
+        "job 4 has ended: undecided",
+        "not before",
+        "skipped if",
+        "2 at most, of what is failed",
+    ):
+        assert said in out

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, insert, update
 
 from queue_runner import eta
 from queue_runner.eta import Eta, History
@@ -18,7 +18,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.store.schema import runs
+from queue_runner.store.schema import job_events, runs
 from tests.cli_support import Cli, empty_queue
 
 NOW = 1_000_000.0
@@ -147,6 +147,26 @@ def test_a_run_that_takes_longer_than_ever_makes_the_rest_unsure(past: Past) -> 
     assert past.look().sentence(NOW).startswith("at least 10.0 s")
     assert [finish for _, finish in past.starts(left_s=5).values()] == [5, 15]  # at its own pace
     assert past.look(left_s=5).sentence(NOW).startswith("about 15.0 s")
+
+
+def test_what_is_suspended_has_as_much_left_as_before_and_is_not_sure(past: Past) -> None:
+    past.took(A, 10)
+    past.queue(NewJob(A, 2))
+    run = past.start(NOW - 9)
+
+    def happened(verb: str, at: float) -> None:
+        with writing(past.engine) as connection:
+            values = {"at": at, "job_id": run.id.job, "run_id": run.run_id, "actor": "me", "verb": verb}
+            connection.execute(insert(job_events).values(**values))
+            paused_at = at if verb == "suspend" else None
+            connection.execute(update(runs).where(runs.c.id == run.run_id).values(paused_at=paused_at))
+
+    happened("suspend", NOW - 7)
+    assert [finish for _, finish in past.starts().values()] == [8, 18]
+    assert past.look().sentence(NOW).startswith("at least 18.0 s")
+    happened("continue", NOW - 2)
+    assert [finish for _, finish in past.starts().values()] == [6, 16]
+    assert past.look().sentence(NOW).startswith("about 16.0 s")
 
 
 def test_time_order_and_dependencies(past: Past) -> None:

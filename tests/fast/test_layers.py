@@ -74,7 +74,7 @@ FLOORS = {
 OWNERS = {
     "sqlalchemy": {
         *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
-        *("suspend", "resume", "hooks", "collect"),
+        *("suspend", "resume", "hooks", "collect", "retry"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner import follow, logs
+from queue_runner.client import Client
 from queue_runner.host.watching import Wait
 from queue_runner.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
@@ -234,6 +235,24 @@ def test_a_run_that_nobody_records_is_not_waited_for_for_ever(
     monkeypatch.setattr(RunDir, "exit", lambda self: {"exit_code": 0})
     ran = mpsq.ok("logs", "4", "-f")
     assert ran.out == "hello from 4.1\n" and "no worker is there to record how" in ran.err
+
+
+def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
+    queue: Layout, mpsq: Cli, no_waiting: Callable[..., None]
+) -> None:
+    """And only then: that time passes changes nothing."""
+    client = Client(queue.home)
+    waiting = mpsq.ok("submit", "--", "true").out.split("(")[1].split(".")[0]
+    no_waiting(
+        client.pause,
+        lambda: None,
+        lambda: client.hold(waiting),
+        lambda: client.cancel(waiting),
+    )
+    said = mpsq.ok("logs", waiting, "-f").err
+    told = [line.split(": ")[1] for line in said.splitlines() if line.startswith(f"run {waiting}.1 ")]
+    assert told == ["no worker runs this queue", "the lane is paused", "nothing starts it until it is released"]
+    assert said.splitlines()[-1] == f"--- run {waiting}.1: CANCELLED: cancelled before it started"
 
 
 def test_a_reader_that_has_left_is_noticed_while_nothing_is_written() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from queue_runner import parsers
 from queue_runner.errors import UsageError
-from queue_runner.events import PHASES, Eval, Hello, Iter, LogEvent, Metric, Note, Rusage
+from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Note, Rusage
+from queue_runner.model import PHASES
 from queue_runner.parsers import LogReader
 from queue_runner.summarize import Summary, summarize
 from tests.events_support import fields
@@ -246,7 +247,7 @@ def test_an_endless_line_is_skipped() -> None:
     ),
     st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_log_crashes_a_parser(pieces: list[str], final: bool) -> None:
     data = "".join(pieces).encode() + b"\xff"
     for name in parsers.names():

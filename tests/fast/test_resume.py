@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from collections.abc import Iterator
@@ -15,8 +16,7 @@ from sqlalchemy import Engine
 from queue_runner import finish, resume, segments, submit
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
-from queue_runner.events import PHASES
-from queue_runner.model import Ending, Outcome, RunId
+from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -210,3 +210,30 @@ def test_iterations_of_all_parts_each_counted_once(store: Store) -> None:
     assert result.columns[-1].key == "redone_by"
     alone = store.report("iterations", selectors=["1"])
     assert [row["i"] for row in alone.rows] == [0, 1] and alone.columns[-1].key != "redone_by"
+
+
+def test_what_cannot_be_copied_ends_the_run_and_does_not_hold_the_lane(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = layout.run_dir("1.1") / "out" / "checkpoint-5"
+    source.mkdir(parents=True)
+    (source / "weights").write_text("w")
+    (source / "link").symlink_to("nowhere")
+    os.mkfifo(source / "pipe")
+    layout.run_dir("1.2").mkdir(parents=True)
+    copied = resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "resume")
+    assert sorted(path.name for path in copied.iterdir()) == ["link", "weights"]
+
+    def refuse(number: int) -> None:
+        def copyfile(old: str, new: str, **_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(resume.shutil, "copyfile", copyfile)
+
+    refuse(errno.EACCES)
+    with pytest.raises(resume.Gone, match="cannot be read"):
+        resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "denied")
+    refuse(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space") as full:
+        resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "full")
+    assert full.value.errno == errno.ENOSPC

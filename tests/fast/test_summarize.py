@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_runner.events import PHASES
+from queue_runner.model import PHASES
 from queue_runner.phases import RUN_PHASES, other_remark, phase_seconds
 from queue_runner.store import schema
 from queue_runner.summarize import Summary, summarize

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.events import PHASES
-from queue_runner.model import Outcome
+from queue_runner.model import PHASES, Outcome
 from queue_runner.summarize import Summary
 from queue_runner.taints import Facts, find_taints
 

@@ -202,7 +202,7 @@ types = st.sampled_from(["hello", "phase", "iter", "eval", "metric", "note", "by
 
 
 @given(types, st.dictionaries(keys, json_values, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_any_object_is_an_event_bad_or_forged_and_can_be_stored(kind: str, said: dict[str, Any]) -> None:
     line = json.dumps({"t": 1, **said, "type": kind}).encode()
     try:
@@ -215,7 +215,7 @@ def test_any_object_is_an_event_bad_or_forged_and_can_be_stored(kind: str, said:
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_any_bytes_are_consumed_up_to_the_last_newline(data: bytes, offset: int) -> None:
     events, consumed, _ = wire.read_chunk(data, offset)
     assert events == []

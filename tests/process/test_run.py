@@ -11,10 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
 from queue_runner import locks
+from queue_runner.client import Client
+from queue_runner.host.watching import NICE
 from queue_runner.paths import Layout
 from tests.cli_support import schemas
 from tests.process.queue_support import Queue, until
@@ -115,3 +118,73 @@ def test_a_worker_that_cannot_run_is_said(queue: Queue) -> None:
     queue.layout.config.write_text("nonsense = 1\n")
     _, err = (process := run(queue, "--", "true")).communicate(timeout=60)
     assert process.returncode == 1 and "nonsense" in err and "Traceback" not in err, err
+
+
+def test_what_runs_is_not_nice_because_its_follower_is(queue: Queue) -> None:
+    """Nor is what a second worker starts, when the first was killed in mid-run."""
+    process = run(
+        queue, "--repeats", "2", "--", "sh", "-c", "echo nice $(nice); while [ ! -e go ]; do sleep 0.02; done"
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert psutil.Process(process.pid).nice() == os.nice(0) + NICE
+    (worker,) = workers(queue)
+    os.kill(int(worker), signal.SIGKILL)
+    until(lambda: len(workers(queue)) == 2, "another worker")
+    (queue.folder / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert [first, out.splitlines(keepends=True)[0]] == [f"nice {os.nice(0)}\n"] * 2
+    assert err.count("no worker runs this queue: process") == 2
+
+
+def test_ctrl_c_shows_the_last_words_of_a_job(queue: Queue) -> None:
+    script = "trap 'echo saved; exit 0' INT; echo begun; while :; do sleep 0.02; done"
+    process = run(queue, "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == "saved\n", err
+    assert err.count("--- run 1.1: sh") == 1 and "--- run 1.1: CANCELLED" in err
+
+
+def test_it_waits_without_a_worker_for_what_only_a_hand_can_change(queue: Queue) -> None:
+    """No worker comes and goes for a paused lane, nor for a job that waits for a held one."""
+    held = queue.submit("true", hold=True)
+    client = Client(queue.layout.home)
+    client.pause()
+    process = run(queue, "--after", str(held), "--", "echo", "out")
+    assert process.stderr is not None
+    while f"waits: it waits for job {held} to succeed" not in (line := process.stderr.readline()):
+        assert line
+    client.resume()
+    client.hold("2")
+    while "run 2.1 is held" not in (line := process.stderr.readline()):
+        assert line and "no worker" not in line
+    assert not queue.layout.worker_log.exists()
+    client.release("2", str(held))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and out.startswith("out\n"), err
+    assert len(workers(queue)) == 1
+
+
+def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
+    process = run(queue, "--", "sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.02; done")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "one\n"
+    process.stdout.close()
+    assert process.wait(60) == 141  # while the job says nothing
+    err = process.stderr.read()
+    assert "the jobs go on: mpsq logs -f g1" in err and "Traceback" not in err
+    (queue.folder / "go").touch()
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
+
+
+def test_what_never_starts_has_an_end_and_no_beginning(queue: Queue) -> None:
+    failed = queue.submit("exit 1")
+    _, err = (process := run(queue, "--after", str(failed), "--", "true")).communicate(timeout=60)
+    assert process.returncode == 3
+    assert [line for line in err.splitlines() if line.startswith("--- ")] == [
+        f"--- run 2.1: SKIPPED(dependency): job {failed} did not succeed"
+    ]

@@ -308,6 +308,25 @@ def test_what_is_a_change(change: Callable[[Path], object], found: list[str], re
     assert code_check.refusal(kept, replace(spec, allow_changed=True)) is None
 
 
+@pytest.mark.parametrize(("number", "ends"), [(errno.EACCES, True), (errno.ELOOP, True), (errno.ENOMEM, False)])
+def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
+    number: int, ends: bool, repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = submitted(repo, kept)
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), str(repo))
+
+    monkeypatch.setattr(code_check, "differences", refuse)
+    if not ends:
+        with pytest.raises(OSError, match="memory"):
+            code_check.refusal(kept, spec)
+        return
+    refusal = code_check.refusal(kept, spec)
+    assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
+    assert refusal.reason == f"its code cannot be read: {os.strerror(number)}: {repo}"
+
+
 def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
     spec = submitted(repo, kept)
     for number in range(9):

@@ -1,0 +1,65 @@
+"""What a follower asks the queue while nothing of its own runs: what has become of its runs, and what they wait for.
+
+Somebody else's run may be measured meanwhile, and its numbers are stored every second: only what changes the order of
+things - an event of a job, the lane, a worker - has the queue read anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from queue_runner import queue_state
+from queue_runner import why as explaining
+from queue_runner.logs import Row
+from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
+from queue_runner.paths import Layout
+from queue_runner.store import read
+from queue_runner.why import Why
+
+_ANEW_S = 10.0
+"""The queue is read anew after so long even where nothing changed it: some reasons change with time alone."""
+
+
+class Looks:
+    """Looks at the runs that a selector names."""
+
+    def __init__(self, layout: Layout, selector: Selector) -> None:
+        self._layout = layout
+        self._selector = selector
+        self._stamp: object = None
+        self._mark: object = None
+        self._read_at = float("-inf")
+        self._why: Why | None = None
+
+    def read(self) -> Sequence[Row]:
+        """The rows of v_run of all that is named. Raises: UsageError, MpsqError (store)."""
+        with read.reading(self._layout.db) as connection:
+            self._mark = self._look_closer(connection)
+            self._read_at, self._why = time.monotonic(), None
+            return read.select(connection, [self._selector])
+
+    def look(self) -> Sequence[Row] | None:
+        """The rows where they may be others than before; None where nothing happened. Raises: MpsqError (store)."""
+        stamp = (read.stamp(self._layout.db), queue_state.worker(self._layout))
+        late = time.monotonic() - self._read_at >= _ANEW_S
+        if stamp == self._stamp and not late:
+            return None
+        self._stamp = stamp
+        with read.reading(self._layout.db) as connection:
+            mark = self._look_closer(connection)
+        return self.read() if late or mark != self._mark else None
+
+    def why(self, left: Sequence[Row]) -> Why:
+        """What the first of these waiting runs waits for, as it was when the rows were read."""
+        if self._why is None:
+            row = min(left, key=lambda row: (row["state"] == State.HELD, -row["priority"], row["position"]))
+            with read.reading(self._layout.db) as connection:
+                self._why = explaining.of(self._layout, connection, [parse_selector(row["run"])])[0]
+        return self._why
+
+    def _look_closer(self, connection: sqlite3.Connection) -> tuple[Any, ...]:
+        last = connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
+        return last, queue_state.worker(self._layout), *read.lane(connection, DEFAULT_LANE).values()
