@@ -8,9 +8,9 @@ from queue_runner.spec import JobSpec, Value
 
 
 def of(spec: JobSpec, snapshots: Path) -> list[str]:
-    """The snapshotted workload with its options, or the command as it was submitted."""
+    """The snapshotted workload with its options, or the command as it was submitted; {cwd} in it is its folder."""
     if spec.kind != "workload":
-        return list(spec.argv)
+        return [word.replace("{cwd}", spec.cwd) for word in spec.argv]
     script = snapshots / (spec.snapshot or "<snapshot>") / str(spec.script)
     options = ["--device", str(spec.device), "--compile", "on" if spec.compile else "off", "--dtype", str(spec.dtype)]
     if spec.config:

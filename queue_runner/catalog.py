@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,13 @@ def read(file: Path) -> Workload | None:
 
     Raises: MpsqError when the literal is there but cannot be read.
     """
+    state = file.stat()
+    return _read(file, state.st_mtime_ns, state.st_size)
+
+
+@functools.cache
+def _read(file: Path, _mtime_ns: int, _size_bytes: int) -> Workload | None:
+    """A file is parsed once while it stays as it is: a thousand jobs of one submission ask for the same."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:

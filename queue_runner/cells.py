@@ -13,8 +13,10 @@ from typing import TypedDict
 
 from queue_runner import capture, catalog, grid, parsers
 from queue_runner.errors import UsageError
+from queue_runner.events import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
+from queue_runner.units import parse_duration
 
 
 class Place(TypedDict):
@@ -25,8 +27,14 @@ class Place(TypedDict):
     python: str
     timeout_s: float | None
     allow_daemons: bool
+    copy: bool
+    allow_changed: bool
+    stall_s: Mapping[str, float]
+    resume: bool
 
 
+STALLING = PHASES[:6]
+"""Phases of a run that can have a limit of their own."""
 DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
 
 
@@ -53,8 +61,21 @@ class Request:
     timeout_s: float | None = None
     parser: str | None = None
     allow_daemons: bool = False
+    copy: bool = False
+    allow_changed: bool = False
+    stall: tuple[str, ...] = ()
     order_seed: int | None = None
     title: str = "mpsq submit"
+    after: tuple[str, ...] = ()
+    at: str | None = None
+    deadline: str | None = None
+    hold: bool = False
+    note: str | None = None
+    retries: int = 0
+    backoff_s: float = 0.0
+    retry_on: str | None = None
+    resume: bool = False
+    environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
 
 
 def expand(request: Request) -> list[JobSpec]:
@@ -69,9 +90,8 @@ def expand(request: Request) -> list[JobSpec]:
         )
     if request.timeout_s is not None and request.timeout_s <= 0:
         raise UsageError("--timeout must be longer than nothing", "for example --timeout 2h")
-    for option, word in [("--name", request.name or ""), *(("--tag", tag) for tag in request.tags)]:
-        if not word.isprintable():
-            raise UsageError(f"{option} holds a line break or another control character", f"write {option} on one line")
+    if not (request.name or "").isprintable():
+        raise UsageError("--name holds a line break or another control character", "write --name on one line")
     if request.parser is not None:
         parsers.find(request.parser)
     return list(_workload_cells(request) if request.workload else _command_cells(request))
@@ -183,20 +203,48 @@ def _command_name(argv: Sequence[str]) -> str:
 
 def _place(request: Request) -> Place:
     """Where and with what every cell of the request runs."""
-    try:
-        cwd = Path.cwd() / Path(request.cwd or "").expanduser()
-    except FileNotFoundError as error:
-        raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
+    cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
-    env = {**capture.environment(os.environ), **capture.assignments(request.env, "--env")}
+    environment = capture.environment(os.environ) if request.environment is None else request.environment
+    env = {**environment, **capture.assignments(request.env, "--env")}
     return {
         "cwd": str(cwd),
         "env": env,
         "python": _python(request.python, env),
         "timeout_s": request.timeout_s,
         "allow_daemons": request.allow_daemons,
+        "copy": request.copy,
+        "allow_changed": request.allow_changed,
+        "stall_s": stalls(request.stall),
+        "resume": request.resume,
     }
+
+
+def folder(request: Request) -> Path:
+    """Where its jobs run, absolute. Raises: UsageError when that is here and here is gone."""
+    said = Path(request.cwd or "").expanduser()
+    try:
+        return said if said.is_absolute() else Path.cwd() / said
+    except FileNotFoundError as error:
+        raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
+
+
+def stalls(said: Sequence[str]) -> dict[str, float]:
+    """`60s` (any phase but those that are named) and `measure=30s` as seconds by phase.
+
+    Raises: UsageError for a phase that there is not, or no time.
+    """
+    found = {}
+    for text in said:
+        phase, _, time = text.rpartition("=")
+        if phase and phase not in STALLING:
+            raise UsageError(f'no phase "{phase}"', f"--stall TIME, or PHASE=TIME with {', '.join(STALLING)}")
+        seconds = parse_duration(time, "--stall")
+        if seconds <= 0:
+            raise UsageError(f"--stall {text} would end every run at once", "give a time above 0")
+        found[phase or "*"] = seconds
+    return found
 
 
 def _python(named: str | None, env: Mapping[str, str]) -> str:

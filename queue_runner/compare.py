@@ -102,6 +102,8 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     chosen = []
     for family in families:
         match = [c for c in family.cells if all(_same(c.key.get(name), value) for name, value in vs.items())]
+        if "resumed" not in vs:
+            match = [cell for cell in match if not cell.key.get("resumed")] or match
         if len(match) > 1:
             apart = [name for name in match[0].key if len({cell.key[name] for cell in match}) > 1]
             raise UsageError(
@@ -135,11 +137,12 @@ def _default_baseline(family: Family) -> Family:
     return replace(family, baseline=best, why=f"{why}; --vs chooses another")
 
 
-def _distance(cell: Cell) -> tuple[bool, bool, bool, bool]:
+def _distance(cell: Cell) -> tuple[bool, ...]:
     key = cell.key
     compiled = bool(key.get("compile"))
     away = key.get("device") != "cpu" or compiled
-    return away, compiled, key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
+    other = key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
+    return away, compiled, *other, bool(key.get("resumed"))
 
 
 def _judged(family: Family, most_splits: int) -> Family:

@@ -44,9 +44,16 @@ class Config:
     output_limit_bytes: int = 2 * 2**30
     min_free_bytes: int = 2**30
     keep_log_bytes: int = 64 * 2**20
+    keep_worker_log_bytes: int = 16 * 2**20
     keep_backups: int = 10
+    backup_every_s: float = 86400.0
     keep_awake: bool = True
     service_label: str = "dev.mpsq.worker"
+    hook_done: str = ""
+    hook_failed: str = ""
+    hook_idle: str = ""
+    hook_timeout_s: float = 60.0
+    notify: str = "off"
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -61,6 +68,7 @@ class Key:
     least: float = 0.0
     most: float = math.inf
     pattern: str = ""
+    example: str = ""
 
     @property
     def default(self) -> Any:
@@ -71,6 +79,7 @@ class Key:
 _DEFAULTS = Config()
 _DAY_S = 86400.0
 _OTHERWISE = "move it away: the defaults are used then"
+_COMMAND: dict[str, Any] = {"pattern": r"[^\x00-\x1f\x7f]*", "example": "one line, such as 'say done'; \"\" for none"}
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -83,7 +92,15 @@ KEYS: dict[str, Key] = {
         Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
         Key("min_free_bytes", "size", "bytes", "a run is stopped when less is free on the disk"),
         Key("keep_log_bytes", "size", "bytes", "a longer log is cut to head and tail after the end", least=4096),
+        Key("keep_worker_log_bytes", "size", "bytes", "a longer log of the worker is cut to its end", least=65536),
         Key("keep_backups", "count", "", "backups of the database that are kept", least=1, most=10_000),
+        Key(
+            "backup_every_s",
+            "duration",
+            "s",
+            "how often the worker makes one, while nothing is measured; 0 never",
+            most=366 * _DAY_S,
+        ),
         Key("keep_awake", "bool", "", "keep the machine from idle sleep while a run goes on"),
         Key(
             "service_label",
@@ -91,6 +108,19 @@ KEYS: dict[str, Key] = {
             "",
             "the service's name for launchd and systemd",
             pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+",
+            example='a name such as "dev.mpsq.worker"',
+        ),
+        Key("hook_done", "text", "", "called when a run has succeeded: a line for sh", **_COMMAND),
+        Key("hook_failed", "text", "", "called when a run has ended otherwise (not: cancelled)", **_COMMAND),
+        Key("hook_idle", "text", "", "called when nothing runs and nothing waits any more", **_COMMAND),
+        Key("hook_timeout_s", "duration", "s", "a hook that takes longer is ended", least=0.1, most=3600),
+        Key(
+            "notify",
+            "text",
+            "",
+            "what is told on the desktop: done, failed, idle, or off",
+            pattern=r"off|(done|failed|idle)([ ,]+(done|failed|idle))*",
+            example="off, or some of done, failed, idle with commas between",
         ),
         Key("peak_tflops", "numbers", "TFLOP/s", "peak of a device by its name (cpu, mps, cuda:0), for MFU", most=1e9),
     )
@@ -199,7 +229,7 @@ def _check(key: Key, name: str, value: Any) -> Value:
         return value
     if key.kind == "text" and isinstance(value, str):
         if not re.fullmatch(key.pattern, value):
-            raise UsageError(f'{name} cannot be "{value}"', f'a name such as "{key.default}"')
+            raise UsageError(f'{name} cannot be "{value}"', key.example)
         return value
     if key.kind in ("size", "count") and isinstance(value, int) and not isinstance(value, bool):
         return int(_bounded(key, name, value))

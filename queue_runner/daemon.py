@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -22,15 +23,18 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, locks, paths, wake
-from queue_runner.errors import AlreadyRunning, ConfigError, MpsqError, RunActive, SchemaError, UsageError
+from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
+from queue_runner.hooks import Hooks
 from queue_runner.host.service import trim_log
-from queue_runner.retention import prune_backups
+from queue_runner.rarely import Rarely
 from queue_runner.store import migrate
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.supervise import Supervisor
 
 BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0
+HOOKS_EVERY_S = 60.0
+"""Should a ring to the hooks get lost."""
 LOOK_UP_S = 1.0
 
 log = logging.getLogger("mpsq.worker")
@@ -42,15 +46,19 @@ class Worker:
     def __init__(self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool) -> None:
         self._layout = layout
         self._held = held
+        self._log_bytes = settings.keep_worker_log_bytes
         self._until_idle = until_idle
         self._engine = open_engine(layout.db, keep_open=True)
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
+        self._hooks = Hooks(layout, settings, self._engine, log.info)
+        self._complain = Rarely(log.error)
         self._stopped = threading.Event()
         self._rung = threading.Event()
         self._turn = threading.Lock()  # a step's, and before the shutdown: see run
         self._idle_tick_s = self._tick_s = settings.poll_s
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(1)},
+            # hooks have a thread of their own: one that hangs keeps no step waiting
+            executors={"default": ThreadPoolExecutor(1), "hooks": ThreadPoolExecutor(1)},
             # two instances of a job: one that runs and one behind it in the executor, so that no ring is dropped
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 2},
             timezone=UTC,
@@ -65,12 +73,21 @@ class Worker:
             self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC)
         )
         self._scheduler.add_job(self._upkeep, "interval", seconds=UPKEEP_EVERY_S, id="upkeep")
+        self._scheduler.add_job(
+            self._call_hooks,
+            "interval",
+            seconds=HOOKS_EVERY_S,
+            id="hooks",
+            executor="hooks",
+            next_run_time=datetime.now(UTC),
+        )
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
         while not self._stopped.wait(LOOK_UP_S):
             pass  # a signal that met another thread is handled when this one wakes up
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
+        self._hooks.stop()
         self._scheduler.shutdown(wait=True)
         self._supervisor.close()
         checkpoint(self._layout.db)
@@ -78,7 +95,7 @@ class Worker:
 
     def _upkeep(self) -> None:
         checkpoint(self._layout.db)
-        trim_log(self._layout.worker_log)
+        trim_log(self._layout.worker_log, self._log_bytes)
         self._held.touch()  # cleaners of temporary files leave a young lock alone
 
     def _answer(self, bell: int) -> None:
@@ -86,9 +103,27 @@ class Worker:
             self._rung.set()
             self._step_now()
 
-    def _step_now(self) -> None:
+    def _step_now(self, job: str = "step") -> None:
+        self._step_at(datetime.now(UTC), job)
+
+    def _step_at(self, moment: datetime, job: str = "step") -> None:
         with contextlib.suppress(JobLookupError):  # the bell may ring once more after the shutdown
-            self._scheduler.modify_job("step", next_run_time=datetime.now(UTC))
+            self._scheduler.modify_job(job, next_run_time=moment)
+
+    def _has_work(self) -> bool:
+        return self._supervisor.something_waits() or self._hooks.busy()
+
+    def _call_hooks(self) -> None:
+        try:
+            self._hooks.step()
+        except MpsqError as error:
+            self._complain(f"hooks: {error.message} ({error.hint})")
+        except Exception as error:
+            self._complain(f"a hook could not be called: {error!r}", traceback.format_exc())
+        if self._until_idle:
+            with self._turn:  # the shutdown waits for this thread while it holds the lock that setting a time needs
+                if not self._stopped.is_set():
+                    self._step_now()
 
     def _step(self) -> None:
         with self._turn:
@@ -99,18 +134,24 @@ class Worker:
         self._rung.clear()
         try:
             active = self._supervisor.step()
+            if self._hooks.wanted():
+                self._step_now("hooks")
+            ended = self._until_idle and not active and not self._has_work()
         except MpsqError as error:
-            log.error("%s (%s)", error.message, error.hint)
+            self._complain(f"{error.message} ({error.hint})")
             return
-        except Exception:
-            log.exception("a step failed; it is tried again")
+        except Exception as error:
+            self._complain(f"a step failed; it is tried again: {error!r}", traceback.format_exc())
             return
-        if self._until_idle and not active and not self._supervisor.something_waits():
+        if ended:
             self._stopped.set()
         wanted = BUSY_TICK_S if active else self._idle_tick_s
         if wanted != self._tick_s:
             self._tick_s = wanted
             self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
+        due = self._supervisor.next_change_at()
+        if due is not None and due - time.time() < wanted:
+            self._step_at(datetime.fromtimestamp(due, UTC))
         if self._rung.is_set():
             self._step_now()  # the ring came during the step, and rescheduling may have overwritten it
 
@@ -123,13 +164,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--until-idle", action="store_true", help="end when nothing waits or runs any more")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    for library in ("apscheduler", "alembic"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         layout = paths.ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
         settings = config.load(layout.config)
         held = _take(layout)
         _migrate(layout)
-        prune_backups(layout.backups, settings.keep_backups)
         log.info("worker %d on %s", os.getpid(), layout.home)
         Worker(layout, settings, held, until_idle=options.until_idle).run()
         held.close()
@@ -141,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, SchemaError, UsageError)
+_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, DamageError, SchemaError, UsageError)
 """What a service manager would start us for ever for; a full disk or a folder that is not mounted yet may be mended."""
 
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import doctor_torch, locks, queue_state, units
+from queue_runner import doctor_house, doctor_torch, locks, queue_state, units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.paths import MIN_FREE_BYTES, Layout
+from queue_runner.store.backup import remedy
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 _WAL_BYTES = 256 << 20
@@ -52,6 +53,7 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
         _locks(),
         worker(layout),
         service(layout),
+        *(Check(*found) for found in (*doctor_house.hooks(layout), doctor_house.backups(layout))),
     ]
 
 
@@ -181,9 +183,7 @@ def store(layout: Layout) -> Iterator[Check]:
         yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")
         return
     if found != ["ok"]:
-        yield Check(
-            "store", "fail", f"the database is damaged: {found[0]}", f"restore the newest file of {layout.backups}"
-        )
+        yield Check("store", "fail", f"the database is damaged: {found[0]}", remedy(layout))
     elif revision != HEAD:
         newer = revision is not None and revision > HEAD
         fix = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"

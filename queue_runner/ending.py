@@ -17,6 +17,9 @@ _STOPPED = {
     "disk": Outcome.OUTPUT_LIMIT,
 }
 
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
+"""Signals that a program's own fault raises; nothing but an `abort` or a bug sends them."""
+
 _SAID = {
     EXIT_DEVICE_UNAVAILABLE: ("device_unavailable", Outcome.DEVICE_UNAVAILABLE),
     EXIT_OUT_OF_MEMORY: ("oom", Outcome.OUT_OF_MEMORY),
@@ -35,7 +38,8 @@ def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
     if number is not None:
         if number == signal.SIGKILL and exit_.get("oom_killed"):
             return Ending(Outcome.OUT_OF_MEMORY, signal=number, reason="the kernel killed it for memory")
-        return Ending(Outcome.KILLED, signal=number, reason=f"{_signal_name(number)} from outside mpsq")
+        how = "it crashed" if number in _CRASHES else "sent from outside mpsq"
+        return Ending(Outcome.KILLED, signal=number, reason=f"{_signal_name(number)}: {how}")
     if code == 0:
         return Ending(Outcome.SUCCEEDED, 0)
     if code in _SAID and _SAID[code][0] in notes:

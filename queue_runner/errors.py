@@ -39,6 +39,10 @@ class RunActive(SchemaError):
     """The schema has to be changed, and a run goes on under its warden: that has to end first."""
 
 
+class DamageError(MpsqError):
+    """The database file is damaged, or is none: a restart does not mend it."""
+
+
 class ConfigError(MpsqError):
     """The settings file cannot be understood: a restart does not mend it."""
 

@@ -39,5 +39,5 @@ def of_software(hello: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
         "python": None if hello.get("versions") else spec.python,
         "system": _of_system(),
         "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
-        "code": spec.snapshot,
+        "code": spec.code or spec.snapshot,
     }

@@ -10,25 +10,32 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from queue_runner import resume
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
-from queue_runner.store import jobs, results
+from queue_runner.store import attempts, hooks, jobs, results
 from queue_runner.store.engine import writing
+from queue_runner.store.hooks import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize import Summary, summarize
 from queue_runner.taints import Facts, find_taints
-from queue_runner.text import last_line
+from queue_runner.text import last_line, plain
 
 
-def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None) -> Ending:
-    """Store how the run ended, all or nothing. Returns the ending with its reason. Raises: MpsqError (store)."""
+def finish(
+    engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None, orders: Orders
+) -> Ending:
+    """Store how the run ended and what is to be called for it, all or nothing. Returns the ending with its reason.
+
+    Raises: MpsqError (store).
+    """
     ending = _with_reason(ending, folder)
     machine = of_machine()  # may ask programs: not while the write lock is held
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
-        summarise_run(connection, run, ending, exit_ or {}, unobserved_matters=True)
+        _summarise_whatever_it_said(connection, run, ending, exit_ or {})
         results.mark_fingerprint(
             connection,
             run.run_id,
@@ -45,7 +52,27 @@ def finish(engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: 
             paused_at=None,
             blocked_reason=None,
         )
+        attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), _checkpoint(connection, run, folder))
+        hooks.note_end(connection, run.run_id, ending.outcome, orders)
     return ending
+
+
+def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:
+    """The run whose checkpoint a retry goes on from; None where that was not agreed, or there is none."""
+    if not run.spec.resume:
+        return None
+    found = resume.newest(folder.path.parent, attempts.segments(connection, run.run_id))
+    return found.run_id if found else None
+
+
+def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
+    """Numbers that mpsq fails to make sense of are a fault of mpsq and invalid; they never hold the queue."""
+    try:
+        with connection.begin_nested():
+            summarise_run(connection, run, ending, exit_, unobserved_matters=True)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
+        detail = f"mpsq could not make sense of what it reported ({type(error).__name__}: {error}): please report it"
+        results.save_taints(connection, run.run_id, [("unobserved", "invalid", plain(detail))])
 
 
 def summarise_run(
@@ -56,14 +83,16 @@ def summarise_run(
     iterations = results.rows_of(connection, "iterations", run_id)
     evals = results.rows_of(connection, "evals", run_id)
     hello = hello_of(connection, run_id)
+    _, *before = attempts.segments(connection, run_id)
     summary = summarize(
         iterations=iterations,
         phases=results.rows_of(connection, "phases", run_id),
         evals=evals,
         real_s=exit_.get("real_s"),
         slept_s=exit_.get("slept_s"),
-        planned_iters=_count(hello, "full_iters") or _count(hello, "planned_iters"),
+        planned_iters=max(filter(None, (_count(hello, key) for key in ("full_iters", "planned_iters"))), default=None),
         eval_interval=_count(hello, "eval_interval"),
+        resumed=bool(before),
     )
     results.save_summary(connection, run_id, asdict(summary))
     facts = Facts(
@@ -75,6 +104,8 @@ def summarise_run(
         conditions=[json.loads(c["data_json"]) for c in results.rows_of(connection, "conditions", run_id)],
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=exit_.get("slept_s") or 0.0,
+        paused_s=exit_.get("paused_s") or 0.0,
+        resumed_from=str(before[0][1]) if before else None,
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary

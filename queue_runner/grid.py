@@ -26,10 +26,17 @@ def product(axes: Mapping[str, Sequence[T]]) -> list[dict[str, T]]:
 
 def interleave(cells: int, repeats: int, seed: int) -> list[tuple[int, int]]:
     """(cell, repeat from 1) for every run: `repeats` rounds, each a seeded shuffle of all cells."""
+    return rounds([repeats] * cells, seed)
+
+
+def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
+    """The same for cells that run `repeats[cell]` times each: a cell is in as many rounds."""
     generator = random.Random(seed)
-    order = []
-    for repeat in range(1, repeats + 1):
-        round_ = list(range(cells))
+    order: list[tuple[int, int]] = []
+    left = list(range(len(repeats)))
+    for repeat in range(1, max(repeats, default=0) + 1):
+        left = [cell for cell in left if repeats[cell] >= repeat]
+        round_ = list(left)
         generator.shuffle(round_)
         order += [(cell, repeat) for cell in round_]
     return order

@@ -35,6 +35,8 @@ def word(name: str, value: Any) -> str:
     """A factor's value in words: "eager", "mps", "max_iters=20"."""
     if name == "compile":
         return "" if value is None else "compiled" if value else "eager"
+    if name == "resumed":
+        return "resumed" if value else ""
     if name in _BARE:
         return "" if value is None else str(value)
     return f"{name}={'unset' if value is None else value}"

@@ -17,7 +17,7 @@ from queue_runner.events import Hello, Iter, LogEvent, Rusage
 from queue_runner.finish import summarise_run
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec, NewJob, Value
+from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
@@ -88,6 +88,8 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", "mpsq import takes the files of finished runs"
         ) from error
+    if not data.strip():
+        raise UsageError(f"{path} is empty", "mpsq import takes the files of finished runs")
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
     events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
     if not any(isinstance(event, Iter | Rusage) for event in events):
@@ -127,7 +129,7 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
             **labels,
         },
     )
-    job = jobs.add_job(connection, group, NewJob(spec, tags=tags))
+    job = jobs.add_job(connection, group, NewJob(spec, terms=Terms(tags=tags)))
     run_id = _add_run(connection, job)
     # what the user says of a log comes last, and so wins over what the log says of itself
     results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import argv, capture, locks, warden
+from queue_runner import argv, capture, locks, resume, tree_copy, warden
 from queue_runner.config import Config
 from queue_runner.host.clocks import boot_id
+from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 from queue_runner.store.jobs import Claimed
@@ -21,10 +23,13 @@ from queue_runner.store.jobs import Claimed
 SPEC_VERSION = 1
 
 
-def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDir:
+def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: RunId | None = None) -> RunDir:
     """Make the run's folder with what the warden needs. A folder left by a start that never happened is replaced.
 
-    Raises: OSError when the disk refuses.
+    `origin` is the run whose checkpoint it goes on from.
+
+    Raises: OSError when the disk refuses; tree_store.Damaged when the job's copy of its code is gone; resume.Gone when
+    the checkpoint is.
     """
     folder = RunDir(layout.run_dir(run.id))
     if folder.path.is_dir() and not folder.path.is_symlink():
@@ -34,20 +39,31 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int) -> RunDi
     (folder.path / "warden").mkdir(mode=0o700, parents=True)
     for name in warden.FILES:
         shutil.copyfile(Path(warden.__file__).with_name(name), folder.path / name)
+    if run.spec.copy and run.spec.tree:
+        cwd = tree_copy.make(layout.snapshots, run.spec, folder.tree)
+        command = tree_copy.command(run.spec, folder.tree, cwd)
+    else:
+        command, cwd = argv.of(run.spec, layout.snapshots), Path(run.spec.cwd)
+    env = environment(layout, run, folder)
+    if origin is not None:
+        checkpoint = str(resume.copy(layout, origin, folder.resume))
+        env["MPSQ_RESUME"] = checkpoint
+        command += ["--resume", checkpoint] if run.spec.kind == "workload" else []
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),
         "tag": run.token,
-        "argv": argv.of(run.spec, layout.snapshots),
-        "cwd": run.spec.cwd,
-        "env": environment(layout, run, folder),
+        "argv": command,
+        "cwd": str(cwd),
+        "env": env,
+        "inherit": sorted(capture.secrets(os.environ)),  # names only: their values are written nowhere
         "stdout": str(folder.stdout),
         "stderr": str(folder.stderr),
         "events": str(folder.events),
         "boot_id": boot_id(),
         "grace_s": {"int": config.grace_int_s, "term": config.grace_term_s},
         "timeout_s": run.spec.timeout_s,
-        "stall_s": {},
+        "stall_s": dict(run.spec.stall_s),
         "output_limit_bytes": config.output_limit_bytes,
         "min_free_bytes": config.min_free_bytes,
         "allow_daemons": run.spec.allow_daemons,
@@ -65,7 +81,7 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
-    """The trainer's whole environment: as captured at submit, secrets from the worker's own, and what is ours.
+    """The trainer's environment but for secrets: as captured at submit, and what is ours.
 
     A compiler cache is kept for each question apart, so that its state, cold or warm, means something.
     """
@@ -75,6 +91,7 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         "MPSQ_RUN": str(run.id),
         "MPSQ_CACHE": str(layout.cache),
         "MPSQ_OUT": str(folder.out),
+        "MPSQ_CWD": run.spec.cwd,
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
         "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
@@ -86,8 +103,10 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         ours["MPSQ_LOCKS"] = locks_dir
     if run.spec.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""  # a job that asked for the CPU has nothing to do on the accelerator
+    if run.spec.copy and run.spec.tree and "PYTHONPATH" in run.spec.env:
+        path = tree_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
+        run = replace(run, spec=replace(run.spec, env={**run.spec.env, "PYTHONPATH": path}))
     return {
-        **capture.secrets(os.environ),
         **ours,
         **run.spec.env,
         **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Selector, State
 from queue_runner.store import read
@@ -41,6 +42,14 @@ _AS_STORED = (
     "started_at",
     "ended_at",
     "cancel_requested_at",
+    "paused_at",
+    "not_before_at",
+    "deadline_at",
+    "retries",
+    "note",
+    "rerun_of",
+    "resumed_from",
+    "schedule_id",
     "real_s",
     "user_s",
     "sys_s",
@@ -59,26 +68,35 @@ _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype
 
 @dataclass(frozen=True)
 class Filter:
-    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome."""
+    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome. Jobs that were
+    deleted are shown with `deleted`, then alone, and where one of them is named itself."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
     tags: tuple[str, ...] = ()
     limit: int | None = None
+    deleted: bool = False
 
 
 def run_object(row: Row) -> dict[str, Any]:
     """One row of v_run as docs/json.md describes a run."""
     return {name: row[name] for name in _AS_STORED} | {
-        "compile": _boolean(row["compile"]),
-        "sets": json.loads(row["spec_json"])["params"],
+        "compile": boolean(row["compile"]),
+        "sets": sets(row),
         "tags": row["tags"].split(",") if row["tags"] else [],
         "taints": row["taints"].split(",") if row["taints"] else [],
         "valid": bool(row["valid"]),
     }
 
 
-def _boolean(value: int | None) -> bool | None:
+def sets(row: Row) -> dict[str, Any]:
+    """What --set said of the question."""
+    found: dict[str, Any] = json.loads(row["spec_json"])["params"]
+    return found
+
+
+def boolean(value: int | None) -> bool | None:
+    """A flag as SQLite has it."""
     return None if value is None else bool(value)
 
 
@@ -147,6 +165,10 @@ def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]
 def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
     """SQL for the ids of the jobs that are wanted, each once."""
     terms, values = ["1"], []
+    if wanted.deleted:
+        terms.append("j.deleted_at IS NOT NULL")
+    elif not any(selector.job is not None for selector in wanted.selectors):
+        terms.append("j.deleted_at IS NULL")
     for tag in wanted.tags:
         terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
         values.append(tag)
@@ -166,7 +188,7 @@ def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, lis
         alternatives = []
         for selector in wanted.selectors:
             condition, found = read.where(selector, connection)
-            alternatives.append(condition.replace("job_id", "r.job_id").replace("group_id", "j.group_id"))
+            alternatives.append(f"r.job_id IN (SELECT job_id FROM v_run WHERE {condition})")
             values += found
         terms.append("(" + " OR ".join(alternatives) + ")")
     return (
@@ -180,10 +202,28 @@ def _words(kind: type[State] | type[Outcome]) -> str:
 
 
 def ending(row: Row) -> str:
-    """A run's state or, once it is DONE, how it ended: FAILED(1), KILLED(9), SUCCEEDED."""
+    """A run's state or, once it is DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
     if row["outcome"] is None:
-        return str(row["state"])
+        suspended = row["state"] == State.RUNNING and row["paused_at"] is not None
+        return f"{row['state']} (suspended)" if suspended else str(row["state"])
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
+
+
+def fate(row: Row) -> str:
+    """How a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`."""
+    told, reason = ending(row), row["reason"] or ""
+    kind, _, rest = reason.partition(": ")
+    if told.endswith(f"({kind})"):
+        reason = rest
+    return f"{told}: {reason}" if reason else told
+
+
+def hook_ending(call: Row) -> str:
+    """How the call of a hook stands, in words: "failed (3) after 0.2 s"."""
+    what = "notification" if call["kind"] == "notify" else call["command"]
+    code = f" ({call['exit_code']})" if call["exit_code"] else ""
+    after = f" after {units.duration(call['dur_s'])}" if call["dur_s"] is not None else ""
+    return f"{call['state'].replace('_', ' ')}{code}{after}: {what}"
 
 
 def question(item: Row) -> str:

@@ -151,6 +151,26 @@ def try_lock(path: Path) -> Lock | None:
             time.sleep(0.001)
 
 
+def share(path: Path, wait_s: float = 30.0) -> Lock:
+    """Hold the lock together with others who share it, and apart from whoever takes it alone, which is waited for.
+
+    Raises: MpsqError when the file cannot be opened, or its holder keeps it for longer than `wait_s`.
+    """
+    deadline = time.monotonic() + wait_s
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise MpsqError(
+            f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of yours on a local disk"
+        ) from error
+    while not _grants(fd, fcntl.LOCK_SH):
+        if time.monotonic() > deadline:
+            os.close(fd)
+            raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", "look for an mpsq gc that hangs, and end it")
+        time.sleep(0.005)
+    return Lock(path, fd)
+
+
 def is_held(path: Path) -> bool:
     """Whether somebody holds the lock now. Disturbs nobody (see above) and makes no file.
 

@@ -1,79 +1,67 @@
-"""What a job wrote: whole, its end, or followed while it runs. Memory stays bounded whatever the size of the log."""
+"""What a job wrote: which run's, and its bytes. Memory stays bounded whatever the size of the log."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from queue_runner.errors import MpsqError
-from queue_runner.model import Selector, State
+from queue_runner.log_text import LINE_BYTES, Text
+from queue_runner.model import State
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
-from queue_runner.store import read
-from queue_runner.text import plain
 
 CHUNK_BYTES = 1 << 16
-LINE_BYTES = 1 << 20
-"""A line that is longer is passed on in pieces."""
-POLL_S = 0.1
+TAIL_MOST_BYTES = 16 * LINE_BYTES
+"""The end of a log is looked for its last lines in no more than this: a log may be one line of a gigabyte."""
+
+Row = Mapping[str, Any]
 
 
-def choose(layout: Layout, selector: Selector) -> Mapping[str, Any]:
-    """The run whose log is meant: the running one, else the one that started last, else the first that waits.
+def choose(rows: Sequence[Row]) -> Row:
+    """The run whose log is meant: the running one, else the one that started last, else the first that waits."""
 
-    Raises: UsageError when nothing is named.
-    """
-    with read.reading(layout.db) as connection:
-        rows = read.select(connection, [selector])
-
-    def rank(row: Mapping[str, Any]) -> tuple[bool, float, int]:
+    def rank(row: Row) -> tuple[bool, float, int]:
         return row["state"] == State.RUNNING, row["started_at"] or row["claimed_at"] or 0.0, -row["position"]
 
     return max(rows, key=rank)
 
 
-def folder_of(layout: Layout, row: Mapping[str, Any]) -> RunDir:
+def folder_of(layout: Layout, row: Row) -> RunDir:
     """The folder with the run's logs. Raises: MpsqError when it has none, with the reason."""
     folder = RunDir(layout.runs / row["run"])
-    if folder.path.is_dir():
+    if row["deleted_at"] is not None:
+        raise MpsqError(f"the log of run {row['run']} was deleted with its job", f"mpsq show {row['run']} says when")
+    if folder.path.is_dir() and not (row["state"] == State.DONE and not _wrote(folder)):
         return folder
     if row["state"] in (State.QUEUED, State.HELD):
         raise MpsqError(f"run {row['run']} has not started: there is no log yet", f"mpsq why {row['run']}")
     if row["kind"] == "import":
         raise MpsqError(f"run {row['run']} was imported: its log is where it came from", f"mpsq show {row['run']}")
+    if row["started_at"] is not None:
+        raise MpsqError(f"the log of run {row['run']} was removed", f"mpsq show {row['run']} says when")
     raise MpsqError(f"run {row['run']} left no log: it never started", f"mpsq why {row['run']}")
 
 
-def wait_for_start(layout: Layout, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The run's row once it has a folder with logs, or has ended without ever starting."""
-    while row["state"] in (State.QUEUED, State.HELD) or (
-        row["state"] == State.RUNNING and not (layout.runs / row["run"]).is_dir()
-    ):
-        time.sleep(POLL_S)
-        with read.reading(layout.db) as connection:
-            row = read.runs(connection, "run_id = ?", [row["run_id"]])[0]
-    return row
-
-
-def has_ended(layout: Layout, run_id: int) -> bool:
-    """Whether the run is DONE."""
-    with read.reading(layout.db) as connection:
-        return bool(connection.execute("SELECT 1 FROM runs WHERE id = ? AND state = 'DONE'", [run_id]).fetchone())
+def _wrote(folder: RunDir) -> bool:
+    return folder.stdout.exists() or folder.stderr.exists()
 
 
 def tail_offset(stream: BinaryIO, lines: int) -> int:
     """Where the last `lines` lines of the file begin, found from its end."""
-    at = stream.seek(0, os.SEEK_END)
+    size = at = stream.seek(0, os.SEEK_END)
     left = lines
     last = True
     while at > 0 and lines > 0:
-        size = min(CHUNK_BYTES, at)
-        at -= size
+        if size - at >= TAIL_MOST_BYTES:
+            return at
+        block_size = min(CHUNK_BYTES, at)
+        at -= block_size
         stream.seek(at)
-        block = stream.read(size)
+        block = stream.read(block_size)
         end = len(block)
         if last:
             last = False
@@ -83,102 +71,70 @@ def tail_offset(stream: BinaryIO, lines: int) -> int:
             if left == 0:
                 return at + found + 1
             end = found
-    return 0 if lines > 0 else stream.seek(0, os.SEEK_END)
+    return 0 if lines > 0 else size
 
 
-def chunks(path: Path, *, lines: int | None = None, follow: Callable[[], bool] | None = None) -> Iterator[bytes]:
-    """The file's bytes from its last `lines` lines on (None: all). While `follow()` is true, new bytes as they come,
-    and b"" whenever there were none for a moment; after it said no, what was written until then."""
-    offset: int | None = None
-    while True:
-        going_on = follow() if follow is not None else False  # asked before the read, so that nothing is missed
-        grew = False
+class LogFile:
+    """Reads a log from its last `lines` lines on (None: all), and on as it grows. The file is the job's: whatever else
+    it puts in its place - a link, a FIFO - is not read."""
+
+    def __init__(self, path: Path, lines: int | None = None) -> None:
+        self._path = path
+        self._lines = lines
+        self._stream: BinaryIO | None = None
+        self._offset = 0
+
+    def read(self) -> bytes:
+        """The next bytes; b"" where there are none, or none yet."""
+        if self._stream is None and not self._open():
+            return b""
+        assert self._stream is not None
+        if data := self._stream.read(CHUNK_BYTES):
+            self._offset += len(data)
+        elif os.fstat(self._stream.fileno()).st_size < self._offset:
+            self._offset = self._stream.seek(0)  # the job began its log anew
+        return data
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _open(self) -> bool:
+        """Open it once, for good: at the end of a run a large log is replaced by its head and tail."""
         try:
-            with path.open("rb") as stream:
-                if offset is None:
-                    offset = tail_offset(stream, lines) if lines is not None else 0
-                if stream.seek(0, os.SEEK_END) < offset:
-                    offset = 0  # the job began its log anew
-                stream.seek(offset)
-                while data := stream.read(CHUNK_BYTES):
-                    grew = True
-                    offset += len(data)
-                    yield data
-        except FileNotFoundError:
-            pass
-        if not going_on:
-            return
-        if not grew:
-            yield b""
-            time.sleep(POLL_S)
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return False
+        stream = os.fdopen(descriptor, "rb", buffering=0)
+        self._offset = tail_offset(stream, self._lines) if self._lines is not None else 0
+        stream.seek(self._offset)
+        self._stream = stream
+        return True
 
 
-class Cleaner:
-    """Turns a log into lines worth reading: of what carriage returns overwrite only the last is kept.
-
-    With `terminal` the text is also made harmless: no escape sequences, no control characters.
-    """
-
-    def __init__(self, *, terminal: bool) -> None:
-        self._terminal = terminal
-        self._pending = b""
-
-    def feed(self, data: bytes) -> bytes:
-        """What can be shown now. b"" says that the log pauses: an unfinished line is shown then, no progress bar."""
-        if not data:
-            return self._flush() if self._pending and b"\r" not in self._pending else b""
-        *lines, rest = (self._pending + data).split(b"\n")
-        kept = rest.rstrip(b"\r")
-        if b"\r" in kept:  # keep the last state of a progress bar, whole with the return before it
-            rest = rest[kept.rindex(b"\r") :]
-        self._pending = rest
-        shown = b"".join(self._show(line) + b"\n" for line in lines)
-        if len(self._pending) > LINE_BYTES:
-            shown += self._flush()
-        return shown
-
-    def end(self) -> bytes:
-        """The last line, if it was never ended."""
-        return self._flush() + b"\n" if self._pending else b""
-
-    def _flush(self) -> bytes:
-        shown, self._pending = self._show(self._pending), b""
-        return shown
-
-    def _show(self, line: bytes) -> bytes:
-        line = line.rstrip(b"\r").rpartition(b"\r")[2]
-        return plain(line.decode("utf-8", "replace")).encode() if self._terminal else line
+Source = tuple[LogFile, Text]
 
 
-def writer(stream: TextIO) -> Callable[[bytes], None]:
-    """Writes bytes to a text stream's bytes at once, or as text where the stream has none."""
-
-    def write(data: bytes) -> None:
-        if (binary := getattr(stream, "buffer", None)) is not None:
-            stream.flush()
-            binary.write(data)
-            binary.flush()
-        else:
-            stream.write(data.decode("utf-8", "replace"))
-
-    return write
+def copy(sources: Sequence[Source]) -> bool:
+    """Copy what there is, a piece of each in turn. Returns whether there was anything."""
+    anything = False
+    while any([_copy_piece(file, text) for file, text in sources]):
+        anything = True
+    return anything
 
 
-Source = tuple[Iterator[bytes], Callable[[bytes], object], Cleaner | None]
-"""Pieces of a log, where they go, and through which cleaner; None passes them on as they are."""
+def _copy_piece(file: LogFile, text: Text) -> bool:
+    if data := file.read():
+        text.feed(data)
+    return bool(data)
 
 
-def copy(sources: Sequence[Source]) -> None:
-    """Copy every source to its end, a piece of each in turn so that several can be followed at once."""
-    open_ = list(sources)
-    while open_:
-        for source in tuple(open_):
-            pieces, write, cleaner = source
-            piece = next(pieces, None)
-            if piece is None:
-                open_.remove(source)
-                shown = cleaner.end() if cleaner is not None else b""
-            else:
-                shown = cleaner.feed(piece) if cleaner is not None else piece
-            if shown:
-                write(shown)
+def end(sources: Sequence[Source]) -> None:
+    """What was kept back goes out, and the files are let go of."""
+    for file, text in sources:
+        text.end()
+        file.close()

@@ -36,10 +36,29 @@ class Outcome(StrEnum):
     LOST = "LOST"
 
 
+class Condition(StrEnum):
+    """What a job that waits for another wants of it: that it is ok, that it has ended, or that it is not ok."""
+
+    OK = "ok"
+    ANY = "any"
+    FAIL = "fail"
+
+
+RETRY_ON: dict[str, frozenset[Outcome]] = {
+    "failed": frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.SPAWN_FAILED, Outcome.OUT_OF_MEMORY}),
+    "lost": frozenset({Outcome.LOST}),
+    "stalled": frozenset({Outcome.STALLED}),
+}
+"""The words of --retry-on. What was asked for (CANCELLED), cannot change (DEVICE_UNAVAILABLE, CODE_CHANGED) or would
+only be repeated (TIMED_OUT, OUTPUT_LIMIT) is not tried again by itself."""
+
+
 class Verb(StrEnum):
     """What happened to a run; each verb is one row of the transition table."""
 
     SUBMIT = "submit"
+    SUBMIT_HELD = "submit --hold"
+    RETRY = "retry"
     HOLD = "hold"
     RELEASE = "release"
     CLAIM = "claim"
@@ -61,6 +80,8 @@ class Transition:
 
 TRANSITIONS: dict[Verb, Transition] = {
     Verb.SUBMIT: Transition(frozenset({None}), State.QUEUED, "the user submitted it"),
+    Verb.SUBMIT_HELD: Transition(frozenset({None}), State.HELD, "the user submitted it, to be released later"),
+    Verb.RETRY: Transition(frozenset({None}), State.QUEUED, "an earlier attempt did not succeed"),
     Verb.IMPORT: Transition(frozenset({None}), State.DONE, "the run happened elsewhere and its log was imported"),
     Verb.HOLD: Transition(frozenset({State.QUEUED}), State.HELD, "the user holds it back"),
     Verb.RELEASE: Transition(frozenset({State.HELD}), State.QUEUED, "the user let it go"),
@@ -92,13 +113,14 @@ class RunId:
 
 @dataclass(frozen=True)
 class Selector:
-    """What the user named: a job `12`, a run `12.3`, a group `g4`, or `@last` (the newest group)."""
+    """What the user named: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), or a tag."""
 
     text: str
     job: int | None = None
     number: int | None = None
     group: int | None = None
     last: bool = False
+    tag: str | None = None
 
 
 def parse_selector(text: str) -> Selector:

@@ -184,6 +184,8 @@ def _step0_of(cell: Cell, seen: Seen) -> Mapping[str, float]:
 
 def _losses(cells: Sequence[Cell]) -> Iterable[str]:
     for cell in cells:
+        if cell.key.get("resumed"):
+            continue  # the part of a training in which it fell may be another run's
         first, last, n = cell.median("loss_first"), cell.median("loss_last"), cell.median("n_iters") or 0
         if first is not None and last is not None and n >= 10 and last >= first:
             yield f"the loss of {cell.label} did not fall: {units.loss(first)} at first, {units.loss(last)} at last"

@@ -49,6 +49,15 @@ class Layout:
         return self.home / "worker.fifo"
 
     @property
+    def hook(self) -> Path:
+        """Which call of a hook runs, and as which process."""
+        return self.home / "hook.json"
+
+    @property
+    def snapshots_lock(self) -> Path:
+        return self.home / "snapshots.lock"
+
+    @property
     def runs(self) -> Path:
         return self.home / "runs"
 
@@ -72,6 +81,11 @@ class Layout:
     def cache(self) -> Path:
         return self.home / "cache"
 
+    @property
+    def sizes(self) -> Path:
+        """What queue_runner.disk remembers of the sizes of folders."""
+        return self.home / "sizes"
+
     def run_dir(self, run_id: object) -> Path:
         """The folder of a run by its name, `12.3`."""
         return self.runs / str(run_id)
@@ -93,8 +107,12 @@ def home() -> Path:
 
 
 def layout() -> Layout:
-    """The layout of `home()`; nothing is created. Raises: MpsqError as home."""
-    return Layout(home())
+    """The layout of `home()`; nothing is created. Raises: MpsqError as home, or where a file is in a folder's place."""
+    place = Layout(home())
+    there = next((path for path in (place.home, *place.home.parents) if os.path.lexists(path)), place.home)
+    if there.exists() and not there.is_dir():
+        raise MpsqError(f"{there} is no folder", "move it away, or set MPSQ_HOME to another folder")
+    return place
 
 
 def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, mounts: str | None = None) -> Layout:

@@ -22,6 +22,7 @@ class QueueState:
     worker_pid: int | None
     blocked_reason: str | None
     paused_at: float | None
+    paused_reason: str | None = None
 
 
 def worker(layout: Layout) -> tuple[bool, int | None]:
@@ -37,7 +38,7 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
     """The state of the queue as its locks and its database tell it."""
     alive, pid = worker(layout)
     lane = read.lane(connection, DEFAULT_LANE)
-    return QueueState(alive, pid, lane["blocked_reason"] if alive else None, lane["paused_at"])
+    return QueueState(alive, pid, lane["blocked_reason"] if alive else None, lane["paused_at"], lane["paused_reason"])
 
 
 def is_supervised(folder: RunDir) -> bool:

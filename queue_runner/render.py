@@ -13,7 +13,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from queue_runner.errors import UsageError
-from queue_runner.text import plain
+from queue_runner.text import cut, cut_head, one_line, plain, width
 
 Row = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ class Column:
         """The cell's text, safe to print on a terminal and on one line."""
         value = row.get(self.key)
         text = self.words(value) if self.words is not None else MISSING if value is None else str(value)
-        return " ".join(plain(text).split())
+        return one_line(text)
 
 
 def formats() -> list[str]:
@@ -75,16 +75,16 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
 
     def lay_out() -> str:
         text: str = tabulate(
-            cells,
+            [[_padded(cell) for cell in line] for line in cells],
             headers=[column.title for column in columns],
             tablefmt=_OURS.get(format, format),
             colalign=["right" if column.right else "left" for column in columns] if cells else None,
             disable_numparse=True,
         )
-        return "\n".join(line.rstrip() for line in text.splitlines())
+        return "\n".join(line.rstrip() for line in text.replace(_NOTHING, "").split("\n"))
 
     text = lay_out()
-    excess = max(map(len, text.splitlines()), default=0) - max(WIDTH, get_terminal_size().columns)
+    excess = max(map(width, text.splitlines()), default=0) - max(WIDTH, get_terminal_size().columns)
     if format != "table" or excess <= 0 or not any(column.flexible for column in columns):
         return text
     _narrow(cells, columns, excess)
@@ -93,12 +93,20 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
 
 def _narrow(cells: list[list[str]], columns: Sequence[Column], excess: int) -> None:
     """Take `excess` characters from the flexible columns, always from the one that is widest."""
-    widths = {at: max(len(line[at]) for line in cells) for at, column in enumerate(columns) if column.flexible}
+    widths = {at: max(width(line[at]) for line in cells) for at, column in enumerate(columns) if column.flexible}
     for _ in range(excess):
         widths[max(widths, key=lambda at: widths[at])] -= 1
     for line in cells:
-        for at, width in widths.items():
-            line[at] = elide(line[at], max(width, 1))
+        for at, columns_left in widths.items():
+            line[at] = elide(line[at], max(columns_left, 1))
+
+
+_NOTHING = "\0"
+"""Stands behind a letter that takes two columns while tabulate, which counts letters, lays out; no text holds it."""
+
+
+def _padded(cell: str) -> str:
+    return cell if cell.isascii() else "".join(letter + _NOTHING * (width(letter) - 1) for letter in cell)
 
 
 def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
@@ -152,13 +160,15 @@ def facts(pairs: Sequence[tuple[str, str]], indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def elide(text: str, width: int) -> str:
-    """`text` in at most `width` characters without its middle: what tells two of a sweep apart is at the end."""
-    head = (width - 1) // 2
-    return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+def elide(text: str, columns: int) -> str:
+    """`text` in at most so many columns without its middle: what tells two of a sweep apart is at the end."""
+    if width(text) <= columns:
+        return text
+    head = cut(text, (columns - 1) // 2)
+    return f"{head}…{cut_head(text, columns - 1 - width(head))}"
 
 
-def shorten(text: str, width: int) -> str:
-    """`text` on one line of at most `width` characters."""
-    text = " ".join(plain(text).split())
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+def shorten(text: str, columns: int) -> str:
+    """`text` on one line of at most so many columns."""
+    text = one_line(text)
+    return text if width(text) <= columns else cut(text, max(columns - 1, 0)) + "…"

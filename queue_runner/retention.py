@@ -1,4 +1,4 @@
-"""Keep what is needed and no more: a big log keeps its head and its tail, old backups go."""
+"""Keep what is needed and no more: a big log of an ended run keeps its head and its tail."""
 
 from __future__ import annotations
 
@@ -40,9 +40,3 @@ def _copy(source: int, offset: int, count: int, target: int) -> None:
         os.write(target, data)
         offset += len(data)
         count -= len(data)
-
-
-def prune_backups(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` backups; their names sort by time."""
-    for path in sorted(folder.glob("mpsq-*.db"))[:-keep] if keep else []:
-        path.unlink(missing_ok=True)

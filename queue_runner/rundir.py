@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ class RunDir:
         return self.path / "cancel"
 
     @property
+    def suspend(self) -> Path:
+        return self.path / "suspend"
+
+    @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
 
@@ -57,6 +62,15 @@ class RunDir:
     @property
     def out(self) -> Path:
         return self.path / "out"
+
+    @property
+    def tree(self) -> Path:
+        return self.path / "tree"
+
+    @property
+    def resume(self) -> Path:
+        """Holds a copy of the checkpoint that the run goes on from."""
+        return self.path / "resume"
 
     @property
     def warden_log(self) -> Path:
@@ -79,6 +93,12 @@ class RunDir:
     def stop(self) -> dict[str, Any] | None:
         """Why the warden is ending the run; None while it is not."""
         return self._read("stop", torn=None)
+
+    def suspended(self) -> dict[str, Any] | None:
+        """Since when (`at`) the warden keeps the tree stopped, and how many `processes`; None while it does not."""
+        found = self._read("suspended", torn=None)
+        good = found is not None and _is_number(found.get("at")) and _is_count(found.get("processes"), 2**31)
+        return found if good else None
 
     def noted(self) -> list[dict[str, Any]]:
         """Every process that the warden has seen below the trainer."""
@@ -110,15 +130,31 @@ class RunDir:
 
         Raises: OSError when the disk refuses.
         """
+        self._leave(self.cancel, who)
+
+    def request_pause(self, wished: bool) -> None:
+        """Leave the wish that everything stands still, or take it away; nothing happens where the run has no folder.
+
+        Raises: OSError when the disk refuses.
+        """
+        if wished:
+            self._leave(self.suspend, "")
+            return
+        try:
+            self.suspend.unlink(missing_ok=True)
+        except OSError:  # the job has made a folder of it
+            self.suspend.rename(self.suspend.with_name(f"suspend.aside-{time.time_ns()}"))
+
+    def _leave(self, path: Path, text: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(self.cancel, flags, 0o600)
+            descriptor = os.open(path, flags, 0o600)
         except OSError:
-            if not os.path.lexists(self.path) or os.path.lexists(self.cancel):
+            if not os.path.lexists(self.path) or os.path.lexists(path):
                 return  # whatever the job has put there, the warden takes it for the request
             raise
         try:
-            os.write(descriptor, who.encode())
+            os.write(descriptor, text.encode())
         finally:
             os.close(descriptor)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, capture
+from queue_runner import argv, capture, segments
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
@@ -30,16 +30,23 @@ class Details:
     seed: int | None
     timeout_s: float | None
     parser: str | None
+    schedule: str | None
     spec_hash: str
     code: Mapping[str, Any] | None
     hello: Mapping[str, Any] | None
     exit: Mapping[str, Any] | None
     phases_s: Mapping[str, float]
+    segments: list[Mapping[str, Any]]
     taints: list[Mapping[str, Any]]
     notes: list[Mapping[str, Any]]
     lines: Mapping[str, int]
     history: list[Mapping[str, Any]]
     files: Mapping[str, str]
+    copy: bool
+    allow_changed: bool
+    rerun_of: int | None
+    hooks: Sequence[Mapping[str, Any]]
+    deleted_at: float | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -56,11 +63,13 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         seed=spec.seed,
         timeout_s=spec.timeout_s,
         parser=spec.parser,
+        schedule=read.schedule_name(connection, row["schedule_id"]),
         spec_hash=row["spec_hash"],
         code=_code(connection, row["snapshot_hash"]),
         hello=_json_of(connection, "hellos", "hello_json", run_id),
         exit=_json_of(connection, "exits", "exit_json", run_id),
         phases_s={name: row[f"{name}_s"] for name in phases if row[f"{name}_s"] is not None},
+        segments=_segments(connection, run_id),
         taints=[_without_key(t) for t in read.detail(connection, "taints", run_id)],
         notes=[_without_key(n) for n in read.detail(connection, "notes", run_id)],
         lines={key: sum(source[key] for source in read.detail(connection, "ingests", run_id)) for key in _LOST_LINES},
@@ -70,7 +79,55 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
             if event["run"] in (None, row["run"])
         ],
         files=_files(RunDir(layout.runs / row["run"])),
+        copy=spec.copy,
+        allow_changed=spec.allow_changed,
+        rerun_of=row["rerun_of"],
+        hooks=read.hook_calls(connection, "run_id = ?", [run_id]),
+        deleted_at=row["deleted_at"],
     )
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The patch of one job's code. `text` is None where there is none to show, and `about` says why; else `about`
+    says what it belongs to."""
+
+    job: int
+    about: str
+    text: str | None
+
+
+def patches(connection: sqlite3.Connection, rows: Iterable[Mapping[str, Any]]) -> list[Patch]:
+    """The patch of each job, once."""
+    jobs = {row["job_id"]: row["snapshot_hash"] for row in rows}
+    return [_patch(connection, job, digest) for job, digest in jobs.items()]
+
+
+def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patch:
+    code = _code(connection, digest)
+    if code is None or code["git_commit"] is None:
+        reason = "its code was in no repository" if code is None or code["git_dirty"] is None else "there was no commit"
+        return Patch(job, f"{reason}, so there is no patch", None)
+    where = f"commit {code['git_commit']}" + (f" on {code['git_branch']}" if code["git_branch"] else "")
+    text = connection.execute("SELECT diff FROM snapshots WHERE hash = ?", [digest]).fetchone()["diff"]
+    if text is None:
+        return Patch(job, f"{where}, and a patch that was too large to be stored", None)
+    return Patch(job, where, text) if text else Patch(job, f"{where}, and no changes to it", None)
+
+
+def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, Any]]:
+    """The chain of runs that go on from each other, where there is one."""
+    chain = segments.chain(connection, run_id)
+    names = {segment.run_id: segment.run for segment in chain}
+    return [
+        {
+            "run": each.run,
+            "resumed_from": names.get(each.resumed_from or 0),
+            "first_i": each.first_i,
+            "last_i": each.last_i,
+        }
+        for each in (chain if len(chain) > 1 else [])
+    ]
 
 
 def _without_key(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,9 +138,15 @@ def _code(connection: sqlite3.Connection, digest: str | None) -> dict[str, Any] 
     if digest is None:
         return None
     row = connection.execute(
-        "SELECT hash, kind, git_commit, git_branch, git_dirty FROM snapshots WHERE hash = ?", [digest]
+        "SELECT hash, kind, git_commit, git_branch, git_dirty, length(diff) AS diff_chars, tree_hash, copied,"
+        " left_out_json FROM snapshots WHERE hash = ?",
+        [digest],
     ).fetchone()
-    return None if row is None else {**row, "git_dirty": None if row["git_dirty"] is None else bool(row["git_dirty"])}
+    if row is None:
+        return None
+    left_out = json.loads(row.pop("left_out_json") or "{}")
+    dirty = None if row["git_dirty"] is None else bool(row["git_dirty"])
+    return {**row, "git_dirty": dirty, "copied": bool(row["copied"]), "left_out": left_out}
 
 
 def _json_of(connection: sqlite3.Connection, table: str, column: str, run_id: int) -> dict[str, Any] | None:
@@ -98,6 +161,7 @@ def _files(folder: RunDir) -> dict[str, str]:
         "stderr": folder.stderr,
         "events": folder.events,
         "out": folder.out,
+        "tree": folder.tree,
         "warden_log": folder.warden_log,
     }
     return {name: str(path) for name, path in files.items() if path.exists()}

@@ -1,24 +1,55 @@
-"""The code as it was at submit: jobs/ copied once per content, and the repository's commit and patch."""
+"""The code as it was at submit: jobs/ copied once per content, or the tree around a command's folder."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from queue_runner import tree_rules, tree_scan, tree_store, vcs
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.spec import JobSpec
+from queue_runner.tree_scan import Tree
 from queue_runner.vcs import Revision
+
+_TRIES = 3
+"""How often a tree that changes while it is read is read again."""
+_TOLD = 3
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is stored of the code. `kind` is workload (a folder under snapshots/) or tree (a revision only)."""
+    """What is stored of the code. `kind` is workload (a folder under snapshots/) or tree (see tree_store)."""
 
     hash: str
     kind: str
     revision: Revision | None
+    tree_hash: str | None = None
+    copied: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A job's snapshot, the root of its tree, where in it a command runs, and what the user must be told."""
+
+    snapshot: Snapshot | None
+    root: str = ""
+    inside: str = ""
+    code: str = ""  # hash of what matters in the tree
+    notes: tuple[str, ...] = ()
+
+    def applied_to(self, spec: JobSpec) -> JobSpec:
+        """The question of a job that is asked of this code."""
+        if self.snapshot is None:
+            return spec
+        kept, tree = self.snapshot.hash, self.snapshot.tree_hash or ""
+        return replace(spec, snapshot=kept, tree=tree, code=self.code, root=self.root, inside=self.inside)
 
 
 def of_workloads(jobs: Path, store: Path, revision: Revision | None) -> Snapshot:
@@ -53,9 +84,104 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None) -> Snapshot
     return Snapshot(digest.hexdigest(), "workload", revision)
 
 
-def of_tree(revision: Revision | None) -> Snapshot | None:
-    """The revision in which a command is submitted; None outside of a repository."""
-    if revision is None:
-        return None
-    content = f"{revision.commit}\0{revision.diff if revision.diff is not None else 'too large'}"
-    return Snapshot(hashlib.sha256(content.encode()).hexdigest(), "tree", revision)
+def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Taken:
+    """Keep the tree around a command's folder: what is in it, what no commit holds, and with `copy` all of it.
+
+    Raises: UsageError where a copy is wanted and cannot be had; MpsqError for a tree that never holds still; OSError.
+    """
+    if not vcs.has_repository(cwd):
+        return _of_folder(cwd, store) if copy else Taken(None, notes=() if allow_changed else (_UNKNOWN,))
+    try:
+        tree = _settled(lambda: tree_scan.of_repository(cwd, store.parent), store, copy=copy)
+        revision = _revision(tree)
+    except vcs.GitFailed as error:
+        if copy:
+            raise UsageError(
+                f"the code cannot be copied: {error}", "see what git status says here, or leave --snapshot copy out"
+            ) from error
+        return Taken(None, notes=(f"git cannot tell whether the code changes before the job runs: {error}",))
+    return _taken(tree, cwd, revision, copied=copy)
+
+
+_UNKNOWN = "outside of a git repository mpsq cannot tell whether the code changes; --snapshot copy keeps it as it is"
+
+
+def _of_folder(cwd: Path, store: Path) -> Taken:
+    place = Path(os.path.realpath(cwd))
+    return _taken(_settled(lambda: tree_scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
+
+
+def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
+    """Look at a tree and keep it, until what was kept is what was seen."""
+    tree, path = look(), ""
+    for _ in range(_TRIES):
+        if copy:
+            _check_size(tree)
+        try:
+            _keep(store, tree, lambda hash=tree.hash: look().hash == hash, copy=copy)  # type: ignore[misc]
+            return tree
+        except tree_store.Vanished as error:
+            tree, path = look(), str(error) or path
+    if not copy:
+        tree_store.keep_manifest(store, tree, tree.changed)
+        return tree
+    named = f" ({path})" if path else ""
+    raise MpsqError(
+        f"the code in {tree.root} changes while it is copied{named}",
+        "wait until nothing writes there, or let git ignore what is written",
+    )
+
+
+def _keep(store: Path, tree: Tree, same: Callable[[], bool], *, copy: bool) -> None:
+    """Keep what is not kept yet. Raises: tree_store.Vanished when the tree is no longer the `same` after that."""
+    if copy and not tree_store.has_whole(store, tree.hash):
+        tree_store.keep_whole(store, tree, same)
+    if not tree_store.is_kept(store, tree.hash):
+        tree_store.keep_manifest(store, tree, () if copy else tree_store.keep_changed(store, tree, same))
+
+
+def _check_size(tree: Tree) -> None:
+    total = 0
+    for path in tree.entries:
+        with contextlib.suppress(OSError):
+            total += (tree.root / path).lstat().st_size
+    if total > tree_rules.MAX_TREE_BYTES:
+        raise UsageError(
+            f"the code in {tree.root} is {total / 2**30:.1f} GiB, and every run would copy it",
+            f"--snapshot copy takes {tree_rules.MAX_TREE_BYTES >> 30} GiB at most: leave it out, or ignore the data",
+        )
+
+
+def _revision(tree: Tree) -> Revision:
+    """Commit, branch and the patch for the eye; a file too large to be kept is too large to be read."""
+    diff: str | None = ""
+    if tree.dirty and tree.commit:
+        large = [path for path in tree.changed if _size(tree.root / path) > tree_rules.MAX_FILE_BYTES]
+        diff = vcs.diff(tree.root, tree.commit, large)
+    return Revision(tree.commit, tree.branch, bool(tree.dirty), diff)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _taken(tree: Tree, cwd: Path, revision: Revision | None, *, copied: bool) -> Taken:
+    seen = (tree.hash, tree.commit, tree.branch or "", "" if revision is None else revision.diff or "", str(copied))
+    digest = hashlib.sha256("\0".join([*seen, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
+    inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
+    kept = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
+    return Taken(kept, str(tree.root), inside, tree.code, tuple(_told(tree, copied)))
+
+
+def _told(tree: Tree, copied: bool) -> Iterator[str]:
+    if tree.left_out:
+        named = [f"{name} ({reason})" for name, reason in list(tree.left_out.items())[:_TOLD]]
+        more = len(tree.left_out) - len(named)
+        listed = ", ".join(named) + (f" and {more} more: mpsq show has all" if more > 0 else "")
+        yield f"not in the copy: {listed}" if copied else f"a change would not be noticed in {listed}"
+    if copied:
+        ignored = "what git ignores is not in the copy" if tree.dirty is not None else "it runs in a copy"
+        yield f"{ignored}; the job finds its own folder as $MPSQ_CWD, or as {{cwd}} in its command"

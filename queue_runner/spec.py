@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from queue_runner.model import Condition
 
 Value = str | int | float | bool
 
-_PLACE = ("cwd", "env", "python", "snapshot", "name")
+_PLACE = (
+    *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
+    *("tree", "code", "root", "inside", "resume"),
+)
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
 
@@ -37,11 +42,18 @@ class JobSpec:
     snapshot: str | None = None
     timeout_s: float | None = None
     allow_daemons: bool = False
-    resume: bool = False
+    resume: bool = False  # retries that were agreed on go on from the last checkpoint
+    copy: bool = False  # a command runs in a copy of the tree as it was at submit
+    allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
+    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" where it is not known
+    code: str = ""  # the same of what matters in it: results that lie there are no other code
+    root: str = ""  # the folder whose content that is
+    inside: str = ""  # cwd, relative to root
+    stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -57,8 +69,31 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
-        asked = {k: v for k, v in asdict(self).items() if k not in _PLACE}
+        asked = {k: v for k, v in vars(self).items() if k not in _PLACE}
+        asked["resume"] = False  # says nothing, and keeps the hashes that are stored
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a job may run, and how often it is tried: everything about it that is not the question.
+
+    `after` are pairs of (the id of another job, condition). Times are Unix seconds. `retry_on` are words of
+    model.RETRY_ON; the n-th retry waits `backoff_s` * 2 ** (n - 1) seconds.
+    """
+
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    hold: bool = False
+    not_before_at: float | None = None
+    deadline_at: float | None = None
+    after: tuple[tuple[int, Condition], ...] = ()
+    retries: int = 0
+    backoff_s: float = 0.0
+    retry_on: tuple[str, ...] = ("failed",)
+    rerun_of: int | None = None
+    schedule_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,5 +102,4 @@ class NewJob:
 
     spec: JobSpec
     repeats: int = 1
-    priority: int = 0
-    tags: tuple[str, ...] = ()
+    terms: Terms = field(default_factory=Terms)

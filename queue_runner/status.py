@@ -8,91 +8,107 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import queue_state
-from queue_runner.events import PHASES
+from queue_runner import config, disk, eta, queue_state
+from queue_runner.disk import DiskUse
+from queue_runner.eta import Eta
 from queue_runner.model import State
 from queue_runner.paths import Layout
+from queue_runner.progress import Progress, Tracker
 from queue_runner.queue_state import QueueState
+from queue_runner.reasons import Reason, reasons
 from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
-_WAS_RUN = "state = 'DONE' AND kind <> 'import'"
-_SO_FAR = 200
-"""How many of the newest measured iterations the time per iteration of a running job is taken from."""
+ENDED = 5
+"""How many of the last endings are shown."""
+
+_HOOK_NEWS_S = 86400.0
+_HOOK_NEWS = 3
+EXPECTED = 500
+"""When the queue will be done is computed of so many waiting runs, unless all are asked for."""
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far the running run is, as far as its events are stored. Times in seconds; None is not known."""
+class Hooks:
+    """How many calls of hooks are to be made, and the last ones of the past day that did not end well."""
 
-    phase: str | None
-    iters: int
-    planned_iters: int | None
-    median_s: float | None
-    loss: float | None
-    elapsed_s: float | None
-    left_s: float | None
+    pending: int
+    running: int
+    troubled: Sequence[Row]
 
 
 @dataclass(frozen=True)
 class Status:
-    """`running` and `waiting` are rows of v_run, the waiting ones in the order in which they will start."""
+    """`running` and `waiting` are rows of v_run, these in their order; `reasons` says by run id what each waits for.
+    `waiting_count` counts those that were not read, too; `eta` is of the running run and the first `expected` waiting.
+    """
 
     queue: QueueState
-    running: Mapping[str, Any] | None
+    running: Row | None
     supervised: bool
     progress: Progress | None
-    waiting: Sequence[Mapping[str, Any]]
-    ended: Sequence[Mapping[str, Any]]
+    waiting: Sequence[Row]
+    waiting_count: int
+    reasons: Mapping[int, Reason]
+    ended: Sequence[Row]
+    schedules: Sequence[Row]
+    hooks: Hooks
+    disk: DiskUse
+    eta: Eta
+    expected: int
 
 
-def read_status(layout: Layout, *, ended: int = 5) -> Status:
-    """The queue as it is now, with the newest `ended` endings. Raises: MpsqError where there is no queue to read."""
+def read_status(layout: Layout, *, waiting: int = -1) -> Status:
+    """The queue as it is now, with the first `waiting` of what waits (-1: all).
+
+    Raises: MpsqError where there is no queue to read.
+    """
     with read.reading(layout.db) as connection:
-        queue = queue_state.look(layout, connection)
-        rows = read.queue(connection)
-        running = next((row for row in rows if row["state"] == State.RUNNING), None)
-        return Status(
-            queue,
-            running,
-            supervised=running is not None and queue_state.is_supervised(RunDir(layout.runs / running["run"])),
-            progress=progress(connection, running) if running else None,
-            waiting=[row for row in rows if row["state"] != State.RUNNING],
-            ended=read.runs(connection, _WAS_RUN, order=f"ended_at DESC LIMIT {int(ended)}"),
-        )
+        return look(layout, connection, waiting, Tracker())
 
 
-def progress(connection: sqlite3.Connection, row: Mapping[str, Any]) -> Progress:
-    """How far a run is."""
-    done = connection.execute(
-        "SELECT count(*) AS n, max(i) AS last FROM iterations WHERE run_id = ?", [row["run_id"]]
-    ).fetchone()
-    newest = list(
-        connection.execute(
-            "SELECT dur_s, loss, phase FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT ?",
-            [row["run_id"], _SO_FAR],
-        )
-    )
-    times = sorted(r["dur_s"] for r in newest if PHASES[r["phase"]] == "measure")
-    median_s = times[len(times) // 2] if times else None
-    planned = row["planned_iters"]
-    return Progress(
-        phase=_phase(connection, row["run_id"]),
-        iters=done["n"],
-        planned_iters=planned,
-        median_s=median_s,
-        loss=next((r["loss"] for r in newest if r["loss"] is not None), None),
-        elapsed_s=max(time.time() - (row["started_at"] or row["claimed_at"]), 0.0),
-        left_s=max(planned - done["n"], 0) * median_s if planned and median_s is not None else None,
+def look(
+    layout: Layout,
+    connection: sqlite3.Connection,
+    waiting: int,
+    tracker: Tracker,
+    disk_use: DiskUse | None = None,
+) -> Status:
+    """As `read_status`, through an open connection, with the tracker of the last look, and its `disk_use` if that is
+    good enough."""
+    queue = queue_state.look(layout, connection)
+    rows = read.queue(connection, max(waiting, EXPECTED) + 1 if waiting >= 0 else -1)
+    running = next((row for row in rows if row["state"] == State.RUNNING), None)
+    waits = [row for row in rows if row["state"] != State.RUNNING]
+    at = tracker.look(connection, running) if running is not None else None
+    now, gap_s = time.time(), config.load(layout.config).cooldown_s
+    return Status(
+        queue,
+        running,
+        supervised=running is not None and is_supervised(layout, running),
+        progress=at,
+        waiting=waits[:waiting] if waiting >= 0 else waits,
+        waiting_count=read.count_waiting(connection),
+        reasons=reasons(connection, queue, rows, now),
+        ended=read.ended(connection, ENDED),
+        schedules=read.schedules(connection),
+        hooks=hooks(connection, now),
+        disk=disk_use or disk.look(layout, [running["run"]] if running is not None else []),
+        eta=eta.estimate(connection, rows, now, left_s=at.left_s if at else None, gap_s=gap_s),
+        expected=len(waits),
     )
 
 
-def _phase(connection: sqlite3.Connection, run_id: int) -> str | None:
-    """The innermost phase that has begun and not ended."""
-    open_: list[str] = []
-    for edge in connection.execute("SELECT name, edge FROM phases WHERE run_id = ? ORDER BY offset", [run_id]):
-        if edge["edge"] == "begin":
-            open_.append(edge["name"])
-        elif edge["name"] in open_:
-            del open_[open_.index(edge["name"]) :]
-    return open_[-1] if open_ else None
+def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
+    """What the hooks do, and which of them need a look."""
+    rows = read.hook_calls(connection, "h.at > ? OR h.state IN ('pending', 'running')", [now - _HOOK_NEWS_S])
+    states = [row["state"] for row in rows]
+    troubled = [row for row in rows if row["state"] in ("failed", "timed_out", "lost")]
+    return Hooks(states.count("pending"), states.count("running"), troubled[-_HOOK_NEWS:])
+
+
+def is_supervised(layout: Layout, row: Row) -> bool:
+    """Whether a warden holds this run."""
+    return queue_state.is_supervised(RunDir(layout.runs / row["run"]))

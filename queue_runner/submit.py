@@ -4,33 +4,55 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from queue_runner import cells, grid, snapshot, stop_points, vcs, wake
+from queue_runner import cells, grid, locks, snapshot, stop_points, terms, units, vcs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Condition
 from queue_runner.paths import Layout, jobs_dir
-from queue_runner.spec import NewJob
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.terms import Wanted
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A job of the same plan, by its index, that another one waits for."""
+
+    job: int
+    condition: Condition
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1)."""
+    """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
+
+    Every job waits for all of `after`, and besides for its entry of `own_after` where that is not empty.
+    """
 
     title: str
     seed: int
     jobs: tuple[NewJob, ...]
     order: tuple[tuple[int, int], ...]
     warnings: tuple[str, ...]
+    after: tuple[Wanted, ...] = ()
+    own_after: tuple[tuple[Wanted | Sibling, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What was stored: the 4 of g4, and the ids of its jobs in the order of the plan."""
+    """What was stored: the 4 of g4, the ids of its jobs in the order of the plan, and what to know of their code."""
 
     group: int
     jobs: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
 
 def plan(request: Request) -> Plan:
@@ -44,23 +66,46 @@ def plan(request: Request) -> Plan:
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
-    seed = request.order_seed if request.order_seed is not None else int.from_bytes(os.urandom(4), "big")
+    agreed, after = terms.of_request(request, time.time())
+    seed = drawn(request.order_seed)
     return Plan(
         request.title,
         seed,
-        tuple(NewJob(spec, request.repeats, request.priority, request.tags) for spec in specs),
+        tuple(NewJob(spec, request.repeats, agreed) for spec in specs),
         tuple(grid.interleave(len(specs), request.repeats, seed)),
-        tuple(_warnings(request, {spec.device for spec in specs})),
+        tuple(_warnings(request, specs)),
+        after,
     )
 
 
-def _warnings(request: Request, devices: set[str | None]) -> list[str]:
+def drawn(seed: int | None) -> int:
+    """The seed of an order; a new one where none is asked for."""
+    return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
+
+
+def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     found = []
-    if "mps" in devices and sys.platform != "darwin":
+    if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
         found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
+    if request.copy and (named := _names_its_folder(request)):
+        found.append(f"{named} is named in the command: what it reads there is not the copy")
+    limits = cells.stalls(request.stall)
+    if request.workload is None and set(limits) - {"*"}:
+        held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
+        found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
+    if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
+        found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
     return found
+
+
+def _names_its_folder(request: Request) -> str | None:
+    """The job's folder, where the command names it otherwise than in the path of a file, which the copy has too."""
+    folder = str(cells.folder(request))
+    paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
+    named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
+    return folder if any(named) else None
 
 
 def store(layout: Layout, planned: Plan) -> Submitted:
@@ -68,29 +113,65 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
     """
-    from queue_runner.store import jobs, migrate, results
+    from queue_runner.store import migrate
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
-    taken = _snapshot(layout, planned.jobs[0])
-    code = taken.hash if taken else None
-    new = [replace(job, spec=replace(job.spec, snapshot=code)) for job in planned.jobs]
-    with writing(open_engine(layout.db, check=False)) as connection:
-        if taken is not None:
-            results.save_snapshot(connection, taken)
-        group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order)
-        stop_points.reach("submit.before_commit")
+    with locks.share(layout.snapshots_lock):  # a snapshot that is there already must not go before it is referred to
+        taken = take_snapshots(layout, planned)
+        with writing(open_engine(layout.db, check=False)) as connection:
+            stored = insert(connection, planned, taken)
+            stop_points.reach("submit.before_commit")
     stop_points.reach("submit.committed")
     wake.ring(layout.fifo)
-    return Submitted(group, tuple(ids))
+    return stored
 
 
-def _snapshot(layout: Layout, job: NewJob) -> snapshot.Snapshot | None:
-    revision = vcs.revision(Path(job.spec.cwd))
-    if job.spec.kind != "workload":
-        return snapshot.of_tree(revision)
+def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user") -> Submitted:
+    """Store every job of the plan in an open transaction. `taken` is what take_snapshots returned for it.
+
+    Raises: UsageError when what it waits for is not there.
+    """
+    from queue_runner.store import choose, jobs, results, waiting
+
+    ids_of = choose.Memory(connection)
+    common = ids_of.dependencies(planned.after)
+    new, between = [], []
+    for number, (job, code) in enumerate(zip(planned.jobs, taken, strict=True)):
+        own = planned.own_after[number] if planned.own_after else ()
+        outside = [one for one in own if isinstance(one, Wanted)]
+        after = ids_of.dependencies([*planned.after, *outside]) if outside else common
+        between += [(number, one) for one in own if isinstance(one, Sibling)]
+        new.append(replace(job, spec=code.applied_to(job.spec), terms=replace(job.terms, after=after)))
+    for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
+        results.save_snapshot(connection, kept)
+    group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
+    jobs.let_wait(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
+    late = dict(waiting.hopeless(connection, time.time(), ids))
+    why = {ending.reason.partition(": ")[2] for ending in late.values()}
+    notes = dict.fromkeys(note for code in taken for note in code.notes)
+    return Submitted(group, tuple(ids), (*notes, *(f"{one}: what waits for it will be skipped" for one in sorted(why))))
+
+
+def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
+    """The code that each job of a plan will run, as it is now; taken once for all that run from the same place.
+
+    Raises: MpsqError when it cannot be kept.
+    """
+    taken: dict[tuple[object, ...], snapshot.Taken] = {}
+    places = [(job.spec.kind, job.spec.cwd, job.spec.copy, job.spec.allow_changed) for job in planned.jobs]
+    for place, job in zip(places, planned.jobs, strict=True):
+        if place not in taken:
+            taken[place] = _take(layout, job)
+    return [taken[place] for place in places]
+
+
+def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
+    spec, cwd = job.spec, Path(job.spec.cwd)
     try:
-        return snapshot.of_workloads(jobs_dir(), layout.snapshots, revision)
+        if spec.kind == "workload":
+            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd)))
+        return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
         raise MpsqError(
             f"the code could not be snapshotted: {error.strerror}", "free some space and try again"

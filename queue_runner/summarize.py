@@ -57,7 +57,7 @@ class Summary:
     other_s: float | None = None
     """real - slept - the six phases, signed: see phases.other_remark"""
     projected_real_s: float | None = None
-    """had it done all the iterations it planned; None where nothing is missing"""
+    """had it done all the iterations it planned, also those that it was resumed after; None where nothing is missing"""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
 
@@ -72,8 +72,9 @@ def summarize(
     planned_iters: int | None = None,
     eval_interval: int | None = None,
     last_t_s: float | None = None,
+    resumed: bool = False,
 ) -> Summary:
-    """Everything that a report says about one run.
+    """Everything that a report says about one run, or of one that was resumed, about its own part.
 
     `last_t_s` is the last time known on the job's clock, at which a phase left open ends; without it that is the end of
     the process. A job that reported no phases has None for all of them, and for other_s.
@@ -114,7 +115,7 @@ def summarize(
         **spent,
         other_s=clock.account(spent, real_s, slept_s) if phases else None,
         projected_real_s=_projected(
-            iterations, evals, middle, spent.get("eval_s"), real_s, planned_iters, eval_interval
+            iterations, evals, middle, spent.get("eval_s"), real_s, planned_iters, eval_interval, resumed
         ),
         peak_allocated_bytes=_greatest(iterations, "allocated_bytes"),
         peak_reserved_bytes=_greatest(iterations, "reserved_bytes"),
@@ -142,31 +143,34 @@ def _projected(
     real_s: float | None,
     planned_iters: int | None,
     eval_interval: int | None,
+    resumed: bool,
 ) -> float | None:
     """Real seconds of the run had it done all it planned: what it took, plus the median for each iteration missing,
-    plus the mean evaluation for each evaluation missing (which needs two of them, or their interval).
+    plus the mean evaluation for each evaluation missing (which needs two of them, or their interval). Of a resumed run
+    those before its first iteration are missing, too.
 
     Without a real time, in a log cut short, what it took is estimated: the first iteration, then the median for each.
     """
     if middle is None or planned_iters is None:
         return None
     done: int = max(row["i"] for row in iterations) + 1
-    missing = planned_iters - done
+    before = iterations[0]["i"] if resumed else 0
+    missing = planned_iters - done + before
     first = _first_iteration(iterations)
     if missing <= 0 or (real_s is None and first is None):
         return None
-    so_far = real_s if real_s is not None else (first or 0.0) + (done - 1) * middle
-    return (
-        so_far
-        + missing * middle
-        + _missing_evals(evals, done, planned_iters, eval_interval) * _eval_cost(iterations, evals, middle, eval_s)
-    )
+    so_far = real_s if real_s is not None else (first or 0.0) + (done - before - 1) * middle
+    evaluations = _missing_evals(evals, before, done, planned_iters, eval_interval)
+    return so_far + missing * middle + evaluations * _eval_cost(iterations, evals, middle, eval_s)
 
 
-def _missing_evals(evals: Rows, done: int, planned_iters: int, eval_interval: int | None) -> int:
+def _missing_evals(evals: Rows, before: int, done: int, planned_iters: int, eval_interval: int | None) -> int:
     at = sorted({row["i"] for row in evals})
     interval = eval_interval or (round(stats.median(b - a for a, b in pairwise(at))) if len(at) > 1 else 0)
-    return planned_iters // interval - (done - 1) // interval if interval > 0 else 0
+    if interval <= 0:
+        return 0
+    after = planned_iters // interval - (done - 1) // interval if done < planned_iters else 0
+    return after + before // interval
 
 
 def _eval_cost(iterations: Rows, evals: Rows, middle: float, eval_s: float | None) -> float:

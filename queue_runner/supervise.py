@@ -13,20 +13,36 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import launch, locks, stop_points
+from queue_runner import (
+    code_check,
+    disk,
+    hooks,
+    launch,
+    locks,
+    resume,
+    schedules,
+    stop_points,
+    suspend,
+    tree_copy,
+    tree_store,
+    wake,
+)
+from queue_runner.backups import Backups
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
 from queue_runner.host.awake import keep_awake
 from queue_runner.host.clocks import boot_id
 from queue_runner.leftovers import end_leftovers, lock_is_held, warden_is_there
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.rundir import RunDir, read_end
-from queue_runner.store import jobs, results
-from queue_runner.store.engine import writing
+from queue_runner.store import attempts, jobs, lanes, results, waiting
+from queue_runner.store import hooks as calls
+from queue_runner.store import schedules as stored
+from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.text import last_line
 
@@ -44,6 +60,8 @@ class Supervisor:
         self._config = config
         self._engine = engine
         self._log = log
+        self._orders = hooks.orders(config)
+        self._backups = Backups(layout, config, log)
         self._lane: locks.Lock | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
@@ -54,9 +72,12 @@ class Supervisor:
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
         self._is_ours_alive()  # buries the last warden
+        self._skip_hopeless()
         run = self._running()
         if run is not None and not self._reap(run):
             return True
+        schedules.submit_due(self._layout, self._engine, self._log)  # here: no run of this queue is measured now
+        self._back_up()
         return self._start_next()
 
     def close(self) -> None:
@@ -66,14 +87,35 @@ class Supervisor:
             self._lane = None
 
     def something_waits(self) -> bool:
-        """Whether a run is QUEUED, startable now or not."""
-        with self._engine.connect() as connection:
-            return jobs.something_waits(connection, DEFAULT_LANE)
+        """Whether a run is QUEUED that will start some day, without a hand."""
+        with looking(self._engine) as connection:
+            return waiting.something_waits(connection, DEFAULT_LANE, time.time())
+
+    def next_change_at(self) -> float | None:
+        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline, or a schedule
+        submits."""
+        with looking(self._engine) as connection:
+            now = time.time()
+            times = (waiting.next_change_at(connection, DEFAULT_LANE, now), stored.next_at(connection, now))
+        return min((at for at in times if at is not None), default=None)
+
+    def _skip_hopeless(self) -> None:
+        """End what waits for what cannot happen any more, and what waits for that, and so on."""
+        while True:
+            with looking(self._engine) as connection:
+                if not waiting.hopeless(connection, time.time()):
+                    return
+            with writing(self._engine) as connection:
+                skipped = waiting.hopeless(connection, now := time.time())
+                for run_id, ending in skipped:
+                    jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+                if skipped:
+                    calls.note_idle(connection, self._orders)
 
     # -- the run that is there ------------------------------------------------------------------------------------
 
     def _running(self) -> Claimed | None:
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             return jobs.running(connection, DEFAULT_LANE)
 
     def _reap(self, run: Claimed) -> bool:
@@ -113,8 +155,9 @@ class Supervisor:
         if self._observer is None or self._observer.run_id != run.run_id:
             self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._observer.observe()
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
+            suspend.keep_filed(connection, run.run_id, folder)
         if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
             folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
             folder.request_cancel("worker")
@@ -131,20 +174,22 @@ class Supervisor:
         observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
         (observer or Observer(self._engine, run, folder, self._config.sample_s)).finish()
         stop_points.reach("worker.ingested")
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
-        ending = finish(self._engine, run, folder, ending, exit_)
+        ending = finish(self._engine, run, folder, ending, exit_, self._orders)
         stop_points.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
+        tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
         return True
 
     def _was_seen(self, run: Claimed) -> bool:
-        with self._engine.connect() as connection:
+        with looking(self._engine) as connection:
             return jobs.was_started(connection, run.run_id)
 
     def _never_ran(self, run: Claimed, folder: RunDir) -> bool:
@@ -155,7 +200,7 @@ class Supervisor:
             return True
         said = last_line(read_end(folder.warden_log)) or "it said nothing in warden.log"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
-        finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None)
+        finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None, self._orders)
         self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
         return True
@@ -180,10 +225,19 @@ class Supervisor:
         self._observer = None
         self._log(f"run {run.id}: {'back in the queue' if back else 'cancelled'}: {reason}")
 
+    def _back_up(self) -> None:
+        """Between two runs, with the lane in hand: what a backup reads and writes must disturb no measurement."""
+        if self._backups.is_due(something_waits=self._something_can_start()) and self._take_lane():
+            self._backups.make()
+
     # -- the run that comes next ----------------------------------------------------------------------------------
 
+    def _something_can_start(self) -> bool:
+        with looking(self._engine) as connection:
+            return waiting.something_can_start(connection, DEFAULT_LANE, time.time())
+
     def _start_next(self) -> bool:
-        if not self.something_waits():
+        if not self._something_can_start():
             self._block(None)  # nothing is kept from starting
             self.close()
             return False
@@ -206,12 +260,22 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
         try:
+            if refusal := code_check.refusal(self._layout.snapshots, run.spec):
+                return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
-            folder = launch.prepare(self._layout, self._config, run, lane.fd)
-            with self._engine.connect() as connection:
+            with looking(self._engine) as connection:
+                _, *before = attempts.segments(connection, run.run_id)
+            folder = launch.prepare(self._layout, self._config, run, lane.fd, before[0][1] if before else None)
+            with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
+                suspend.keep_filed(connection, run.run_id, folder)
+            stop_points.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
+        except tree_store.Damaged as error:
+            return self._refuse(run, code_check.lost(error))
+        except resume.Gone as error:
+            return self._refuse(run, error.ending())
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
@@ -228,6 +292,14 @@ class Supervisor:
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
+    def _refuse(self, run: Claimed, ending: Ending) -> bool:
+        """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
+        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None, self._orders)
+        self._log(f"run {run.id}: {ending}: {ending.reason}")
+        self.close()
+        wake.ring(self._layout.fifo)  # the next one need not wait for the next tick
+        return True
+
     def _take_lane(self) -> bool:
         if self._lane is None:
             self._lane = locks.try_lock(locks.lane_lock_path(DEFAULT_LANE))
@@ -238,7 +310,7 @@ class Supervisor:
         if reason == self._blocked:
             return
         with writing(self._engine) as connection:
-            jobs.block_lane(connection, DEFAULT_LANE, reason)
+            lanes.block(connection, DEFAULT_LANE, reason)
         self._blocked = reason
         if reason:
             self._log(f"blocked: {reason}")

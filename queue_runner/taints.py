@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queue_runner import units
 from queue_runner.events import PHASES
 from queue_runner.model import Outcome
 from queue_runner.summarize import Summary
@@ -47,6 +48,8 @@ class Facts:
     conditions: Sequence[Mapping[str, Any]]
     ingests: Sequence[Mapping[str, Any]]
     slept_s: float
+    paused_s: float = 0.0
+    resumed_from: str | None = None
 
 
 def find_taints(facts: Facts) -> list[Taint]:
@@ -58,6 +61,9 @@ def _invalid(f: Facts) -> list[Taint]:
     found = []
     if f.slept_s > SLEPT_S:
         found.append(("slept", f"the machine slept {f.slept_s:.1f} s during the run"))
+    if f.paused_s > 0:
+        pause = units.duration(f.paused_s)
+        found.append(("suspended", f"it stood still for {pause} (mpsq suspend or SIGSTOP): an iteration may hold that"))
     for kind, name in (("wrong_loss", "wrong_loss"), ("log_rewritten", "log_rewritten"), ("diverged", "nan_loss")):
         if name in f.notes:
             found.append((kind, f.notes[name]))
@@ -87,6 +93,9 @@ def _caveats(f: Facts) -> list[Taint]:
         found.append(("op_fallback", f.notes["op_fallback"]))
     if f.ingests and not _values(f, "others_cpu_share"):
         found.append(("unwatched", "it ended before the machine's load could be sampled: it may have been contended"))
+    if f.resumed_from:
+        at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
+        found.append(("resumed", f"it went on{at} from the checkpoint of run {f.resumed_from}: a segment of its own"))
     if any(c.get("on_battery") for c in f.conditions):
         found.append(("battery", "the machine ran on battery"))
     if any(c.get("low_power") for c in f.conditions):

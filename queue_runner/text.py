@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
@@ -13,6 +14,39 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 def plain(text: str) -> str:
     """`text` without ANSI escapes and without control characters; tabs and newlines stay."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def one_line(text: str) -> str:
+    """`text` made safe and put on one line, with single blanks."""
+    return " ".join(plain(text).split())
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal the text takes: East Asian wide letters two (Unicode annex 11), marks none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """The head of `text` that fits into so many columns."""
+    if width(text) <= columns:
+        return text
+    taken = 0
+    for place, letter in enumerate(text):
+        taken += _columns(letter)
+        if taken > columns:
+            return text[:place]
+    return text
+
+
+def cut_head(text: str, columns: int) -> str:
+    """The end of `text` that fits into so many columns."""
+    return cut(text[::-1], columns)[::-1]
 
 
 def last_line(data: bytes, limit: int = 300) -> str:

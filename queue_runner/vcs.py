@@ -1,19 +1,32 @@
-"""What git knows of the code that is submitted: commit, branch, and the patch of the tracked files."""
+"""What git says of a work tree. Only plumbing, never a lock in the user's repository, never a daemon or a question."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner.tree_rules import secret_pathspecs
+
 MAX_DIFF_BYTES = 4 << 20
-_TIMEOUT_S = 20.0
-_SECRET_FILES = (".env*", "*.pem", "id_*", ".netrc")
+"""Of the patch that is stored to be read; what a rerun needs is kept apart from it."""
+TIMEOUT_S = 20.0
+_LEADS_ELSEWHERE = ("DIR", "WORK_TREE", "INDEX_FILE", "OBJECT_DIRECTORY", "COMMON_DIR", "PREFIX", "NAMESPACE")
+"""GIT_* that a hook of git sets, and that would show another repository than the one around the folder."""
+
+
+class GitFailed(Exception):
+    """Git is not there, refuses, or took too long; the text says which, in a few words."""
 
 
 @dataclass(frozen=True)
 class Revision:
-    """The state of a work tree. `diff` is None when it was larger than MAX_DIFF_BYTES."""
+    """The state of a work tree. `commit` is "" before the first one; `diff` is None when it was larger than
+    MAX_DIFF_BYTES."""
 
     commit: str
     branch: str | None
@@ -21,29 +34,134 @@ class Revision:
     diff: str | None
 
 
+def has_repository(folder: Path) -> bool:
+    """Whether a repository claims this folder, whatever git says of it."""
+    return any(os.path.lexists(parent / ".git") for parent in (folder, *folder.parents))
+
+
+def top(folder: Path) -> Path:
+    """The root of the work tree around `folder`. Raises: GitFailed outside of one, or when git refuses to look."""
+    return Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+
+
+def head(root: Path) -> tuple[str, str | None]:
+    """(commit, branch): "" before the first commit, None when no branch is checked out. Raises: GitFailed."""
+    try:
+        commit = git(root, "rev-parse", "--verify", "-q", "HEAD^{commit}").decode().strip()
+    except GitFailed:
+        commit = ""
+    try:
+        branch = git(root, "symbolic-ref", "--short", "-q", "HEAD").decode("utf-8", "replace").strip()
+    except GitFailed:
+        branch = ""
+    return commit, branch or None
+
+
 def revision(folder: Path) -> Revision | None:
     """The revision of the repository around `folder`; None outside of one, without git, or without a commit."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+    if not has_repository(folder):
         return None
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    branch = _git(folder, "symbolic-ref", "--short", "-q", "HEAD")
-    leave_out = [f":(exclude,glob)**/{pattern}" for pattern in _SECRET_FILES]
-    diff = _git(folder, "diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", "--", ":/", *leave_out)
-    too_large = diff is not None and len(diff) > MAX_DIFF_BYTES
-    return Revision(commit.strip(), branch.strip() if branch else None, bool(diff), None if too_large else diff)
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            env=None,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        root = top(folder)
+        commit, branch = head(root)
+        if not commit:
+            return None
+        patch = diff(root, commit)
+    except GitFailed:
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return Revision(commit, branch, patch != "", patch)
+
+
+def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
+    """The patch from `commit` to the tracked files as they are, secrets and the paths `leave_out` not in it; None when
+    it is too large. Bytes that are not UTF-8 are replaced: it is for reading. Raises: GitFailed."""
+    specs = [*secret_pathspecs(), *(f":(exclude,literal,top){path}" for path in leave_out)]
+    options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--ignore-submodules=all")
+    said = git(root, "diff", *options, commit, "--", ":/", *specs, limit=MAX_DIFF_BYTES)
+    return None if len(said) > MAX_DIFF_BYTES else said.decode("utf-8", "replace")
+
+
+def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) -> None:
+    """Write files, (mode, oid) by path, into the empty folder `target` as git would have them in a work tree: line
+    ends, LFS. The repository and its index stay as they are. Raises: GitFailed when it does not have them all."""
+    place = {
+        "GIT_DIR": os.fsdecode(git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")),
+        "GIT_WORK_TREE": str(target),
+        "GIT_INDEX_FILE": str(target) + ".index",
+    }
+    lines = [b"%s %s\t%s\0" % (m.encode(), o.encode(), os.fsencode(path)) for path, (m, o) in files.items()]
+    try:
+        git(target, "update-index", "-z", "--index-info", input=b"".join(lines), place=place)
+        git(target, "checkout-index", "-a", "-q", place=place)
+    finally:
+        Path(place["GIT_INDEX_FILE"]).unlink(missing_ok=True)
+
+
+def git(
+    folder: Path, *arguments: str, input: bytes = b"", limit: int = -1, place: Mapping[str, str] | None = None
+) -> bytes:
+    """What a git command prints; `place` are variables that name its repository. Raises: GitFailed."""
+    with Command(folder, *arguments, input=input, place=place) as command:
+        return command.output(limit)
+
+
+class Command:
+    """A git command that has been started: several may work at once. Use it as a context. Raises: GitFailed."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, input: bytes = b"", place: Mapping[str, str] | None = None
+    ) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (__exit__ closes it)
+        with tempfile.TemporaryFile() as given:
+            given.write(input)
+            given.seek(0)
+            try:
+                self._process = subprocess.Popen(
+                    ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
+                    stdin=given,
+                    stdout=subprocess.PIPE,
+                    stderr=self._said,
+                    env={**_environment(os.environ), **(place or {})},
+                )
+            except OSError as error:
+                self._said.close()
+                missing = isinstance(error, FileNotFoundError)
+                raise GitFailed("git is not installed" if missing else str(error.strerror)) from error
+        self._timer = threading.Timer(TIMEOUT_S, self._process.kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._process.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.wait()
+        self._said.close()
+
+    def output(self, limit: int = -1) -> bytes:
+        """All that it prints; with `limit` no more than one byte beyond it. Raises: GitFailed with git's own words."""
+        assert self._process.stdout is not None
+        said: bytes = self._process.stdout.read(limit + 1 if limit >= 0 else -1)
+        if 0 <= limit < len(said):
+            return said
+        self._end()
+        return said
+
+    def _end(self) -> None:
+        code = self._process.wait()
+        if code == 0:
+            return
+        if code < 0 and not self._timer.is_alive():
+            raise GitFailed(f"git took longer than {TIMEOUT_S:.0f} s")
+        self._said.seek(0)
+        words = self._said.read(4096).decode("utf-8", "replace").strip().splitlines()
+        raise GitFailed(words[0].removeprefix("fatal: ") if words else f"git ended with {code}")
+
+
+def _environment(source: Mapping[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in source.items() if not (k.startswith("GIT_") and k[4:] in _LEADS_ELSEWHERE)}
+    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from queue_runner import units
+from queue_runner import change, units
 from queue_runner.errors import WaitTimeout
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
@@ -18,17 +18,21 @@ Row = Mapping[str, Any]
 
 
 def until_done(
-    layout: Layout, selectors: Sequence[Selector], timeout_s: float | None, on_waiting: Callable[[], None]
+    layout: Layout,
+    selectors: Sequence[Selector],
+    timeout_s: float | None,
+    on_waiting: Callable[[Sequence[Row]], None],
 ) -> list[Row]:
     """Rows of v_run of all that `selectors` name, once none of them can change any more.
 
-    `on_waiting` is called once, when there is something to wait for.
+    A run with a retry to come is not the last of its repeat: the retry is stored with its end, and waited for.
+    `on_waiting` is called with the rows when there is something to wait for, and whenever one of them changes.
 
     Raises: UsageError (names nothing), WaitTimeout (after `timeout_s` seconds).
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with read.reading(layout.db) as connection:
-        version = None
+        version, told = None, None
         while True:
             # another connection's commit changes data_version: without one there is nothing new to look at
             newest = connection.execute("PRAGMA data_version").fetchone()["data_version"]
@@ -37,12 +41,23 @@ def until_done(
                 rows = read.select(connection, selectors)
                 if not left(rows):
                     return list(rows)
-                on_waiting()
-                on_waiting = _nothing
+                states = [(row["run_id"], row["state"]) for row in rows]
+                if states != told:
+                    on_waiting(rows)
+                    told = states
             if deadline is not None and time.monotonic() >= deadline:
                 waits = f"{len(left(rows))} of {len(rows)} runs have not ended after {units.duration(timeout_s)}"
                 raise WaitTimeout(waits, "mpsq status shows them")
             time.sleep(_POLL_S)
+
+
+def until_idle(layout: Layout, timeout_s: float | None) -> None:
+    """Return once nothing runs. Raises: WaitTimeout (after `timeout_s` seconds)."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while not change.idle(layout):
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeout(f"a run has not ended after {units.duration(timeout_s)}", "mpsq status shows it")
+        time.sleep(_POLL_S)
 
 
 def _nothing() -> None:
@@ -52,6 +67,21 @@ def _nothing() -> None:
 def left(rows: Sequence[Row]) -> list[Row]:
     """The runs that have not ended."""
     return [row for row in rows if row["state"] != State.DONE]
+
+
+def held(rows: Sequence[Row]) -> list[Row]:
+    """The runs that nothing starts until somebody releases them."""
+    return [row for row in rows if row["state"] == State.HELD]
+
+
+def held_sentence(rows: Sequence[Row]) -> str:
+    """That these runs are held, and what lets them go."""
+    jobs = list(dict.fromkeys(str(row["job_id"]) for row in rows))
+    which, own = f"run {rows[0]['run']} is", "itself"
+    if len(rows) > 1:
+        which, own = f"{units.count(len(rows))} runs are", "themselves"
+    names = " ".join(jobs[:5]) + (" ..." if len(jobs) > 5 else "")
+    return f"{which} held back and will not start by {own}: mpsq release {names}"
 
 
 def last_attempts(rows: Sequence[Row]) -> list[Row]:

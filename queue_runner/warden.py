@@ -14,7 +14,7 @@ The clocks of timeout and stall stand still while the machine sleeps and while t
 """
 
 # pathlib would cost a fifth of the start, so:
-# ruff: noqa: PTH100, PTH108, PTH110, PTH116, PTH120
+# ruff: noqa: PTH100, PTH108, PTH110, PTH113, PTH116, PTH120
 from __future__ import annotations
 
 import errno
@@ -26,7 +26,7 @@ import signal
 import sys
 import time
 
-FILES = ("warden.py", "warden_tree.py", "warden_files.py")
+FILES = ("warden.py", "warden_tree.py", "warden_files.py", "warden_pause.py")
 """What has to be copied into a run's folder."""
 
 TYPE_CHECKING = False
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or __package__:
     from queue_runner import warden_files as files
     from queue_runner.warden_files import LINUX, awake, reach, read, say, with_sleep
+    from queue_runner.warden_pause import Pause
     from queue_runner.warden_tree import Ending, Tree, row
 else:
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import warden_files as files
     from warden_files import LINUX, awake, reach, read, say, with_sleep
+    from warden_pause import Pause
     from warden_tree import Ending, Tree, row
 
     del sys.path[0]  # the trainer can write there
@@ -91,6 +93,7 @@ class Run:
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
         self.tree = Tree(spec["tag"], self.own + "pids.jsonl")
+        self.pause = Pause(folder, self.tree)
         self.progress = files.Progress(spec)
         self.outputs: list[int] = []
         self.trainer = 0
@@ -140,7 +143,8 @@ class Run:
     def spawn(self, lane: int) -> dict[str, Any] | None:
         """Start the trainer. Returns the spawn_error, if there is one."""
         spec, error = self.spec, b""
-        environment = {**spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
+        secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # in no file
+        environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
         flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
         try:
             self.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
@@ -172,6 +176,8 @@ class Run:
                 place = spec["argv"][0]
                 os.execvpe(spec["argv"][0], spec["argv"], environment)
             except OSError as refused:
+                if refused.errno == errno.ENOENT and os.path.isfile(place):
+                    place += ", or the interpreter that its first line names"
                 os.write(tell, f"{refused.errno} {place}: {refused.strerror}"[:1500].encode(errors="replace"))
             except BaseException as broken:
                 os.write(tell, f"{errno.EINVAL} {place}: {broken}"[:1500].encode(errors="replace"))
@@ -251,9 +257,12 @@ class Run:
                     reach("warden.stopped")
                     if self.reap():
                         break
+                    self.pause.forget()  # who is signalled is woken, too
                     stopped, ending = True, Ending(self.tree, self.spec["grace_s"])
                 if ending:
                     ending.step()
+                else:
+                    self.pause.look()
                 self.tree.note()
                 if awake() >= self.next_touch:
                     self.next_touch = awake() + TOUCH_S
@@ -334,6 +343,8 @@ class Run:
                 if trainer := row(self.trainer):
                     self.tree.remember({self.trainer: trainer})
                 stop, stopped, ending = self.watch(lane)
+                if self.pause.on:
+                    self.pause.go_on()  # the trainer was killed while it stood still; daemons may live on
                 reach("warden.reaped")
         exit_ = self.result(stop, stopped, spawn_error)
         try:

@@ -26,12 +26,14 @@ NOTED_MAX = 50_000
 
 
 class Row:
-    """A line of the table of processes: parent, process group, session, start time in the kernel's units, zombie."""
+    """A line of the table of processes: parent, process group, session, start time in the kernel's units, whether it is
+    a zombie, whether it is stopped."""
 
-    __slots__ = ("ended", "group", "parent", "session", "start")
+    __slots__ = ("ended", "group", "parent", "session", "start", "stopped")
 
-    def __init__(self, parent: int, group: int, session: int, start: float, ended: bool) -> None:
-        self.parent, self.group, self.session, self.start, self.ended = parent, group, session, start, ended
+    def __init__(self, parent: int, group: int, session: int, start: float, ended: bool, stopped: bool = False) -> None:
+        self.parent, self.group, self.session, self.start = parent, group, session, start
+        self.ended, self.stopped = ended, stopped
 
 
 def row_linux(pid: int) -> Row | None:
@@ -41,11 +43,13 @@ def row_linux(pid: int) -> Row | None:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # proc(5): words[0] is field 3
     ended = words[0] in b"ZX" and int(words[17]) <= 1  # other threads may go on after the main one
-    return Row(int(words[1]), int(words[2]), int(words[3]), int(words[19]), ended)
+    return Row(int(words[1]), int(words[2]), int(words[3]), int(words[19]), ended, words[0] == b"T")
 
 
 def row_darwin(pid: int) -> Row | None:
-    """From proc_pidinfo(PROC_PIDTBSDINFO): struct proc_bsdinfo of sys/proc_info.h, 136 bytes; SZOMB is 5."""
+    """From proc_pidinfo(PROC_PIDTBSDINFO): struct proc_bsdinfo of sys/proc_info.h, 136 bytes.
+
+    States of sys/proc.h: SSTOP is 4, SZOMB is 5."""
     import ctypes
     import struct
 
@@ -58,7 +62,7 @@ def row_darwin(pid: int) -> Row | None:
         return None
     status, parent, group = (struct.unpack_from("I", buffer, at)[0] for at in (4, 16, 100))
     seconds, micros = struct.unpack_from("QQ", buffer, 120)
-    return Row(parent, group, session, seconds + micros / 1e6, status == 5)
+    return Row(parent, group, session, seconds + micros / 1e6, status == 5, status == 4)
 
 
 def pids_darwin() -> list[int]:
@@ -73,9 +77,8 @@ def pids_darwin() -> list[int]:
 row: Callable[[int], Row | None] = row_linux if LINUX else row_darwin
 
 
-def send(pid: int, start: float, number: int) -> None:
-    """Signal exactly this process, and wake it if it is stopped, so that it can act on it."""
-    numbers = (number, signal.SIGCONT)
+def send(pid: int, start: float, *numbers: int) -> None:
+    """Signal exactly this process, by pidfd where there is one."""
     try:
         if not hasattr(os, "pidfd_open"):
             if (now := row(pid)) is not None and now.start == start:
@@ -171,5 +174,5 @@ class Ending:
         for pid, each in left.items():
             if (pid, each.start, number) not in self.sent or number == signal.SIGKILL:
                 self.sent.add((pid, each.start, number))
-                send(pid, each.start, number)
+                send(pid, each.start, number, signal.SIGCONT)  # a stopped one wakes, so that it can act on it
         return False

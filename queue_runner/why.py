@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import queue_state, units
+from queue_runner import config, eta, queue_state, units
+from queue_runner import reasons as waiting
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
+from queue_runner.progress import Tracker
 from queue_runner.queue_state import START_A_WORKER, QueueState
+from queue_runner.reasons import Reason
 from queue_runner.rundir import RunDir
 from queue_runner.store import read
 
@@ -19,13 +23,15 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Around:
-    """What is true beside the run itself. `ahead` are the runs that will start before it, the running one first."""
+    """What is true beside the run itself. `waits` is there for a run that has not started."""
 
     queue: QueueState
-    ahead: tuple[str, ...] = ()
+    waits: Reason | None = None
     supervised: bool = False
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
+    schedule: str | None = None  # what submitted it
     requeued: str | None = None  # why it came back to the queue
+    starting: str = ""  # when it starts: "in about 12 min, at 22:40"
 
 
 @dataclass(frozen=True)
@@ -42,38 +48,25 @@ def explain(row: Row, around: Around) -> Why:
     state = State(row["state"])
     if state is State.DONE:
         sentence, step = _done(row)
+        if row.get("deleted_at"):
+            sentence, step = f"{sentence}; its files were deleted", "" if row["outcome"] != "SUCCEEDED" else step
     elif state is State.RUNNING:
         sentence, step = _running(row, around)
-    elif state is State.HELD:
-        sentence, step = "it is held back: nothing starts it until it is released", "let it go, or mpsq cancel it"
     else:
-        sentence, step = _queued(row, around)
-    return Why(row["run"], f"run {row['run']} {_IS[state]}: {sentence}", step.format(run=row["run"], job=row["job_id"]))
+        sentence, step = _waiting(around)
+    origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
+    told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
+    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]))
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
 
 
-def _queued(row: Row, around: Around) -> tuple[str, str]:
+def _waiting(around: Around) -> tuple[str, str]:
+    assert around.waits is not None
     back = f" (it came back to the queue: {around.requeued})" if around.requeued else ""
-    if row["blocked_reason"]:
-        return row["blocked_reason"] + back, "mpsq status shows what it waits for"
-    if not around.queue.worker:
-        return "no worker runs this queue" + back, START_A_WORKER
-    if around.queue.blocked_reason:
-        return f"the lane is blocked: {around.queue.blocked_reason}" + back, "mpsq status shows when it is free again"
-    if around.queue.paused_at:
-        return "the lane is paused" + back, "resume it"
-    if not around.ahead:
-        return "it is next and starts at once" + back, "mpsq logs {run} -f follows it"
-    if len(around.ahead) == 1:
-        return f"run {around.ahead[0]} is before it" + back, "mpsq status; a higher --priority at submit goes first"
-    more = len(around.ahead) - 1
-    others = "1 more run is" if more == 1 else f"{units.count(more)} more runs are"
-    return (
-        f"run {around.ahead[0]} and {others} before it" + back,
-        "mpsq status shows the order; a higher --priority at submit goes first",
-    )
+    starting = f"; it starts {around.starting}" if around.starting and around.waits.kind == "turn" else ""
+    return around.waits.sentence + starting + back, around.waits.next_step
 
 
 def _running(row: Row, around: Around) -> tuple[str, str]:
@@ -85,6 +78,9 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
         return "it has finished, and no worker is there to record how", START_A_WORKER
     if around.queue.blocked_reason and not around.supervised:
         return around.queue.blocked_reason, "mpsq status shows when the lane is free again"
+    if row["paused_at"] and around.supervised:
+        since = units.duration(max(time.time() - row["paused_at"], 0.0))
+        return f"it was suspended {since} ago and holds the lane and its memory meanwhile", "mpsq continue {run}"
     if not around.queue.worker:
         if around.supervised:
             return "it goes on under its warden, and no worker is there to record it", START_A_WORKER
@@ -113,7 +109,7 @@ def _done(row: Row) -> tuple[str, str]:
         case Outcome.SPAWN_FAILED:
             return (
                 f"it could not be started{told}",
-                "mpsq show {run} has its command and folder; mend them and submit again",
+                "mpsq show {run} has its command and folder; mend them, then mpsq retry {run}",
             )
         case Outcome.DEVICE_UNAVAILABLE:
             return f"its device is not there{told}", "mpsq doctor tries every device"
@@ -129,25 +125,39 @@ def _done(row: Row) -> tuple[str, str]:
                 "let it write less, or raise output_limit_bytes: mpsq config list",
             )
         case Outcome.CODE_CHANGED:
-            return f"its code is no longer what was submitted{told}", "submit it again"
+            step = "submit it again; with --snapshot copy it runs the code as it is then, whatever changes"
+            return f"its code is no longer what was submitted{told}", step
         case Outcome.CANCELLED:
-            return f"it was cancelled{ran}{told}", "submit it again if it was a mistake"
+            return f"it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"
         case Outcome.SKIPPED:
-            return f"it was skipped{told}", "see why what it waited for did not happen"
+            return f"it was skipped{told}", "mend what it waited for, then mpsq retry {run}"
         case Outcome.LOST:
-            return f"it was lost{told}", "submit it again; what it wrote until then is kept: mpsq logs {run}"
+            return f"it was lost{told}", "mpsq retry {run}; what it wrote until then is kept: mpsq logs {run}"
 
 
-def of(layout: Layout, connection: sqlite3.Connection, selector: Selector) -> list[Why]:
+def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
     """The reasons of what the user named: of the run, or of the one run of each job that tells most.
 
     Raises: UsageError when it names nothing.
     """
-    rows = read.select(connection, [selector])
+    rows = read.select(connection, selectors)
     queue = queue_state.look(layout, connection)
-    chosen = rows if selector.number is not None else [_telling(group) for group in _by_job(rows)]
-    order = [row["run"] for row in read.queue(connection) if row["state"] != State.HELD]
-    return [explain(row, _around(layout, connection, row, queue, order)) for row in chosen]
+    named = {selector.text for selector in selectors}
+    chosen = [
+        row for group in _by_job(rows) for row in ([row for row in group if row["run"] in named] or [_telling(group)])
+    ]
+    rows = read.queue(connection)
+    waits = waiting.reasons(connection, queue, rows, time.time())
+    starting = _starting(layout, connection, rows) if any(row["state"] == State.QUEUED for row in chosen) else {}
+    return [explain(row, _around(layout, connection, row, queue, waits.get(row["run_id"]), starting)) for row in chosen]
+
+
+def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
+    """When each run of the queue starts, in words."""
+    now = time.time()
+    left_s = Tracker().look(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
+    found = eta.estimate(connection, waiting, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
+    return {run: eta.starting(turn, now) for run, turn in found.turns.items()}
 
 
 def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
@@ -173,15 +183,22 @@ def _telling(rows: Sequence[Row]) -> Row:
 
 
 def _around(
-    layout: Layout, connection: sqlite3.Connection, row: Row, queue: QueueState, order: Sequence[str]
+    layout: Layout,
+    connection: sqlite3.Connection,
+    row: Row,
+    queue: QueueState,
+    waits: Reason | None,
+    starting: Mapping[str, str],
 ) -> Around:
     name = row["run"]
     folder = RunDir(layout.runs / name)
     back = [e for e in read.events(connection, row["job_id"]) if e["run"] == name and e["verb"] == "unclaim"]
     return Around(
         queue,
-        ahead=tuple(order[: order.index(name)]) if name in order else (),
+        waits=waits,
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
+        schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
+        starting=starting.get(name, ""),
     )

@@ -36,6 +36,15 @@ def command_ms(arguments: Sequence[str], cwd: Path, times: int = 11) -> list[flo
     return sorted(once_ms(arguments, cwd) for _ in range(times))
 
 
+def new_trees_ms(arguments: Sequence[str], root: Path, times: int = 5) -> list[float]:
+    """Each time another content."""
+    found = []
+    for number in range(times):
+        (root / "new.py").write_text(f"new = {number}\n")
+        found.append(once_ms(arguments, root))
+    return sorted(found)
+
+
 def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
     worker = subprocess.Popen([sys.executable, "-m", "queue_runner.daemon"], cwd=cwd, stderr=subprocess.DEVNULL)
     fifo = Path(os.environ["MPSQ_HOME"]) / "worker.fifo"
@@ -117,13 +126,40 @@ def takeover_ms(
     return sorted(found), worker
 
 
+def big_repository(cwd: Path, files: int = 5000) -> Path:
+    """A repository of that many small files, one of them changed and one not tracked."""
+    root = cwd / "big"
+    for number in range(files):
+        path = root / f"package{number // 50}" / f"module{number % 50}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"value = {number}\n" * 100)
+    who = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+    for arguments in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(root), *arguments], check=True)
+    (root / "package0" / "module0.py").write_text("changed = True\n")
+    (root / "new.py").write_text("new = True\n")
+    return root
+
+
+def batch_ms(cwd: Path, times: int = 5, jobs: int = 1_000) -> list[float]:
+    """`mpsq submit --from` of a file with that many workloads, into a queue of its own."""
+    lines = (f'{{"workload": "nanogpt", "device": "cpu", "set": {{"lr": {k / jobs}}}}}\n' for k in range(1, jobs + 1))
+    (cwd / "jobs.jsonl").write_text("".join(lines))
+    home = os.environ["MPSQ_HOME"]
+    os.environ["MPSQ_HOME"] = str(cwd / "batch")
+    try:
+        return command_ms(["submit", "--from", "jobs.jsonl"], cwd, times)
+    finally:
+        os.environ["MPSQ_HOME"] = home
+
+
 def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
     middle = statistics.median(values)
     return f"| {what} | {limit} | {middle:.4g} {unit} | {min(values):.4g} to {max(values):.4g} | {len(values)} |"
 
 
 def main() -> None:
-    from tests import bench_store
+    from tests import bench_see, bench_store
 
     with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
         cwd = Path(name)
@@ -136,6 +172,14 @@ def main() -> None:
             row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
             row("`mpsq status`", "200 ms", command_ms(["status"], cwd), "ms"),
             row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/bin/true"], cwd), "ms"),
+            row("`mpsq submit --from` a file of 1,000 jobs", "2 s", [ms / 1e3 for ms in batch_ms(cwd)], "s"),
+        ]
+        big = big_repository(cwd)
+        submit, copy = ["submit", "--", "/bin/true"], ["submit", "--snapshot", "copy", "--", "/bin/true"]
+        rows += [
+            row("`mpsq submit` in a repository of 5,000 files", "1 s", command_ms(submit, big), "ms"),
+            row("the same with `--snapshot copy`, of a tree that is stored", "1 s", command_ms(copy, big), "ms"),
+            row("the same, of a tree that is not", "-", new_trees_ms(copy, big), "ms"),
         ]
         worker = start_worker(cwd)
         try:
@@ -145,6 +189,7 @@ def main() -> None:
             rss, cpu = idle(psutil.Process(worker.pid))
             rows.append(row("idle worker, memory", "60 MB", [rss], "MB"))
             rows.append(row("idle worker, CPU", "0.2 %", [cpu], "%"))
+            rows += bench_see.rows(cwd, row, until)
             took, worker = takeover_ms(cwd, worker)
             rows.append(row("worker killed in mid-run, a new one started -> it owns the queue", "1 s", took, "ms"))
         finally:

@@ -20,7 +20,7 @@ from queue_runner.events import Hello, Iter, Note, Phase
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, Verb
 from queue_runner.paths import Layout, ensure_home
 from queue_runner.rundir import RunDir
-from queue_runner.spec import JobSpec, NewJob
+from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
 from queue_runner.store.engine import open_engine, writing
 
@@ -146,7 +146,8 @@ def _fill(home: Path) -> None:
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         first = [
-            NewJob(replace(SPEC, name=name), tags=("night", "grid")) for name in ("ok", "failed", "killed", "running")
+            NewJob(replace(SPEC, name=name), terms=Terms(tags=("night", "grid")))
+            for name in ("ok", "failed", "killed", "running")
         ]
         first[0] = replace(first[0], repeats=2)
         order = [(0, 1), (0, 2), (1, 1), (2, 1), (3, 1)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, say
 
 if TYPE_CHECKING:
     from queue_runner.cancel import Cancelled
@@ -16,7 +16,8 @@ app = new_app()
 
 @app.command("cancel")
 def cancel(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, 12.3, g4 or @last.")],
+    ids: Ids = None,
+    tag: Tags = None,
     grace: Annotated[
         str | None, typer.Option(metavar="TIME", help="Between the signals INT, TERM and KILL; 0 kills at once.")
     ] = None,
@@ -31,10 +32,9 @@ def cancel(
 
     from queue_runner import cancel as use_case
     from queue_runner import config, queue_state, units
-    from queue_runner.model import parse_selector
 
     layout = home()
-    selectors = [parse_selector(text) for text in ids]
+    selectors = chosen(ids, tag)
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
     settings = config.load(layout.config)
     patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s
@@ -54,7 +54,4 @@ def _lines(found: list[Cancelled]) -> list[str]:
     for one in found:
         told = f"{one.result} ({one.outcome})" if one.outcome and one.outcome != "CANCELLED" else str(one.result)
         fates.setdefault(told, []).append(one.run)
-    return [
-        f"run {runs[0]} {fate}" if len(runs) == 1 else f"{len(runs)} runs ({runs[0]} ... {runs[-1]}): {fate}"
-        for fate, runs in fates.items()
-    ]
+    return [f"{many(runs)}{'' if len(runs) == 1 else ':'} {fate}" for fate, runs in fates.items()]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from queue_runner.change import Changed
+    from queue_runner.model import Selector
     from queue_runner.paths import Layout
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; docs/json.md describes it.")]
@@ -47,3 +50,45 @@ def home() -> Layout:
     from queue_runner import paths
 
     return paths.layout()
+
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="What has this tag. Repeatable.")]
+
+
+def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = None) -> list[Selector]:
+    """What the user named by ids and tags, else `default`. Raises: UsageError where that is nothing."""
+    from queue_runner.errors import UsageError
+    from queue_runner.model import Selector, parse_selector
+
+    words = ids or ([default] if default and not tags else [])
+    found = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
+    if not found:
+        raise UsageError("that needs a job", "12 is a job, 12.3 a run, g4 a group, @last the newest; or --tag WORD")
+    return found
+
+
+def many(runs: Sequence[str]) -> str:
+    """`run 12.3`, or `4 runs (12.1 ... 13.2)`."""
+    return f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs ({runs[0]} ... {runs[-1]})"
+
+
+def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
+    """Print what became of runs: one line for many with the same fate.
+
+    Raises: MpsqError when nothing of it is as it was wished, after printing why.
+    """
+    from dataclasses import asdict
+
+    from queue_runner.errors import MpsqError
+
+    if json:
+        print_json(schema, runs=[asdict(one) for one in changed])
+    fates: dict[str, list[str]] = {}
+    for one in changed:
+        fates.setdefault(one.result, []).append(one.run)
+    told = [f"{many(runs)} {fate}" for fate, runs in fates.items()]
+    if not any(one.did for one in changed):
+        raise MpsqError("; ".join(told), "mpsq status shows what waits")
+    if not json:
+        print("\n".join(told))

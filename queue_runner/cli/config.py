@@ -34,11 +34,12 @@ def list_(json: Json = False) -> None:
     if json:
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
-    print(render.facts([(row["name"], textwrap.fill(_setting(row), 58)) for row in rows]))
+    print(render.facts([(row["name"], textwrap.fill(_setting(row), 56)) for row in rows]))
 
 
 def _setting(row: dict[str, Any]) -> str:
-    return f"{_words(row['value'])} {row['unit'] or ''}".strip() + f"  {row['help']}"
+    value = _words(row["value"]) or '""'
+    return f"{value} {row['unit'] or ''}".strip() + f"  {row['help']}"
 
 
 @app.command("get")
@@ -55,7 +56,7 @@ def get(
     print("" if value is None else _words(value))
 
 
-@app.command("set")
+@app.command("set", context_settings={"ignore_unknown_options": True})
 def set_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")],

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 app = new_app("Look after the database.")
@@ -34,21 +39,22 @@ def upgrade() -> None:
 @app.command("check")
 def check(json: Json = False) -> None:
     """Look for damage in the database."""
-    from queue_runner.errors import MpsqError, SchemaError
-    from queue_runner.store import migrate
+    from queue_runner.errors import DamageError, SchemaError
+    from queue_runner.store import backup as backups
     from queue_runner.store.read import HEAD, schema_revision
 
     layout = home()
-    found = migrate.check(layout.db)
-    revision = schema_revision(layout.db)
+    found = backups.problems(layout.db)
+    revision = None if found else schema_revision(layout.db)
     if json:
         print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
     else:
-        print(f"{layout.db}: schema {revision}, " + ("sound" if not found else f"{len(found)} problems"))
+        many = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+        print(f"{layout.db}: " + (many if found else f"schema {revision}, sound"))
         for problem in found:
             print(f"  {problem}")
     if found:
-        raise MpsqError("the database is damaged", f"restore the newest file of {layout.backups}")
+        raise DamageError("the database is damaged", backups.remedy(layout))
     if revision != HEAD:
         newer = revision is not None and revision > HEAD
         remedy = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
@@ -57,7 +63,28 @@ def check(json: Json = False) -> None:
 
 @app.command("backup")
 def backup() -> None:
-    """Copy the database to the backups folder, while others use it."""
-    from queue_runner.store import migrate
+    """Copy the database to the backups folder, while others use it, and check the copy."""
+    from queue_runner.store import backup as backups
 
-    print(migrate.backup(home()))
+    print(backups.make(home()))
+
+
+@app.command("restore")
+def restore(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The newest backup when not given.")] = None,
+) -> None:
+    """Put a backup in the place of the database; what was there is kept.
+
+    No worker may run. Where something waits in it the queue is paused: what has run since would run again.
+    """
+    from queue_runner import paths
+    from queue_runner.store import restore as use_case
+
+    done = use_case.restore(paths.ensure_home(), file)
+    print(f"restored {done.source}; start the worker again")
+    if done.kept is not None:
+        say(f"the database from before is kept as {done.kept}")
+    if done.set_aside is not None:
+        say(f"runs that it knows nothing of were moved to {done.set_aside}")
+    if done.paused:
+        say("the queue is paused: what waits in it may have run since. mpsq status shows it, mpsq resume lets it go on")

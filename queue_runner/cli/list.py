@@ -21,6 +21,7 @@ def list_(
     tag: Annotated[list[str] | None, typer.Option(help="Jobs with this tag. Repeatable: all of them.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Show the jobs that mpsq delete has hidden.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="A line for each run instead of each job.")] = False,
     json: Json = False,
 ) -> None:
@@ -30,7 +31,7 @@ def list_(
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *(_group(text) for text in group or ())])
-    wanted = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1)
+    wanted = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
     layout = home()
     with reading(layout.db) as connection:
         jobs = listing.jobs(connection, wanted)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import home, new_app, say
+from queue_runner.cli.common import hint, home, new_app
 
 app = new_app()
 
@@ -14,7 +14,7 @@ app = new_app()
 @app.command("logs")
 def logs(
     id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until what ID names has ended.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="What it wrote to stderr instead.")] = False,
     both: Annotated[bool, typer.Option("--both", help="Both: its stderr goes to ours.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
@@ -22,32 +22,43 @@ def logs(
 ) -> None:
     """Print what a job wrote, or follow it.
 
-    Of several runs the one that is running, else the one that started last. Of what a carriage return overwrites only
-    the last is shown; on a terminal escape sequences are taken out.
+    Of several runs the one that is running, else the one that started last. --follow goes on with the next run of the
+    job or group (a repeat, a retry), says on stderr what starts and ends, and exits 0 however it ended: mpsq wait has
+    another code for that.
+
+    Of what a carriage return overwrites only the last is shown. On a terminal escape sequences are taken out; in a
+    pipe they stay as the job wrote them.
     """
     import sys
+    from collections.abc import Sequence
 
     from queue_runner import logs as use_case
+    from queue_runner.host.watching import Wait, descriptor
+    from queue_runner.log_text import Outputs
     from queue_runner.model import parse_selector
+    from queue_runner.rundir import RunDir
+    from queue_runner.store import read
 
-    layout = home()
-    row = use_case.choose(layout, parse_selector(id))
-    if follow and row["state"] in ("QUEUED", "HELD"):
-        say(f"run {row['run']} waits; its log follows when it starts")
-        row = use_case.wait_for_start(layout, row)
-    folder = use_case.folder_of(layout, row)
-    ended = row["state"] == "DONE"
+    layout, selector = home(), parse_selector(id)
+    with read.reading(layout.db) as connection:
+        rows = read.select(connection, [selector])
+    out = Outputs(sys.stdout, sys.stderr, raw=raw)
 
-    def goes_on() -> bool:
-        return not use_case.has_ended(layout, row["run_id"]) and folder.exit() is None
+    def open_logs(folder: RunDir, lines: int | None) -> Sequence[use_case.Source]:
+        sources = []
+        if both or not stderr:
+            sources.append((use_case.LogFile(folder.stdout, lines), out.text()))
+        if both or stderr:
+            sources.append((use_case.LogFile(folder.stderr, lines), out.text(to_stderr=both)))
+        return sources
 
-    sources = []
-    for path, out, wanted in (
-        (folder.stdout, sys.stdout, both or not stderr),
-        (folder.stderr, sys.stderr if both else sys.stdout, both or stderr),
-    ):
-        if wanted:
-            cleaner = None if raw else use_case.Cleaner(terminal=out.isatty())
-            pieces = use_case.chunks(path, lines=tail, follow=goes_on if follow and not ended else None)
-            sources.append((pieces, use_case.writer(out), cleaner))
-    use_case.copy(sources)
+    if follow and any(row["state"] != "DONE" for row in rows):
+        from queue_runner.follow import follow as run_follow
+
+        run_follow(layout, selector, rows, open_logs, tail, out, Wait(descriptor(sys.stdout)))
+        return
+    folder = use_case.folder_of(layout, use_case.choose(rows))
+    sources = open_logs(folder, tail)
+    if not use_case.copy(sources) and tail != 0 and not both:
+        hint(f"it wrote nothing to {'stderr' if stderr else 'stdout'}: --both shows all")
+    use_case.end(sources)

@@ -20,9 +20,24 @@ from queue_runner.errors import MpsqError
 SECTIONS: dict[str, dict[str, str]] = {
     "Run": {
         "submit": "Queue a workload or a command, over a grid of settings.",
+        "run": "Submit, follow what the jobs write, and report.",
         "worker": "Run the queue, one job at a time.",
+        "rerun": "Queue jobs once more, with the very code that they ran.",
         "cancel": "End jobs, whether they wait or run.",
+        "retry": "Run again what did not succeed: new runs of the same jobs; the old ones are kept.",
         "wait": "Wait until jobs have ended.",
+        "schedule": "Submit by the clock: every night, every Monday.",
+    },
+    "Arrange": {
+        "hold": "Keep waiting jobs from starting until they are released.",
+        "release": "Let held jobs go.",
+        "move": "Change the order of what waits.",
+        "edit": "Change what jobs wait for, when they run, and what is written on them.",
+        "pause": "Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it.",
+        "resume": "Let the lane go on after mpsq pause or mpsq drain.",
+        "suspend": "Let running jobs stand still until mpsq continue; the lane and their memory stay taken.",
+        "continue": "Let jobs go on that mpsq suspend stopped.",
+        "drain": "Let the current job finish, start none, and say when nothing runs.",
     },
     "Look": {
         "status": "Show what runs, what waits, and whether a worker is there.",
@@ -32,22 +47,26 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Print what a job wrote, or follow it.",
     },
     "Measure": {
+        "bench": "Queue a workload over this machine's devices and modes, with repeats.",
         "report": "Answer a question from the runs that are stored.",
         "import": "Take over the logs of runs that happened elsewhere.",
         "workloads": "List the built-in workloads, or one's settings.",
     },
     "Keep": {
+        "delete": "Remove the files of ended jobs and hide the jobs.",
+        "gc": "Remove files that are not needed any more.",
         "doctor": "Check this machine: python, torch, devices, compiler, store.",
         "service": "Run the worker as a service of launchd or systemd.",
         "config": "Read and change the settings.",
         "db": "Look after the database.",
+        "completion": "Print what a shell needs to complete commands, options, ids and names with TAB.",
     },
 }
 """Every command and its line in `mpsq --help`; a test compares the lines with the commands' own."""
 
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
-_MODULES = {"import": "import_"}
+_MODULES = {"import": "import_", "continue": "continue_", "gc": "gc_"}
 _GC_THRESHOLD = 50_000  # a command is mostly imports: looking for garbage in them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal ended
@@ -174,11 +193,18 @@ def _misused(error: typer.TyperException) -> int:
         return 0
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mpsq"
-    near = getattr(error, "possibilities", None) or ()
-    hint = f"did you mean {' or '.join(sorted(near))}? " if near else ""
+    near = _nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     message = error.message if near else error.format_message()
     message = message.strip().removesuffix(".")
     return _complain(message[:1].lower() + message[1:], f"{hint}see {path} --help", error.exit_code)
+
+
+def _nearest(said: str, near: Sequence[str]) -> list[str]:
+    """Of the names that typer calls near, those that are: it counts three equal letters as enough."""
+    from difflib import get_close_matches
+
+    return get_close_matches(said, near, n=2, cutoff=0.7) or sorted(near)[:2]
 
 
 def _refused(error: OSError) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner.cli.common import home, new_app, say
+from queue_runner.cli.asked import title
+from queue_runner.cli.common import Tags, home, new_app, say
+
+if TYPE_CHECKING:
+    from queue_runner.reports import Result
 
 app = new_app()
 
@@ -18,6 +22,7 @@ EPILOG = (
 
 @app.command("report", epilog=EPILOG)
 def report(
+    ctx: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -33,16 +38,21 @@ def report(
     group: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")
     ] = None,
+    tag: Tags = None,
     group_by: Annotated[str | None, typer.Option(metavar="KEY,...", help="What makes a row.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")] = None,
     iters: Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Count invalid runs in.")] = False,
     format: Annotated[str, typer.Option(help="How it is printed.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="As --format json; docs/json.md describes it.")] = False,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Of the report missing: queue what is missing, with today's code.")
+    ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the reports there are.")] = False,
 ) -> None:
     """Answer a question from the runs that are stored."""
     from queue_runner import config, printing, render, reports
+    from queue_runner.errors import UsageError
     from queue_runner.reports._options import read_options
     from queue_runner.store.read import reading
 
@@ -55,8 +65,11 @@ def report(
     name = ids.pop(0) if ids and not _is_id(ids[0]) else reports.DEFAULT
     groups = [f"g{text}" if text.isdecimal() else text for text in group or ()]
     reports.load(name)
+    if submit and name != "missing":
+        raise UsageError(f"--submit does not belong to the report {name}", "mpsq report missing g4 --submit")
     options = read_options(
         selectors=[*ids, *groups],
+        tags=tag or (),
         where=where or (),
         since=since,
         vs=vs,
@@ -67,9 +80,32 @@ def report(
     )
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
+    if submit and any(row["missing"] for row in result.rows):
+        _submit_missing(title(ctx), result, format)
+        return
     print(printing.as_text(name, result, format))
+    if submit:
+        say("nothing was queued")
     if not result.rows and format in ("csv", "json"):
         say("no run fits")
+
+
+def _submit_missing(words: str, result: Result, format: str) -> None:
+    """Queue what a report of what is missing has found. With --json what is printed is what submit prints."""
+    from queue_runner import missing, printing
+    from queue_runner.cli.submit import print_stored, store
+    from queue_runner.store.read import reading
+
+    if format != "json":
+        print(printing.as_text("missing", result, format) + "\n")
+    wanted = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
+    with reading(home().db) as connection:
+        planned = missing.plan(connection, wanted, words)
+    stored = store(planned)
+    print_stored(planned, stored, format == "json")
+    with reading(home().db) as connection:
+        if missing.code_changed(connection, [job for job, _ in wanted], stored.jobs):
+            say("note: the code is no longer what it was then: reports tell the rows apart by it")
 
 
 def _is_id(word: str) -> bool:
@@ -82,5 +118,10 @@ def _list(format: str) -> None:
     rows = [{"name": name, "help": text} for name, text in reports.helps().items()]
     if format == "json":
         print(render.envelope("mpsq.reports/1", reports=rows))
+    elif format == "table":
+        import textwrap
+
+        room = render.WIDTH - max(len(row["name"]) for row in rows) - 2
+        print(render.facts([(row["name"], textwrap.fill(row["help"], room)) for row in rows]))
     else:
         print(render.table(rows, [render.Column("name", "report"), render.Column("help", "shows")], format))

@@ -7,28 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.show import Details
+    from queue_runner.show import Details, Patch
 
 app = new_app()
 
 
 @app.command("show")
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last", json: Json = False
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
+    ] = None,
+    tag: Tags = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the patch of its code, and nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Show all that is known of a job or a run."""
     from dataclasses import asdict
 
     from queue_runner import show as use_case
-    from queue_runner.model import parse_selector
     from queue_runner.store.read import reading, select
 
-    layout, selector = home(), parse_selector(id)
+    layout, selectors = home(), chosen(ids, tag, "@last")
+    if diff:
+        with reading(layout.db) as connection:
+            patches = use_case.patches(connection, select(connection, selectors))
+        _print_patches(patches, json)
+        return
     with reading(layout.db) as connection:
-        found = [use_case.details(layout, connection, row) for row in select(connection, [selector])]
+        found = [use_case.details(layout, connection, row) for row in select(connection, selectors)]
     if json:
         print_json("mpsq.show/1", runs=[asdict(one) for one in found])
         return
@@ -37,7 +46,27 @@ def show(
         print(("\n" if before is not None else "") + _text(one, again))
 
 
-_OF_JOB = ("asks", "command", "folder", "python", "environment", "code", "tags", "priority", "timeout", "parser")
+def _print_patches(patches: Sequence[Patch], json: bool) -> None:
+    """What belongs to a patch is said on stderr: a pipe gets what `git apply` takes."""
+    import sys
+    from dataclasses import asdict
+
+    from queue_runner.text import plain
+
+    if json:
+        print_json("mpsq.diff/1", patches=[asdict(one) for one in patches])
+        return
+    for one in patches:
+        say(f"job {one.job}: {plain(one.about)}")
+        if one.text is not None:
+            sys.stdout.write(plain(one.text) if sys.stdout.isatty() else one.text)
+            sys.stdout.flush()
+
+
+_OF_JOB = (
+    *("asks", "command", "folder", "python", "environment", "code", "runs in", "rerun of", "tags", "priority"),
+    *("timeout", "parser", "schedule"),
+)
 """What all runs of a job share: said once."""
 
 
@@ -57,15 +86,23 @@ def _text(one: Details, again: bool) -> str:
         ("python", one.python or units.MISSING),
         ("environment", _names(one.env)),
         ("code", _code(one)),
+        ("runs in", _place(one)),
         ("tags", ", ".join(run["tags"]) or units.MISSING),
         ("priority", str(run["priority"])),
     ]
+    if one.rerun_of is not None:
+        facts.append(("rerun of", f"job {one.rerun_of}"))
     if one.timeout_s is not None:
         facts.append(("timeout", units.duration(one.timeout_s)))
     if one.parser:
         facts.append(("parser", one.parser))
+    if one.schedule:
+        facts.append(("schedule", one.schedule))
     facts += [(f"{name} at", _when(run[f"{name}_at"])) for name in ("created", "started", "ended") if run[f"{name}_at"]]
     facts += _measured(run)
+    if paused_s := (one.exit or {}).get("paused_s"):
+        facts.append(("suspended", units.duration(paused_s)))
+    facts += [("segments" if not n else "", _segment(part)) for n, part in enumerate(one.segments)]
     if one.phases_s:
         facts.append(("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())))
     if one.hello:
@@ -75,6 +112,9 @@ def _text(one: Details, again: bool) -> str:
     lost = {key: count for key, count in one.lines.items() if count}
     if lost:
         facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
+    if one.deleted_at is not None:
+        facts.append(("deleted", f"{_when(one.deleted_at)}: its files are gone"))
+    facts += [("hook" if not n else "", _hook(call)) for n, call in enumerate(one.hooks)]
     facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
     return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)])
@@ -113,10 +153,45 @@ def _code(one: Details) -> str:
     if one.code is None:
         return "outside of a repository"
     commit = one.code["git_commit"]
-    changed = ", with changes" if one.code["git_dirty"] else ""
+    if one.code["git_dirty"] is None:
+        return f"outside of a repository; snapshot {one.code['hash'][:12]}{_left_out(one)}"
+    changed = ", with changes" if one.code["git_dirty"] and commit else ""
     revision = f"commit {commit[:12]}{changed}" if commit else "no commit"
     branch = f" on {one.code['git_branch']}" if one.code["git_branch"] else ""
-    return f"{revision}{branch}; snapshot {one.code['hash'][:12]}"
+    return f"{revision}{branch}; snapshot {one.code['hash'][:12]}{_left_out(one)}"
+
+
+def _left_out(one: Details) -> str:
+    names = [f"{name} ({why})" for name, why in (one.code or {}).get("left_out", {}).items()]
+    more = f"\n… and {len(names) - 5} more: --json has all" if len(names) > 5 else ""
+    return "".join(f"\nleft out: {name}" for name in names[:5]) + more
+
+
+def _place(one: Details) -> str:
+    if one.run["kind"] == "workload":
+        return "its folder, from its snapshot"
+    if one.copy:
+        return "a copy of the code as it was at submit"
+    if one.code is None or not one.code["tree_hash"]:
+        return "its folder; changes of the code go unnoticed"
+    return "its folder; " + ("its code may change" if one.allow_changed else "not if its code has changed")
+
+
+def _segment(part: Any) -> str:
+    span = "no iteration" if part["first_i"] is None else f"iterations {part['first_i']} to {part['last_i']}"
+    return f"{part['run']}: {span}" + (f", from a checkpoint of {part['resumed_from']}" if part["resumed_from"] else "")
+
+
+def _hook(call: Any) -> str:
+    from queue_runner import listing, render
+
+    said = (call["output"] or "").splitlines()
+    lines = [f"{call['event']}: {listing.hook_ending(call)}", *(said[-_HOOK_LINES:] if call["state"] != "ok" else [])]
+    return "\n  ".join(render.shorten(line, 64) for line in lines)
+
+
+_HOOK_LINES = 3
+"""Of a hook's output, where it did not end well; --json has all that is kept."""
 
 
 def _event(event: Any) -> str:

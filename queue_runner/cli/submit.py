@@ -5,165 +5,99 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from queue_runner.cli.asked import WithCommand, title, with_options
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.submit import Plan
+    from queue_runner.submit import Plan, Submitted
 
 app = new_app()
 
 EPILOG = (
     "Lists are swept: --device cpu,mps --compile both --set lr=1e-3,1e-4 is a grid of 8 jobs. "
     "A command goes after --: mpsq submit --parser nanogpt -- python train.py --device=mps; "
-    "{device} or {key} in it stands for the value of that cell."
+    "{device} or {key} in it stands for the value of that cell, {cwd} for its folder. "
+    'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
+    '"after": "b"}; options beside --from hold for every line that says nothing else.'
 )
 
 
-class WithCommand(TyperCommand):
-    """What follows `--` is the job's own command line and never ours to read."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            args, ctx.meta["command"] = args[:at], tuple(args[at + 1 :])
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", "[WORKLOAD | -- COMMAND ...]"]
-
-
 @app.command("submit", cls=WithCommand, epilog=EPILOG)
+@with_options
 def submit(
     ctx: typer.Context,
-    workload: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORKLOAD]", help="A name of mpsq workloads, or a command after --.")
+    said: dict[str, Any],
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Many jobs: a JSON object a line, keys as these options; - is stdin."
+        ),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="LIST", help="cpu, mps, cuda, cuda:1 or auto; a list is swept.")
-    ] = None,
-    compile: Annotated[
-        str | None, typer.Option(metavar="MODE", help="off, on or both (False and True are understood).")
-    ] = None,
-    config: Annotated[str | None, typer.Option(metavar="LIST", help="The workload's preset; a list is swept.")] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="LIST", help="fp32, bf16 or fp16; a list is swept.")] = None,
-    framework: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Where a workload has several; a list is swept.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; VALUE,VALUE is swept. Repeatable."),
-    ] = None,
-    repeats: Annotated[int, typer.Option(metavar="N", help="How often each cell runs; 4 allow a verdict.")] = 1,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the workload; 1337 when not given.")] = None,
-    order_seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the order of the runs; drawn when not given.")
-    ] = None,
-    priority: Annotated[int, typer.Option(metavar="N", help="Higher runs first, then older.")] = 0,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What lists and reports call it.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="A word to find it by. Repeatable.")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job. Repeatable.")
-    ] = None,
-    cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the job runs; here when not given.")] = None,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="The interpreter of a workload.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="End a run after this: 90s, 15m, 2h.")] = None,
-    parser: Annotated[str | None, typer.Option(metavar="NAME", help="Reads a command's output live: nanogpt.")] = None,
-    allow_daemons: Annotated[
-        bool, typer.Option("--allow-daemons", help="Let what the job leaves running live on.")
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
-    from queue_runner import cells, units
-    from queue_runner import submit as use_case
-    from queue_runner.errors import UsageError
-
-    words = workload or []
-    if len(words) > 1:
-        raise UsageError(
-            f'submit takes one workload, not "{" ".join(words)}"',
-            f"a command goes after --: mpsq submit -- {' '.join(words)}",
-        )
-    planned = use_case.plan(
-        cells.Request(
-            workload=words[0] if words else None,
-            argv=ctx.meta.get("command", ()),
-            framework=framework,
-            device=device,
-            compile=compile,
-            config=config,
-            dtype=dtype,
-            sets=tuple(set_ or ()),
-            seed=cells.DEFAULT_SEED if seed is None else seed,
-            repeats=repeats,
-            priority=priority,
-            name=name,
-            tags=tuple(tag or ()),
-            env=tuple(env or ()),
-            cwd=cwd,
-            python=python,
-            timeout_s=units.parse_duration(timeout, "--timeout") if timeout else None,
-            parser=parser,
-            allow_daemons=allow_daemons,
-            order_seed=order_seed,
-            title=_title(ctx),
-        )
-    )
+    planned = _plan(said, title(ctx), from_)
     for warning in planned.warnings:
         say(f"note: {warning}")
     if dry_run:
-        _print_plan(planned, json)
+        print_plan(planned, json)
     else:
-        _store(planned, json)
+        print_stored(planned, store(planned), json)
 
 
-def _title(ctx: typer.Context) -> str:
-    """The command line, as it may be kept and shown."""
-    import shlex
+def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
+    if path is None:
+        from queue_runner import asking
+        from queue_runner import submit as use_case
 
-    from queue_runner.capture import redact
+        return use_case.plan(asking.request(said, words))
+    import sys
 
-    return shlex.join(["mpsq", *redact(ctx.meta["argv"])])
+    from queue_runner import batch
+
+    if path == "-" and sys.stdin.isatty():
+        hint("one JSON object a line; Ctrl-D ends")
+    return batch.plan(path, said, words)
 
 
-def _store(planned: Plan, json: bool) -> None:
+def store(planned: Plan) -> Submitted:
+    """Store a plan in the queue of this machine."""
     from queue_runner import paths, queue_state
     from queue_runner import submit as use_case
 
     layout = paths.ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
+    for note in stored.notes:
+        say(f"note: {note}")
+    return stored
+
+
+def print_stored(planned: Plan, stored: Submitted, json: bool) -> None:
+    """Say what was stored, and who will run it."""
+    from queue_runner import queue_state
+
+    runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
-        print_json(
-            "mpsq.submit/1",
-            group=stored.group,
-            jobs=list(stored.jobs),
-            runs=[f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order],
-            seed=planned.seed,
-        )
+        print_json("mpsq.submit/1", group=stored.group, jobs=list(stored.jobs), runs=runs, seed=planned.seed)
     else:
-        print(
-            _sentence(
-                stored.group, [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order], len(stored.jobs)
-            )
-        )
-    if queue_state.worker(layout)[0]:
+        print(sentence(stored.group, runs, len(stored.jobs)))
+    if queue_state.worker(home())[0]:
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
     else:
         say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
 
 
-def _sentence(group: int, runs: list[str], jobs: int) -> str:
+def sentence(group: int, runs: list[str], jobs: int) -> str:
     """`g4: 12 jobs, 36 runs queued (12.1 ... 23.3)`."""
     span = runs[0] if len(runs) == 1 else f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}"
-    return f"g{group}: {jobs} job{'s' * (jobs > 1)}, {len(runs)} run{'s' * (len(runs) > 1)} queued ({span})"
+    return f"g{group}: {jobs:,} job{'s' * (jobs > 1)}, {len(runs):,} run{'s' * (len(runs) > 1)} queued ({span})"
 
 
-def _print_plan(planned: Plan, json: bool) -> None:
+def print_plan(planned: Plan, json: bool) -> None:
+    """Print what would be stored."""
     import shlex
     from dataclasses import asdict
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json, say
 
 app = new_app()
 
@@ -16,6 +17,7 @@ def wait(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
     ] = None,
+    tag: Tags = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="TIME", help="Give up after this: 90s, 15m, 2h; exit 124.")
     ] = None,
@@ -28,18 +30,26 @@ def wait(
     from queue_runner import listing, queue_state, units
     from queue_runner import wait as use_case
     from queue_runner.errors import WaitedJobFailed
-    from queue_runner.model import parse_selector
     from queue_runner.text import plain
 
     layout = home()
-    selectors = [parse_selector(text) for text in ids or ["@last"]]
+    selectors = chosen(ids, tag, "@last")
     timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
 
-    def look_for_a_worker() -> None:
-        if not queue_state.worker(layout)[0]:
-            say(f"no worker runs this queue: what waits will not start. {queue_state.START_A_WORKER}")
+    said: set[str] = set()
 
-    rows = use_case.until_done(layout, selectors, timeout_s, look_for_a_worker)
+    def once(sentence: str) -> None:
+        if sentence not in said:
+            said.add(sentence)
+            say(sentence)
+
+    def on_waiting(rows: Sequence[use_case.Row]) -> None:
+        if not queue_state.worker(layout)[0]:
+            once(f"no worker runs this queue: what waits will not start. {queue_state.START_A_WORKER}")
+        if held := use_case.held(rows):
+            once(use_case.held_sentence(held))
+
+    rows = use_case.until_done(layout, selectors, timeout_s, on_waiting)
     counted = use_case.last_attempts(rows)
     failed = use_case.failed(rows)
     if json:
@@ -47,6 +57,6 @@ def wait(
     else:
         print(f"{len(counted) - len(failed)} of {len(counted)} runs succeeded")
         for row in failed:
-            print(plain(f"run {row['run']}: {listing.ending(row)}" + (f": {row['reason']}" if row["reason"] else "")))
+            print(plain(f"run {row['run']}: {listing.fate(row)}"))
     if failed:
         raise WaitedJobFailed(f"{len(failed)} of {len(counted)} runs did not succeed", f"mpsq why {failed[0]['run']}")

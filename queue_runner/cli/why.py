@@ -6,26 +6,29 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json
 
 app = new_app()
 
 
 @app.command("why")
 def why(
-    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last", json: Json = False
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
+    ] = None,
+    tag: Tags = None,
+    json: Json = False,
 ) -> None:
     """Say why a job is in its state, and what to do next."""
     from dataclasses import asdict
 
     from queue_runner import why as use_case
-    from queue_runner.model import parse_selector
     from queue_runner.store.read import reading
     from queue_runner.text import plain
 
-    layout, selector = home(), parse_selector(id)
+    layout, selectors = home(), chosen(ids, tag, "@last")
     with reading(layout.db) as connection:
-        reasons = use_case.of(layout, connection, selector)
+        reasons = use_case.of(layout, connection, selectors)
     if json:
         print_json("mpsq.why/1", runs=[asdict(reason) for reason in reasons])
         return

@@ -21,16 +21,10 @@ def worker(
     """
     import os
     import sys
-    from pathlib import Path
 
-    import queue_runner
+    from queue_runner import worker_process
 
-    root = Path(queue_runner.__file__).resolve().parents[1]
-    environment = dict(os.environ)
-    if root.name not in ("site-packages", "dist-packages"):  # a checkout
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH")]))
-    # -P: a file named like a module in the folder where the user stands must not take its place
-    arguments = [sys.executable, "-P", "-m", "queue_runner.daemon", *(["--until-idle"] if until_idle else [])]
+    arguments, environment = worker_process.command(*(["--until-idle"] if until_idle else []))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, environment)

@@ -120,8 +120,12 @@ def _path(python: str, path: str) -> str:
     return os.pathsep.join(dict.fromkeys(place for place in places if place.startswith("/")))
 
 
+_HEAD_BYTES = 64 << 10
+
+
 def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:
-    """Cut a service's log to its last quarter when it is longer than the limit: no service manager rotates it.
+    """Cut a service's log to its beginning and its last quarter when it is longer than the limit: no service manager
+    rotates it.
 
     In place, since the manager keeps the file open (for appending). Returns whether it was cut.
     """
@@ -130,11 +134,14 @@ def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:
             size = log.seek(0, os.SEEK_END)
             if size <= limit_bytes:
                 return False
-            log.seek(size - limit_bytes // 4)
+            log.seek(min(limit_bytes // 64, _HEAD_BYTES))
+            log.readline(_HEAD_BYTES)
+            head = log.tell()
+            log.seek(max(size - limit_bytes // 4, head))
             log.readline()
             tail = log.read()
-            log.seek(0)
-            log.write(b"(older lines were cut)\n" + tail)
+            log.seek(head)
+            log.write(b"(lines in the middle were cut)\n" + tail)
             log.truncate()
     except OSError:
         return False

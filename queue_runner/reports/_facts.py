@@ -20,7 +20,7 @@ RUN = (
     "tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
     "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s, "
     "last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
-    "measure_s, eval_s, checkpoint_s, other_s, projected_real_s"
+    "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
 """Columns that a comparison needs; the rest of v_run (the whole question with its environment) is not read."""
 DETAILS = ("data_name", "device_name", "optimizer")
@@ -46,6 +46,8 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["machine"] = row["machine_hash"] or (None if row["kind"] == "import" else newest)
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
+        if row["resumed_from"]:
+            row["factors"]["resumed"] = True
     return rows
 
 
@@ -64,6 +66,8 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     names: Sequence[str] = [*MAIN, *settings, *others, *DETAILS]
     if options.group_by:
         names = [_name(context, name, "--group-by", [*settings, *others]) for name in options.group_by]
+        if "resumed" in others and "resumed" not in names:
+            names = [*names, "resumed"]  # a part of a training is never pooled with whole ones
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     for name in vs:
         if name not in names and name not in SUBJECT:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from queue_runner import units
 from queue_runner.errors import UsageError
-from queue_runner.model import parse_selector
+from queue_runner.model import Selector, parse_selector
 from queue_runner.reports import Options
 
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
@@ -18,6 +18,7 @@ _MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false"
 def read_options(
     *,
     selectors: Sequence[str] = (),
+    tags: Sequence[str] = (),
     where: Sequence[str] = (),
     since: str | None = None,
     vs: str | None = None,
@@ -40,7 +41,10 @@ def read_options(
         if len(values) > 1:
             raise UsageError(f"--vs {key} has {len(values)} values", "a baseline is one row: device=cpu,compile=off")
     return Options(
-        selectors=tuple(parse_selector(text) for text in selectors),
+        selectors=(
+            *(parse_selector(text) for text in selectors),
+            *(Selector(tag, tag=tag) for tag in tags),
+        ),
         where=wanted,
         since=None if since is None else moment(since, time.time() if now is None else now),
         vs={key: values[0] for key, values in against.items()},

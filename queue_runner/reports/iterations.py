@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_runner import units
+from queue_runner import segments, units
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, _choose
 
@@ -18,6 +18,8 @@ COLUMNS = (
     Column("synced", "synced"),
     Column("allocated_bytes", "allocated", units.size, True),
 )
+REDONE = Column("redone_by", "done again by")
+"""Only where runs go on from each other: whoever adds up iterations leaves out those that a later run did again."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -27,16 +29,31 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not rows:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "with iterations")])
     if not options.selectors and not options.where and len(rows) > 1:
-        rows = rows[-1:]
-        lines.append(f"the newest run, {rows[0]['run']}, of several: name runs (12, 12.3, g4) to see others")
+        parts = {segment.run_id for segment in segments.chain(context.connection, rows[-1]["run_id"])}
+        newest, n = rows[-1]["run"], len(rows)
+        rows = [row for row in rows if row["run_id"] in parts]
+        if len(rows) < n:
+            lines.append(f"the newest run, {newest}, of several: name runs (12, 12.3, g4) to see others")
     first, last = options.iters or (0, 2**62)
     found: list[Row] = []
+    chosen = {row["run_id"] for row in rows}
     for row in rows:
-        found += context.read(
+        iterations = context.read(
             "SELECT run, i, dur_s, loss, phase, synced, allocated_bytes FROM v_iteration"
             " WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset",
             [row["run_id"], first, last],
         )
-    for iteration in found:
-        iteration["synced"] = bool(iteration["synced"])
-    return Result(COLUMNS, found, lines=lines)
+        again = segments.redone(segments.chain(context.connection, row["run_id"]), row["run_id"])
+        again = [segment for segment in again if segment.run_id in chosen]
+        lines += [f"{segment.run} went on from a checkpoint of {row['run']}, at {segment.first_i}" for segment in again]
+        for iteration in iterations:
+            iteration["synced"] = bool(iteration["synced"])
+            iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
+        found += iterations
+    if any(iteration["redone_by"] for iteration in found):
+        return Result((*COLUMNS, REDONE), found, lines=lines)
+    return Result(COLUMNS, [{c.key: iteration[c.key] for c in COLUMNS} for iteration in found], lines=lines)
+
+
+def _has(segment: segments.Segment, i: int) -> bool:
+    return segment.first_i is not None and segment.last_i is not None and segment.first_i <= i <= segment.last_i

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
-from queue_runner.errors import MpsqError, SchemaError
-from queue_runner.store.read import HEAD, schema_revision
+from queue_runner.errors import DamageError, MpsqError, SchemaError
+from queue_runner.store.read import DAMAGE, HEAD, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
 
@@ -50,7 +50,21 @@ def pragmas() -> list[str]:
 
 
 def _on_begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get("reads")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def looking(engine: Engine) -> Iterator[Connection]:
+    """One consistent look through an engine that writes elsewhere; it takes no lock and must change nothing.
+
+    Raises: MpsqError as `writing`.
+    """
+    try:
+        with engine.execution_options(reads=True).connect() as connection:
+            yield connection
+    except exc.DBAPIError as error:
+        raise explain(error.orig if error.orig is not None else error) from error
 
 
 @contextmanager
@@ -74,12 +88,12 @@ def explain(error: BaseException) -> BaseException:
         ("disk I/O error", "the disk refused to write the database", "check the disk and the free space: mpsq doctor"),
         ("readonly database", "the database cannot be written", "check the owner and mode of the file: mpsq db path"),
         ("unable to open", "the database cannot be opened", "check the folder: mpsq db path"),
-        ("malformed", "the database file is damaged", "restore the newest file of the backups folder: mpsq db path"),
-        ("not a database", "the database file is no SQLite database", "move it away: mpsq db path"),
+        ("malformed", "the database file is damaged", "mpsq db check looks at it, mpsq db restore mends it"),
+        ("not a database", "the database file is no SQLite database", "mpsq db restore puts the newest backup back"),
         ("database is locked", "another program has held the database for 30 s", "close what has mpsq.db open"),
     ):
         if sign in text:
-            return MpsqError(message, hint)
+            return (DamageError if sign in DAMAGE else MpsqError)(message, hint)
     return error
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
-from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Ending, Outcome, RunId, State, Verb
+from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store.schema import groups, job_events, job_tags, jobs, lanes, runs
+from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
+from queue_runner.store.waiting import may_start
 
 
 class StateConflict(Exception):
@@ -112,7 +113,7 @@ def add_group(connection: Connection, title: str, seed: int) -> int:
 
 def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
     """A new job without runs yet; returns its id."""
-    spec = job.spec
+    spec, terms = job.spec, job.terms
     job_id = connection.execute(
         insert(jobs)
         .values(
@@ -129,17 +130,32 @@ def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
             spec_json=spec.to_json(),
             spec_hash=spec.content_hash(),
             snapshot_hash=spec.snapshot,
-            priority=job.priority,
+            priority=terms.priority,
+            note=terms.note,
+            deadline_at=terms.deadline_at,
+            retries=terms.retries,
+            backoff_s=terms.backoff_s,
+            retry_on=",".join(terms.retry_on),
+            rerun_of=terms.rerun_of,
+            schedule_id=terms.schedule_id,
         )
         .returning(jobs.c.id)
     ).scalar_one()
-    if job.tags:
-        connection.execute(insert(job_tags), [{"job_id": job_id, "tag": tag} for tag in sorted(set(job.tags))])
+    if terms.tags:
+        connection.execute(insert(job_tags), [{"job_id": job_id, "tag": tag} for tag in sorted(set(terms.tags))])
+    if terms.after:
+        rows = [{"job_id": job_id, "on_job_id": on, "condition": condition} for on, condition in terms.after]
+        connection.execute(insert(dependencies), rows)
     return int(job_id)
 
 
 def submit(
-    connection: Connection, title: str, seed: int, new: Sequence[NewJob], order: Iterable[tuple[int, int]]
+    connection: Connection,
+    title: str,
+    seed: int,
+    new: Sequence[NewJob],
+    order: Iterable[tuple[int, int]],
+    actor: str = "user",
 ) -> tuple[int, list[int]]:
     """Store a group of jobs and queue their runs in `order`: pairs of (index into `new`, repeat from 1).
 
@@ -147,7 +163,8 @@ def submit(
     """
     group_id = add_group(connection, title, seed)
     ids = [add_job(connection, group_id, job) for job in new]
-    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
+    left = runs.c.state != State.DONE
+    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0)).where(left)).scalar_one()
     now = time.time()
     rows = [
         {
@@ -157,8 +174,9 @@ def submit(
             "attempt": 1,
             "lane": DEFAULT_LANE,
             "position": last + place,
-            "state": State.QUEUED,
+            "state": TRANSITIONS[_submitting(new[index])].target,
             "created_at": now,
+            "not_before_at": new[index].terms.not_before_at,
         }
         for place, (index, repeat) in enumerate(order, start=1)
     ]
@@ -166,19 +184,42 @@ def submit(
     connection.execute(
         insert(job_events),
         [
-            {"at": now, "job_id": i, "actor": "user", "verb": Verb.SUBMIT, "to_state": State.QUEUED, "reason": title}
-            for i in ids
+            {
+                "at": now,
+                "job_id": id,
+                "actor": actor,
+                "verb": _submitting(job),
+                "to_state": TRANSITIONS[_submitting(job)].target,
+                "reason": title,
+            }
+            for id, job in zip(ids, new, strict=True)
         ],
     )
     return group_id, ids
 
 
-def claim(connection: Connection, lane: str, token: str, boot_id: str) -> Claimed | None:
-    """Take the next run of the lane: highest priority first, then the first place. None: nothing waits."""
+def let_wait(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
+    """Let jobs wait for others: (id, id of the job that it waits for, what it wants of that). Circles are the caller's
+    to refuse, as is what a job waits for already."""
+    rows = [{"job_id": job, "on_job_id": on, "condition": condition} for job, on, condition in pairs]
+    if rows:
+        connection.execute(insert(dependencies), rows)
+
+
+def _submitting(job: NewJob) -> Verb:
+    return Verb.SUBMIT_HELD if job.terms.hold else Verb.SUBMIT
+
+
+def claim(connection: Connection, lane: str, token: str, boot_id: str, now: float | None = None) -> Claimed | None:
+    """Take the next run of the lane that may start: highest priority first, then the first place. None: there is none.
+
+    The rules are those of `waiting.py`: its time has come, what it waits for has happened, the lane is not paused.
+    """
+    now = time.time() if now is None else now
     following = (
         select(runs.c.id)
         .join(jobs, jobs.c.id == runs.c.job_id)
-        .where(runs.c.state == State.QUEUED, runs.c.lane == lane)
+        .where(runs.c.state == State.QUEUED, runs.c.lane == lane, *may_start(lane, now))
         .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
         .limit(1)
         .scalar_subquery()
@@ -186,7 +227,7 @@ def claim(connection: Connection, lane: str, token: str, boot_id: str) -> Claime
     row = connection.execute(
         update(runs)
         .where(runs.c.id == following, runs.c.state == State.QUEUED)
-        .values(state=State.RUNNING, claimed_at=time.time(), token=token, boot_id=boot_id, blocked_reason=None)
+        .values(state=State.RUNNING, claimed_at=now, token=token, boot_id=boot_id, blocked_reason=None)
         .returning(runs.c.id, runs.c.job_id, runs.c.number)
     ).one_or_none()
     if row is None:
@@ -214,12 +255,6 @@ def running(connection: Connection, lane: str) -> Claimed | None:
     if row is None:
         return None
     return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json), row.token, row.boot_id)
-
-
-def something_waits(connection: Connection, lane: str) -> bool:
-    """Whether a run is QUEUED on the lane."""
-    waiting = select(runs.c.id).where(runs.c.state == State.QUEUED, runs.c.lane == lane).limit(1)
-    return connection.execute(waiting).first() is not None
 
 
 def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -> list[RowMapping]:
@@ -270,18 +305,3 @@ def was_started(connection: Connection, run_id: int) -> bool:
 def cancel_requested(connection: Connection, run_id: int) -> bool:
     """Whether somebody has asked for this run's end."""
     return connection.execute(select(runs.c.cancel_requested_at).where(runs.c.id == run_id)).scalar_one() is not None
-
-
-def block_lane(connection: Connection, lane: str, reason: str | None) -> None:
-    """Say why nothing may start on the lane, or (None) that it is free again."""
-    now = time.time() if reason else None
-    changed = connection.execute(
-        update(lanes).where(lanes.c.name == lane).values(blocked_reason=reason, blocked_at=now)
-    )
-    if changed.rowcount == 0:
-        connection.execute(insert(lanes).values(name=lane, blocked_reason=reason, blocked_at=now))
-
-
-def lane_state(connection: Connection, lane: str) -> RowMapping | None:
-    """The lane's row, if it was ever blocked or paused."""
-    return connection.execute(select(lanes).where(lanes.c.name == lane)).mappings().one_or_none()

@@ -6,7 +6,6 @@ An existing file is upgraded only under worker.lock with no run active (SUPERVIS
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from queue_runner import locks
 from queue_runner.errors import MpsqError, RunActive, SchemaError
 from queue_runner.paths import Layout, migrations_dir
+from queue_runner.store import backup
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
             )
         try:
             _refuse_active(layout)
-            saved = backup(layout, label=f"before-{HEAD}")
+            saved = backup.make(layout, label=f"before-{HEAD}")
             _apply(layout.db)
             return str(saved)
         finally:
@@ -61,37 +61,6 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
                 worker.close()
     finally:
         lock.close()
-
-
-def backup(layout: Layout, label: str = "by-hand") -> Path:
-    """Copy the database through SQLite's backup API, which sees a consistent state while others write.
-
-    Returns the new file. Raises: MpsqError when there is nothing to copy or the disk refuses.
-    """
-    layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = layout.backups / time.strftime(f"mpsq-%Y%m%d-%H%M%S-{label}.db", time.gmtime())
-    partial = target.with_suffix(".partial")
-    with reading(layout.db, any_schema=True) as source:
-        copy = sqlite3.connect(partial)
-        try:
-            source.backup(copy)
-        except sqlite3.Error as error:
-            partial.unlink(missing_ok=True)
-            raise MpsqError(
-                f"the backup could not be written: {error}", "free some space, then mpsq db backup"
-            ) from error
-        finally:
-            copy.close()
-    partial.replace(target)
-    return target
-
-
-def check(db: Path) -> list[str]:
-    """What SQLite finds wrong with the file: nothing when it is sound."""
-    with reading(db, any_schema=True) as connection:
-        found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA integrity_check")]
-        found += [f"dangling reference in {row['table']}" for row in connection.execute("PRAGMA foreign_key_check")]
-    return [line for line in found if line != "ok"]
 
 
 def _wait_for(path: Path) -> locks.Lock:

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from queue_runner.errors import MpsqError, SchemaError, UsageError
+from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.model import Selector
 
 Row = dict[str, Any]
 
-HEAD = "0001"
+DAMAGE = ("malformed", "not a database")
+"""What SQLite says of a file that is damaged."""
+
+HEAD = "0002"
 """The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
 
 
@@ -41,12 +44,34 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     connection.row_factory = _as_dict
     try:
         if not any_schema:
-            _refuse_other(_revision(connection))
+            check_schema(connection)
         yield connection
     except sqlite3.DatabaseError as error:
-        raise MpsqError(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
+        kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
+        raise kind(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
     finally:
         connection.close()
+
+
+def check_schema(connection: sqlite3.Connection) -> None:
+    """Raises: SchemaError when the database has another schema than this code reads, MpsqError when it has none."""
+    _refuse_other(_revision(connection))
+
+
+def stamp(db: Path) -> tuple[object, ...]:
+    """Changes when anybody commits, or another database takes the place of this one: a look at two files, no more.
+
+    Two commits within the resolution of the file system's clock may look like one: read anew now and then.
+    """
+    found: list[object] = []
+    for path in (db, db.with_name(f"{db.name}-wal")):
+        try:
+            status = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
 
 
 def schema_revision(db: Path) -> str | None:
@@ -91,7 +116,9 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
         if newest is None:
             raise UsageError("@last names nothing: the queue is empty", "submit a job first")
         return "group_id = ?", [newest]
-    if selector.group is not None:
+    if selector.tag is not None:
+        condition, values = "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]
+    elif selector.group is not None:
         condition, values = "group_id = ?", [selector.group]
     elif selector.number is not None:
         condition, values = "job_id = ? AND number = ?", [selector.job, selector.number]
@@ -102,11 +129,13 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
     except OverflowError:
         found = None
     if not found:
-        raise UsageError(f"there is no {_noun(selector)} {selector.text}", "mpsq list --all shows every job")
+        raise UsageError(f"there is no {_noun(selector)} {selector.text}".rstrip(), "mpsq list --all shows every job")
     return condition, values
 
 
 def _noun(selector: Selector) -> str:
+    if selector.tag is not None:
+        return "job with the tag"
     return "group" if selector.group is not None else "run" if selector.number is not None else "job"
 
 
@@ -115,6 +144,11 @@ def runs(
 ) -> list[Row]:
     """Rows of v_run. `condition` and `order` are SQL of ours, `values` the user's."""
     return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
+
+
+def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
+    """Some columns of v_run: of many runs the whole question, with its environment, is more than a reader wants."""
+    return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
 
 
 def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
@@ -126,18 +160,49 @@ def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> lis
     return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
 
 
-def queue(connection: sqlite3.Connection) -> list[Row]:
-    """What has not ended, in the order in which it will run."""
-    return runs(
-        connection,
-        "state <> 'DONE'",
-        order="state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id",
+def queue(connection: sqlite3.Connection, first: int = -1) -> list[Row]:
+    """What has not ended, in the order in which it will run; all of it, or the `first` so many."""
+    order = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
+    if first < 0:
+        return runs(connection, "state <> 'DONE'", order=order)
+    # the view is laid out for those alone that are shown
+    ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
+    return runs(connection, f"run_id IN ({ids} ORDER BY {order} LIMIT ?)", [first], order)
+
+
+def count_waiting(connection: sqlite3.Connection) -> int:
+    """How many runs wait, held ones included."""
+    waiting = connection.execute("SELECT count(*) AS n FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
+    return int(waiting["n"])
+
+
+def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
+    """The runs that ended last, the newest first; imported ones never ran here."""
+    ids = (
+        "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL"
     )
+    newest = f"run_id IN ({ids} ORDER BY r.ended_at DESC, r.id DESC LIMIT ?)"
+    return runs(connection, newest, [last], "ended_at DESC, run_id DESC")
 
 
 def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
     """The history of a job, oldest first."""
     return list(connection.execute("SELECT * FROM v_event WHERE job_id = ? ORDER BY id", [job_id]))
+
+
+def schedules(connection: sqlite3.Connection) -> list[Row]:
+    """Every schedule, without the request that it submits; the next to submit first, paused ones last."""
+    columns = "id, created_at, name, cron, timezone, title, next_at, last_at, last_group_id, last_error"
+    return list(connection.execute(f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id"))
+
+
+def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
+    """What the schedule that submitted a job is called; None for a job that a person submitted."""
+    if id is None:
+        return None
+    row = connection.execute("SELECT name FROM schedules WHERE id = ?", [id]).fetchone()
+    return str(row["name"]) if row else f"number {id}, removed since"
 
 
 def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]:
@@ -146,7 +211,20 @@ def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]
     return list(connection.execute(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]))
 
 
+def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = ()) -> list[Row]:
+    """Calls of hooks, oldest first. `condition` is SQL of ours, `values` the user's."""
+    return list(
+        connection.execute(
+            f"""SELECT h.kind, CASE h.kind WHEN 'notify' THEN h.command ELSE h.kind END AS event,
+                j.id || '.' || r.number AS run, h.command, h.state, h.at, h.exit_code, h.dur_s, h.output
+            FROM hook_runs h LEFT JOIN runs r ON r.id = h.run_id LEFT JOIN jobs j ON j.id = r.job_id
+            WHERE {condition} ORDER BY h.id""",
+            values,
+        )
+    )
+
+
 def lane(connection: sqlite3.Connection, name: str) -> Row:
     """The lane's row; a lane that was never blocked nor paused has none, and reads as free."""
     row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
-    return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None}
+    return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None, "paused_reason": None}

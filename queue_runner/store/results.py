@@ -50,13 +50,21 @@ def save_snapshot(connection: Connection, taken: Snapshot) -> None:
             hash=taken.hash,
             kind=taken.kind,
             created_at=time.time(),
-            git_commit=revision.commit if revision else None,
+            git_commit=(revision.commit or None) if revision else None,
             git_branch=revision.branch if revision else None,
             git_dirty=revision.dirty if revision else None,
             diff=revision.diff if revision else None,
+            tree_hash=taken.tree_hash,
+            copied=taken.copied,
+            left_out_json=json.dumps(dict(taken.left_out)) if taken.left_out else None,
         )
         .on_conflict_do_nothing()
     )
+
+
+def mark_copied(connection: Connection, digest: str) -> None:
+    """Note that the whole tree of a snapshot is stored now."""
+    connection.execute(update(schema.snapshots).where(schema.snapshots.c.hash == digest).values(copied=1))
 
 
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:

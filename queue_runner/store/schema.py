@@ -53,6 +53,9 @@ snapshots = Table(
     Column("git_branch", Text),
     Column("git_dirty", Integer),
     Column("diff", Text),  # patch of the tracked files, secrets left out
+    Column("tree_hash", Text),  # of the tree's content: what CODE_CHANGED is decided by
+    Column("copied", Integer, nullable=False, server_default=text("0")),  # there is a copy under snapshots/
+    Column("left_out_json", Text),  # what the copy does not hold, and why: {path: reason}
     CheckConstraint("kind IN ('workload', 'tree')", name="kind"),
 )
 
@@ -75,6 +78,14 @@ jobs = Table(
     Column("snapshot_hash", Text, ForeignKey("snapshots.hash")),
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("lane", Text, nullable=False, server_default=DEFAULT_LANE),
+    Column("note", Text),
+    Column("deadline_at", Float),  # a run that has not started by then is SKIPPED
+    Column("retries", Integer, nullable=False, server_default=text("0")),  # attempts after the first, by themselves
+    Column("backoff_s", Float, nullable=False, server_default=text("0")),  # before the first of them; doubled each time
+    Column("retry_on", Text),  # words of model.RETRY_ON, comma between
+    Column("rerun_of", Integer),  # the job that this one asks again
+    Column("schedule_id", Integer),  # the schedule that submitted it
+    Column("deleted_at", Float),  # its files are gone and lists leave it out; its numbers stay
     CheckConstraint("kind IN ('workload', 'command', 'import')", name="kind"),
     CheckConstraint("compile IN (0, 1)", name="compile"),
     Index("jobs_group", "group_id"),
@@ -114,6 +125,8 @@ runs = Table(
     Column("boot_id", Text),
     Column("machine_hash", Text, ForeignKey("fingerprints.hash")),
     Column("software_hash", Text, ForeignKey("fingerprints.hash")),
+    Column("not_before_at", Float),  # --at, or the back-off of a retry
+    Column("resumed_from", Integer),  # the run whose checkpoint it goes on from: a segment of its own
     UniqueConstraint("job_id", "number", name="runs_number"),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_one_of("outcome", Outcome), name="outcome"),
@@ -151,6 +164,54 @@ lanes = Table(
     Column("blocked_reason", Text),  # a process that will not die: nothing starts beside it
     Column("blocked_at", Float),
     Column("paused_at", Float),
+    Column("paused_reason", Text),  # who paused it, and whether it drains
+)
+
+dependencies = Table(
+    "dependencies",
+    metadata,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
+    Column("on_job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
+    Column("condition", Text, nullable=False),
+    CheckConstraint("condition IN ('ok', 'any', 'fail')", name="condition"),
+    CheckConstraint("job_id <> on_job_id", name="not_on_itself"),
+    Index("dependencies_on", "on_job_id"),
+    sqlite_with_rowid=False,
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("created_at", Float, nullable=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("cron", Text, nullable=False),  # five fields, as crontab(5) reads them
+    Column("timezone", Text, nullable=False),  # IANA name
+    Column("title", Text, nullable=False),  # the command line that it submits
+    Column("request_json", Text, nullable=False),  # queue_runner.cells.Request
+    Column("next_at", Float),  # the earliest time that has not been answered; None never again
+    Column("last_at", Float),  # when it last submitted
+    Column("last_group_id", Integer),
+    Column("last_error", Text),
+    sqlite_autoincrement=True,
+)
+
+hook_runs = Table(
+    "hook_runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("run_id", Integer, ForeignKey("runs.id")),  # None for idle
+    Column("command", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("exit_code", Integer),
+    Column("dur_s", Float),
+    Column("output", Text),  # the end of what it wrote
+    CheckConstraint("kind IN ('done', 'failed', 'idle', 'notify')", name="kind"),
+    CheckConstraint("state IN ('pending', 'running', 'ok', 'failed', 'timed_out', 'lost')", name="state"),
+    Index("hook_runs_run", "run_id"),
+    sqlite_autoincrement=True,
 )
 
 fingerprints = Table(

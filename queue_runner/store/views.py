@@ -25,7 +25,9 @@ SELECT
     s.setup_s, s.compile_s, s.warmup_s, s.measure_s, s.eval_s, s.checkpoint_s, s.other_s, s.projected_real_s,
     s.peak_allocated_bytes, s.peak_reserved_bytes,
     (SELECT group_concat(kind, ',') FROM (SELECT kind FROM taints WHERE run_id = r.id ORDER BY severity DESC, kind)) AS taints,
-    NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid') AS valid
+    NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid') AS valid,
+    j.note, j.deadline_at, j.retries, j.backoff_s, j.retry_on, j.rerun_of, j.schedule_id, j.deleted_at,
+    r.not_before_at, r.resumed_from
 FROM runs r
 JOIN jobs j ON j.id = r.job_id
 LEFT JOIN hellos h ON h.run_id = r.id
@@ -56,7 +58,36 @@ SELECT t.id, t.at, t.job_id, t.run_id, CASE WHEN r.id IS NULL THEN NULL ELSE t.j
 FROM job_events t LEFT JOIN runs r ON r.id = t.run_id
 """
 
-VIEWS = {"v_run": V_RUN, "v_iteration": V_ITERATION, "v_eval": V_EVAL, "v_event": V_EVENT}
+V_METRIC = """
+CREATE VIEW v_metric AS
+SELECT t.run_id, j.id || '.' || r.number AS run, t.offset, t.i, t.name, t.value, t.unit
+FROM metrics t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id
+"""
+
+V_DEPENDENCY = """
+CREATE VIEW v_dependency AS
+SELECT d.job_id, d.on_job_id, d.condition,
+    CASE
+        WHEN EXISTS (SELECT 1 FROM runs WHERE job_id = d.on_job_id AND state <> 'DONE') THEN 'undecided'
+        WHEN d.condition = 'any' THEN 'met'
+        WHEN (d.condition = 'ok') = NOT EXISTS (
+            SELECT 1 FROM runs l WHERE l.job_id = d.on_job_id AND l.outcome <> 'SUCCEEDED' AND NOT EXISTS (
+                SELECT 1 FROM runs WHERE job_id = l.job_id AND repeat = l.repeat AND attempt > l.attempt))
+            THEN 'met'
+        ELSE 'impossible'
+    END AS verdict
+FROM dependencies d
+"""
+# A job is ok when the last attempt of each of its repeats SUCCEEDED; it is decided when none of its runs is left.
+
+VIEWS = {
+    "v_run": V_RUN,
+    "v_iteration": V_ITERATION,
+    "v_eval": V_EVAL,
+    "v_event": V_EVENT,
+    "v_metric": V_METRIC,
+    "v_dependency": V_DEPENDENCY,
+}
 
 TRIGGERS = {
     "job_events_are_final": """

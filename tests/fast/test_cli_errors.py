@@ -69,7 +69,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["sumbit"], 'did you mean "submit"?'),
         (["wait", "x"], '"x" names no job'),
         (["wait", "--timeout", "-1"], '"-1" is not a duration'),
-        (["cancel"], "missing argument 'ID...'"),
+        (["cancel"], "that needs a job"),
         (["logs", "--tail", "-1"], "see mpsq logs --help"),
         (["list", "--limit", "0"], "see mpsq list --help"),
         (["report", "--format", "tabel"], 'did you mean "table"?'),
@@ -78,11 +78,13 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["import", "/no/log"], "/no/log cannot be read"),
         (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
         (["import", "/no/log", "--set", "device=mps,cpu"], "a log is of one device"),
+        (["import", "/dev/null"], "/dev/null is empty"),
         (["import"], "missing argument 'FILE...'"),
         (["submit", "toy", "--name", "two\nlines"], "--name holds a line break"),
-        (["submit", "toy", "--tag", "a\x1b[31m"], "--tag holds a line break or another control character"),
+        (["submit", "toy", "--tag", "a\x1b[31m"], "is no word"),
         (["config", "get", "grace"], "did you mean"),
         (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
+        (["config", "set", "poll_s", "-1"], "poll_s"),
         (["db", "repair"], "no such command 'repair'"),
         (["doctor", "--python", "/no/python"], 'there is no interpreter "/no/python"'),
     ],
@@ -95,6 +97,17 @@ def test_usage(mpsq: Cli, arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize("command", ["status", "list", "show", "why", "logs", "wait", "report"])
 def test_no_queue_yet(mpsq: Cli, command: str) -> None:
     assert "there is no queue here yet" in fails(mpsq, 1, command)
+
+
+@pytest.mark.parametrize("command", ["status", "list", "show", "why", "logs", "wait", "report"])
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_file_where_the_home_should_be(
+    mpsq: Cli, home: Path, command: str, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.parent.mkdir(exist_ok=True)
+    home.write_text("a file")
+    monkeypatch.setenv("MPSQ_HOME", str(home / below))
+    assert f"{home} is no folder" in fails(mpsq, 1, command)
 
 
 @pytest.mark.parametrize("text", ["99", "1.9", "g9", "99999999999999999999"])
@@ -166,8 +179,10 @@ def test_newer_schema(mpsq: Cli, home: Path) -> None:
 def test_not_a_database(mpsq: Cli, home: Path) -> None:
     layout = empty_queue(home)
     layout.db.write_bytes(b"this is a text and no database at all" * 100)
-    for arguments in (["status"], ["submit", "toy"], ["db", "check"]):
+    for arguments in (["status"], ["submit", "toy"], ["db", "backup"]):
         assert "database" in fails(mpsq, 1, *arguments)
+    ran = mpsq("db", "check")
+    assert ran.code == 1 and "not a database" in ran.out and "check" not in ran.err and "no backup" in ran.err
 
 
 def test_a_database_of_somebody_else(mpsq: Cli, home: Path) -> None:

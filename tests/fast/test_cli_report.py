@@ -70,3 +70,8 @@ def test_import(mpsq: Cli, tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("nothing of interest\n")
     assert mpsq("import", tmp_path / "other.log").code == 2
     assert mpsq("import", tmp_path / "eager.log", "--set", "device=tpu").code == 2
+
+
+def test_the_list_of_reports_fits_a_terminal(mpsq: Cli) -> None:
+    shown = mpsq.ok("report", "--list").out
+    assert max(map(len, shown.splitlines())) <= 80 and all(name in shown for name in ("breakdown", "devices", "time"))

@@ -195,38 +195,6 @@ def test_logs_of_a_job_are_those_of_its_newest_run(queue: Layout, mpsq: Cli) -> 
     assert mpsq.ok("logs", "1", "--raw", "-n", "2").out == "1%\r50%\r100%\nend"
 
 
-def test_logs_follow_until_the_end(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "POLL_S", 0.002)
-    out = RunDir(queue.run_dir("4.1")).stdout
-    asked = iter(range(100))
-
-    def has_ended(*_: object) -> bool:
-        if next(asked) < 3:
-            with out.open("a") as stream:
-                stream.write("more\n")
-            return False
-        return True
-
-    monkeypatch.setattr(logs, "has_ended", has_ended)
-    assert mpsq.ok("logs", "4", "-f").out == "hello from 4.1\nmore\nmore\nmore\n"
-
-
-def test_a_terminal_gets_no_escapes() -> None:
-    cleaner = logs.Cleaner(terminal=True)
-    assert cleaner.feed(b"\x1b[31mred\x1b[0m \x07bell \x1b]0;title\x07\n10%\r20") == b"red bell \n"
-    assert cleaner.feed(b"") == b"" and cleaner.feed(b"%\r\n\xff") == b"20%\n"
-    assert cleaner.end() == "\ufffd\n".encode()
-
-
-def test_a_progress_bar_takes_no_memory() -> None:
-    cleaner = logs.Cleaner(terminal=False)
-    for percent in range(5000):
-        assert cleaner.feed(b"\r%5d it" % percent) == b""
-        assert len(cleaner._pending) < 20
-    assert cleaner.feed(b"\ndone\n") == b" 4999 it\ndone\n"
-    assert len(cleaner.feed(b"x" * (logs.LINE_BYTES + 1))) > logs.LINE_BYTES
-
-
 @pytest.mark.parametrize("text", [b"", b"a", b"a\n", b"a\nb", b"\n\n\n", b"a\nbb\nccc\n" * 50_000])
 @pytest.mark.parametrize("lines", [0, 1, 2, 7])
 def test_tail_is_found_from_the_end(text: bytes, lines: int) -> None:

@@ -86,3 +86,11 @@ def test_a_result_in_every_format() -> None:
     only_text = Result(COLUMNS, ROWS, text="real 1.00")
     assert printing.as_text("x", only_text, "table") == "real 1.00"
     assert "200.0" in printing.as_text("x", only_text, "md")
+
+
+def test_wide_letters_take_two_columns() -> None:
+    rows = [{"name": "漢字", "n": 1}, {"name": "abcd", "n": 2}, {"name": "\x1b[31mé\x00", "n": 3}]
+    shown = render.table(rows, [render.Column("name", "name"), render.Column("n", "n")])
+    assert shown.splitlines()[2:] == ["漢字  1", "abcd  2", "é     3"]
+    assert render.elide("漢字漢字漢字", 7) == "漢…漢字" and render.shorten("漢字漢字", 6) == "漢字…"
+    assert render.shorten("a\n\tb", 9) == "a b"

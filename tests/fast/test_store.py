@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec, NewJob
+from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import StateConflict
@@ -27,7 +27,7 @@ def engine(layout: Layout) -> Iterator[Engine]:
 
 
 def submit(connection: Connection, *priorities: int, repeats: int = 1) -> list[int]:
-    new = [NewJob(SPEC, repeats, priority) for priority in priorities]
+    new = [NewJob(SPEC, repeats, Terms(priority=priority)) for priority in priorities]
     order = [(index, repeat) for repeat in range(1, repeats + 1) for index in range(len(new))]
     return jobs.submit(connection, "test", 1, new, order)[1]
 

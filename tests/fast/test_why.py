@@ -9,15 +9,27 @@ import pytest
 
 from queue_runner.model import Outcome
 from queue_runner.queue_state import QueueState
+from queue_runner.reasons import Reason
 from queue_runner.why import Around, explain
 
 WORKER = QueueState(True, 42, None, None)
+TURN = Reason("turn", "its turn", "run 1.1 is before it", "mpsq move 12 --top changes it")
 NOBODY = QueueState(False, None, None, None)
 
 
 def row(state: str, **changes: Any) -> dict[str, Any]:
     nothing = dict.fromkeys(
-        ("outcome", "reason", "exit_code", "signal", "real_s", "blocked_reason", "cancel_requested_at", "taints")
+        (
+            "outcome",
+            "reason",
+            "exit_code",
+            "signal",
+            "real_s",
+            "blocked_reason",
+            "cancel_requested_at",
+            "taints",
+            "paused_at",
+        )
     )
     return {"run": "12.3", "job_id": 12, "state": state, "valid": 1, **nothing, **changes}
 
@@ -25,21 +37,16 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "around", "said", "then"),
     [
-        (row("HELD"), Around(WORKER), "it is held back", "mpsq cancel it"),
-        (row("QUEUED"), Around(WORKER), "it is next", "mpsq logs 12.3 -f"),
-        (row("QUEUED"), Around(NOBODY), "no worker runs this queue", "mpsq worker"),
-        (row("QUEUED"), Around(WORKER, ("1.1",)), "run 1.1 is before it", "--priority"),
-        (row("QUEUED"), Around(WORKER, ("1.1", "2.1")), "run 1.1 and 1 more run is before it", "mpsq status"),
-        (row("QUEUED"), Around(WORKER, tuple("abc")), "run a and 2 more runs are before it", "mpsq status"),
-        (row("QUEUED", blocked_reason="waits for mps"), Around(WORKER), "waits for mps", "mpsq status"),
-        (row("QUEUED"), Around(QueueState(True, 1, "process 7 will not die", None)), "process 7 will not die", "mpsq status"),
-        (row("QUEUED"), Around(QueueState(True, 1, None, 5.0)), "the lane is paused", "resume"),
-        (row("QUEUED"), Around(WORKER, requeued="no fence"), "it came back to the queue: no fence", "mpsq logs"),
+        (row("QUEUED"), Around(WORKER, TURN), "run 1.1 is before it", "mpsq move"),
+        (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it came back to the queue: no fence)", "mpsq move"),
         (row("RUNNING"), Around(WORKER), "the worker started it", "mpsq cancel 12.3"),
         (row("RUNNING"), Around(NOBODY, supervised=True), "it goes on under its warden", "mpsq worker"),
         (row("RUNNING"), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
         (row("RUNNING"), Around(NOBODY, ended=True), "it has finished, and no worker is there to record how", "mpsq worker"),
         (row("RUNNING"), Around(QueueState(True, 1, "process 7 will not die", None)), "process 7 will not die", "mpsq status"),
+        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq continue 12.3"),
+        (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "holds the lane and its memory", "mpsq continue"),
+        (row("RUNNING", paused_at=1.0), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
         (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "its end was asked for and is under way", "mpsq wait 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is there to record it", "mpsq worker"),
         (row("DONE", outcome="SUCCEEDED", real_s=90.0), Around(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
@@ -54,9 +61,9 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
         (row("DONE", outcome="OUT_OF_MEMORY"), Around(WORKER), "ran out of memory", "smaller batch"),
         (row("DONE", outcome="OUTPUT_LIMIT"), Around(WORKER), "wrote more than allowed", "output_limit_bytes"),
         (row("DONE", outcome="CODE_CHANGED"), Around(WORKER), "no longer what was submitted", "submit it again"),
-        (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "submit it again"),
-        (row("DONE", outcome="SKIPPED", reason="12.1 failed"), Around(WORKER), "skipped: 12.1 failed", "why"),
-        (row("DONE", outcome="LOST", reason="reboot: gone"), Around(WORKER), "it was lost: reboot", "mpsq logs 12.3"),
+        (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "mpsq retry 12.3"),
+        (row("DONE", outcome="SKIPPED", reason="12.1 failed"), Around(WORKER), "skipped: 12.1 failed", "mpsq retry"),
+        (row("DONE", outcome="LOST", reason="reboot: gone"), Around(WORKER), "it was lost: reboot", "mpsq retry 12.3"),
     ],
 )  # fmt: skip
 def test_a_sentence_and_a_step(given: dict[str, Any], around: Around, said: str, then: str) -> None:

@@ -16,7 +16,7 @@ from queue_runner import locks
 from queue_runner.errors import RunActive, SchemaError
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs, migrate, read, schema, views
+from queue_runner.store import backup, jobs, migrate, read, schema, views
 from queue_runner.store.engine import open_engine, writing
 
 
@@ -67,7 +67,7 @@ def test_an_older_schema_is_backed_up_before_it_is_upgraded(layout: Layout, monk
     migrate.upgrade(layout)
     (saved,) = layout.backups.iterdir()
     assert shape(saved) == shape(layout.db)
-    assert migrate.check(saved) == []
+    assert backup.problems(saved) == []
 
 
 def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_eight_processes_make_one_database(layout: Layout) -> None:
     )
     makers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
     assert [maker.wait(60) for maker in makers] == [0] * 8
-    assert migrate.check(layout.db) == []
+    assert backup.problems(layout.db) == []
     assert read.schema_revision(layout.db) == read.HEAD
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.paths import Layout
+from tests.process.queue_support import Queue
 from tests.process.support import WardenRun
 
 
@@ -33,3 +35,11 @@ def warden_run(tmp_path: Path, locks_of_its_own: Path) -> Iterator[Callable[...,
     yield make
     for run in made:
         assert run.clean_up() == []
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    """A queue of its own, and nothing left of it afterwards."""
+    queue = Queue(layout, tmp_path)
+    yield queue
+    queue.close()

@@ -6,27 +6,18 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_runner import locks
-from queue_runner.paths import Layout
 from tests.process.queue_support import Queue, until
 from tests.process.test_hostile import ask_to_cancel
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 
 JOB = "echo ran >> $J; exit 3"
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

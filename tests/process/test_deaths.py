@@ -6,25 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from queue_runner import locks
-from queue_runner.paths import Layout
 from tests.process.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 
-JOB = 'echo "start $MPSQ_RUN" >> $J; sleep 0.3; echo "end $MPSQ_RUN" >> $J; exit 3'
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
+JOB = 'echo "start $MPSQ_RUN" >> $J; sleep 0.3 && echo "end $MPSQ_RUN" >> $J; exit 3'
 
 
 @pytest.mark.parametrize(
@@ -32,6 +23,7 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
     [
         "worker.lane",
         "worker.claimed",
+        "worker.prepared",
         "worker.spawned",
         "worker.took_lane",
         "worker.scanned",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from queue_runner.paths import Layout
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import request_cancel
 from tests.process.queue_support import Queue, until, warden_pid
@@ -18,13 +16,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 HERE = 'cd "$(dirname "$MPSQ_EVENTS")"; echo ran >> $J; '
 """The job goes to its own run folder."""
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,12 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from queue_runner.paths import Layout
-from queue_runner.store import migrate
+from queue_runner.store import backup
 from tests.process.queue_support import Queue, until
 
 LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
@@ -41,13 +39,6 @@ while True:
         assert sum(row["state"] == "RUNNING" for row in rows) <= 1
         read.queue(connection)
 """
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 def spawn(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -77,7 +68,7 @@ def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
     ran = [line for line in queue.written()]
     assert len(set(ran)) == len(ran) >= sum(row["state"] == "DONE" for row in rows)
     assert "lock" not in queue.log().replace("block", "")
-    assert migrate.check(queue.layout.db) == []
+    assert backup.problems(queue.layout.db) == []
 
 
 def check_serial(rows: list[dict[str, object]]) -> None:

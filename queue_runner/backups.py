@@ -1,0 +1,92 @@
+"""The worker's own backups: made between two runs, never beside one; the newest few are kept.
+
+A backup reads and writes the whole database, which a measurement next to it would feel. So it is made with the lane in
+hand, while nothing waits; where the queue never empties, between two runs once a backup is overdue by a whole period.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from queue_runner.config import Config
+from queue_runner.errors import MpsqError
+from queue_runner.paths import Layout
+from queue_runner.rarely import Rarely
+from queue_runner.store import backup
+
+LOOK_AGAIN_S = 60.0
+"""How often the folder of the backups is looked at."""
+TRY_AGAIN_S = 3600.0
+"""After a backup that failed."""
+
+
+class Backups:
+    """When the next backup is due, and how it is made."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: Config,
+        log: Callable[[str], None],
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._layout = layout
+        self._every_s = config.backup_every_s
+        self._keep = config.keep_backups
+        self._log = log
+        self._complain = Rarely(log, 24 * 3600.0, clock)
+        self._now = now
+        self._clock = clock
+        self._born = now()
+        self._look_at = 0.0
+        self._overdue_s: float | None = None
+
+    def is_due(self, *, something_waits: bool) -> bool:
+        """Whether one is to be made now, before the next run starts. Looks at files once a minute only."""
+        if not self._every_s:
+            return False
+        if self._clock() >= self._look_at:
+            self._look_at = self._clock() + LOOK_AGAIN_S
+            self._overdue_s = self._overdue()
+        return self._overdue_s is not None and self._overdue_s >= (self._every_s if something_waits else 0.0)
+
+    def _overdue(self) -> float | None:
+        """Seconds since a backup was due; None where the newest is young enough, or holds all that there is."""
+        changed = _mtime(self._layout.db, Path(f"{self._layout.db}-wal"))
+        newest = next(reversed(backup.stored(self._layout.backups)), None)
+        made = _mtime(newest) if newest else None
+        if changed is None:
+            return None
+        if made is None:
+            return max(self._now() - self._born, 0.0)
+        age_s = self._now() - made
+        if age_s >= 0 and changed <= made:
+            return None  # the same again would only push an older one out
+        return abs(age_s) - self._every_s if abs(age_s) >= self._every_s else None  # abs: the clock was set back
+
+    def make(self) -> None:
+        """Make one and rotate. What goes wrong is said in the log, and tried again in an hour."""
+        self._overdue_s = None
+        try:
+            began = self._clock()
+            path = backup.make(self._layout, backup.AUTO)
+            backup.rotate(self._layout.backups, self._keep)
+            self._log(f"backup {path.name} in {self._clock() - began:.1f} s")
+        except (MpsqError, OSError) as error:
+            self._look_at = self._clock() + TRY_AGAIN_S
+            hint = f" ({error.hint})" if isinstance(error, MpsqError) and error.hint else ""
+            self._complain(f"no backup: {error}{hint}")
+
+
+def _mtime(*paths: Path) -> float | None:
+    found = []
+    for path in paths:
+        try:
+            found.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return max(found, default=None)

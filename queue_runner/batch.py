@@ -1,0 +1,243 @@
+"""Many jobs from a file: an object a line (or one JSON array), each with the options of `mpsq submit` by name.
+
+All of them become one plan or none does. A line may wait for others of the file by their `name`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from queue_runner import asking, grid, submit, units
+from queue_runner.asking import Said
+from queue_runner.catalog import did_you_mean
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Condition
+from queue_runner.submit import Plan, Sibling
+from queue_runner.terms import Wanted
+
+MAX_BYTES = 64 << 20
+"""Of a file: 100,000 jobs of 600 bytes each."""
+MAX_DEPENDENCIES = 100_000
+_EXAMPLE = 'a line is one job, as {"workload": "nanogpt", "device": "cpu", "set": {"lr": 0.001}}'
+_ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One job of the file: where it stands ("line 3"), and what it says, over what the command line says of all."""
+
+    where: str
+    said: Said
+    name: str | None
+
+
+def plan(path: str, defaults: Said, title: str) -> Plan:
+    """The plan of every job in the file, `-` for standard input. Nothing is stored.
+
+    Runs are in the order of the file, once for each repeat, so that repeats are interleaved; an order seed in
+    `defaults` shuffles each of these rounds as that of a grid.
+
+    Raises: UsageError, which names the line and what is wrong there; MpsqError for a file that cannot be read.
+    """
+    lines = read(_content(path), defaults)
+    if not lines:
+        raise UsageError(f"{_shown(path)} holds no job", _EXAMPLE)
+    seed = submit.drawn(defaults.get("order_seed"))
+    named: dict[str, list[int]] = {}
+    for number, line in enumerate(lines):
+        if line.name is not None:
+            named.setdefault(line.name, []).append(number)
+    plans: list[Plan] = []
+    waits: list[list[tuple[int, Condition]]] = []
+    n_runs = 0
+    for number, line in enumerate(lines):
+        said = {**line.said, "order_seed": seed}
+        try:
+            siblings, said["after"] = _siblings(number, said.get("after", ()), named, lines)
+            plans.append(submit.plan(asking.request(said, title)))
+        except UsageError as error:
+            raise UsageError(f"{line.where}: {error.message}", error.hint) from error
+        waits.append(siblings)
+        n_runs += len(plans[-1].order)
+        if n_runs > grid.MAX_RUNS:
+            raise UsageError(
+                f"{line.where}: that is {n_runs:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most"
+            )
+    _refuse_circles(waits, lines)
+    return _together(plans, waits, seed, title, shuffled="order_seed" in defaults)
+
+
+def _together(
+    plans: Sequence[Plan],
+    waits: Sequence[Sequence[tuple[int, Condition]]],
+    seed: int,
+    title: str,
+    *,
+    shuffled: bool,
+) -> Plan:
+    first = [0]
+    for one in plans:
+        first.append(first[-1] + len(one.jobs))
+    after: list[tuple[Wanted | Sibling, ...]] = []
+    for one, siblings in zip(plans, waits, strict=True):
+        of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], first[other + 1])]
+        after += [(*one.after, *of_line)] * len(one.jobs)
+    if (count := sum(map(len, after))) > MAX_DEPENDENCIES:
+        raise UsageError(f"the jobs wait for {count:,} others", f"{MAX_DEPENDENCIES:,} dependencies are the most")
+    jobs = tuple(job for one in plans for job in one.jobs)
+    if shuffled:
+        order = grid.rounds([job.repeats for job in jobs], seed)
+    else:
+        turns = [(repeat, first[k] + cell) for k, one in enumerate(plans) for cell, repeat in one.order]
+        order = [(job, repeat) for repeat, job in sorted(turns, key=lambda turn: turn[0])]
+    warnings = dict.fromkeys(warning for one in plans for warning in one.warnings)
+    return Plan(title, seed, jobs, tuple(order), tuple(warnings), own_after=tuple(after))
+
+
+# -- dependencies inside of the file ----------------------------------------------------------------------------------
+
+
+def _siblings(
+    number: int, after: Sequence[str], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
+) -> tuple[list[tuple[int, Condition]], list[str]]:
+    """What one line waits for: other lines of the file, and jobs that are stored already (still as words)."""
+    found: dict[int, Condition] = {}
+    rest = []
+    for text in after:
+        name, _, word = text.rpartition(":")
+        how = Condition(word) if name and word in Condition.__members__.values() else None
+        name = name if how else text
+        if name not in named:
+            if not _ID.fullmatch(name.partition(":")[0]):
+                otherwise = '"after" takes ids (12, g4, @last) and names that lines of this file have'
+                raise UsageError(f'after: no line is named "{name}"', did_you_mean(name, named, otherwise))
+            rest.append(text)
+            continue
+        if _ID.fullmatch(name):
+            raise UsageError(
+                f'after: "{name}" may be a job of the queue or {lines[named[name][0]].where}',
+                "give the line another name",
+            )
+        for other in named[name]:
+            if other == number:
+                raise UsageError(f'after: "{name}" is this line itself', "a job cannot wait for itself")
+            if found.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
+                raise UsageError(f'after: "{name}" is waited for in two ways', "give one of them")
+    return list(found.items()), rest
+
+
+def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Sequence[Line]) -> None:
+    """Walk every chain to its end, without recursion: a chain may have as many links as the file has lines."""
+    done = [False] * len(lines)
+    for start in range(len(lines)):
+        way: list[int] = []
+        on_the_way: set[int] = set()
+        left: list[Iterator[int]] = [iter([start])]
+        while left:
+            following = next(left[-1], None)
+            if following is None:
+                left.pop()
+                if way:
+                    done[way[-1]] = True
+                    on_the_way.remove(way.pop())
+            elif following in on_the_way:
+                circle = [*way[way.index(following) :], following]
+                chain = " waits for ".join(lines[number].where for number in circle[:12])
+                raise UsageError(
+                    f"jobs would wait for each other: {chain}{' ...' if len(circle) > 12 else ''}",
+                    'leave one of these out of "after"',
+                )
+            elif not done[following]:
+                way.append(following)
+                on_the_way.add(following)
+                left.append(iter([other for other, _ in waits[following]]))
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _shown(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _content(path: str) -> bytes:
+    if path == "-":
+        return _limited(sys.stdin.buffer, path)
+    try:
+        with Path(path).expanduser().open("rb") as stream:
+            return _limited(stream, path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise MpsqError(f"{path} cannot be read: {reason}", "--from takes a file, or - for standard input") from error
+    except ValueError as error:
+        raise UsageError("the name after --from holds a NUL character", "--from takes a file, or -") from error
+
+
+def _limited(stream: BinaryIO, path: str) -> bytes:
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{_shown(path)} is larger than {units.size(MAX_BYTES)}", "submit it in several parts")
+    return data
+
+
+def read(data: bytes, defaults: Said) -> list[Line]:
+    """The jobs of a file's content. Raises: UsageError, which names the line, for what is no JSON or no job."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"line {line} is no text: byte 0x{data[error.start]:02x} is not UTF-8",
+            "save the file as UTF-8; " + _EXAMPLE,
+        ) from error
+    if text.lstrip()[:1] == "[":
+        items = _parsed(text, "the array")
+        numbered = [(f"entry {n}", item) for n, item in enumerate(items, start=1)]
+    else:
+        # not splitlines: a text of JSON may hold characters that end a line elsewhere
+        rows = ((f"line {n}", row.strip("\r\t ")) for n, row in enumerate(text.split("\n"), start=1))
+        numbered = [(where, _parsed(row, where)) for where, row in rows if row]
+    return [_line(where, item, defaults) for where, item in numbered]
+
+
+def _line(where: str, item: Any, defaults: Said) -> Line:
+    if not isinstance(item, dict):
+        raise UsageError(f"{where} is no JSON object", _EXAMPLE)
+    try:
+        said = asking.of_json(item)
+        return Line(where, asking.over(defaults, said), said.get("name"))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.message}", error.hint) from error
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}" if where == "the array" else f"column {error.colno}"
+        raise UsageError(f"{where} is no JSON: {error.msg[:1].lower()}{error.msg[1:]} at {place}", _EXAMPLE) from error
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.message}", error.hint) from error
+    except RecursionError as error:
+        raise UsageError(f"{where} is nested too deeply", _EXAMPLE) from error
+    except ValueError as error:  # a whole number of thousands of digits
+        raise UsageError(f"{where} holds a number that is too long", _EXAMPLE) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f'"{twice}" is said twice', "JSON would silently keep the last: leave one out")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise UsageError(f"{word} is no number", "JSON has no NaN and no infinities: leave it out, or write it as a text")

@@ -1,0 +1,73 @@
+"""The hashes of files as git has them: of the blob that git would store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from queue_runner import vcs
+
+_READ_BYTES = 1 << 20
+_TRIES = 3
+
+
+def mode_of(status: os.stat_result) -> str | None:
+    """A file's mode as git has it; None for what is neither a file nor a link."""
+    if stat.S_ISLNK(status.st_mode):
+        return "120000"
+    if stat.S_ISREG(status.st_mode):
+        return "100755" if status.st_mode & 0o100 else "100644"
+    return None
+
+
+def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, str]:
+    """The blob hash of each file, as git would store it (line ends, LFS); files that vanish meanwhile are left out."""
+    plain = [p for p, mode in modes.items() if mode != "120000" and "\n" not in p and not p.startswith('"')]
+    found: dict[str, str] = {}
+    if plain and vcs.has_repository(root):
+        for _ in range(_TRIES):
+            there = [p for p in plain if _can_be_read(root / p)]
+            names = b"".join(os.fsencode(p) + b"\n" for p in there)
+            try:
+                said = vcs.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
+                found = dict(zip(there, said, strict=True))
+                break
+            except (vcs.GitFailed, ValueError):
+                continue  # a file went away: once more with what is left
+    for path, mode in modes.items():
+        if path not in found and (oid := blob_hash(root / path, mode, oid_length)) is not None:
+            found[path] = oid
+    return found
+
+
+def _can_be_read(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK)
+    except OSError:
+        return False
+
+
+def blob_hash(path: Path, mode: str, oid_length: int = 40) -> str | None:
+    """The hash of a git blob with the bytes of this file or link; None when it cannot be read.
+
+    `oid_length` is 40 for SHA-1 repositories, 64 for SHA-256 (gitformat-pack, "object names").
+    """
+    new = hashlib.sha1 if oid_length == 40 else hashlib.sha256
+    try:
+        if mode == "120000":
+            target = os.fsencode(path.readlink())
+            return new(b"blob %d\0%s" % (len(target), target)).hexdigest()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            digest = new(b"blob %d\0" % status.st_size)
+            while data := stream.read(_READ_BYTES):
+                digest.update(data)
+            return digest.hexdigest()
+    except OSError:
+        return None

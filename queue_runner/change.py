@@ -1,0 +1,180 @@
+"""What a user changes about jobs that wait: hold, release, move, edit. Each is one transaction and tells the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from queue_runner import terms, wake, when
+from queue_runner.errors import UsageError
+from queue_runner.model import Selector, State, Verb
+from queue_runner.paths import Layout
+from queue_runner.store import read
+
+if TYPE_CHECKING:
+    from queue_runner.store.order import Where
+
+Row = Mapping[str, Any]
+_NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What became of one run: `did` says whether it is now as it was wished."""
+
+    run: str
+    did: bool
+    result: str
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is to be different; None leaves a thing as it is. `after`, `at` and `deadline` may be empty: none at all."""
+
+    priority: int | None = None
+    after: Sequence[str] | None = None
+    at: str | None = None
+    deadline: str | None = None
+    note: str | None = None
+    tags: Sequence[str] = ()
+    untags: Sequence[str] = ()
+    retries: int | None = None
+
+
+def hold(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
+    """Keep waiting runs from starting. Raises: UsageError (names nothing), MpsqError (store)."""
+    return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend stops it for a while")
+
+
+def release(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
+    """Let held runs go. Raises: UsageError (names nothing), MpsqError (store)."""
+    return _turn(layout, selectors, Verb.RELEASE, "is released", "it is not held")
+
+
+def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, running: str) -> list[Changed]:
+    from queue_runner.model import TRANSITIONS
+    from queue_runner.store import choose, jobs
+    from queue_runner.store.engine import open_engine, writing
+
+    found, move = [], TRANSITIONS[verb]
+    with writing(open_engine(layout.db)) as connection:
+        for row in choose.runs_of(connection, selectors):
+            state = State(row["state"])
+            if state in move.sources:
+                jobs.move(connection, row["id"], verb, actor="user")
+                found.append(Changed(row["run"], True, done))
+            elif state is move.target:
+                found.append(Changed(row["run"], True, "was held already" if verb is Verb.HOLD else "was not held"))
+            else:
+                why = f"{_NOT_WAITING[state]}: {running}" if state is State.RUNNING else _NOT_WAITING[state]
+                found.append(Changed(row["run"], False, why))
+    wake.ring(layout.fifo)
+    return found
+
+
+def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Sequence[Selector] = ()) -> list[Changed]:
+    """Move waiting runs to an end of the queue, or next to others.
+
+    Raises: UsageError (names nothing; the others do not wait, or are the moved ones), MpsqError (store).
+    """
+    from queue_runner.store import choose, order
+    from queue_runner.store.engine import open_engine, writing
+
+    with writing(open_engine(layout.db)) as connection:
+        rows = choose.runs_of(connection, selectors)
+        chosen = {row["id"] for row in rows if row["state"] in order.WAITING}
+        beside = [row for row in choose.runs_of(connection, others)] if others else []
+        anchors = {row["id"] for row in beside if row["state"] in order.WAITING}
+        if others and not anchors:
+            raise UsageError(f"nothing of {others[0].text} waits", "move it next to what waits, or --top; mpsq status")
+        if anchors & chosen:
+            raise UsageError("a run cannot be moved next to itself", "name another one")
+        order.move(connection, chosen, where, anchors, actor="user")
+    wake.ring(layout.fifo)
+    done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
+    return [_after_move(row, done, row["id"] in chosen) for row in rows]
+
+
+def _after_move(row: Row, done: str, moved: bool) -> Changed:
+    return Changed(row["run"], moved, done if moved else _NOT_WAITING[State(row["state"])])
+
+
+def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[int]:
+    """Change jobs. Returns their ids.
+
+    Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run).
+    """
+    from queue_runner.store import choose, order
+    from queue_runner.store.engine import open_engine, writing
+
+    now = time.time()
+    columns = _columns(wanted, now)
+    said = "; ".join(f"{name} {value}" for name, value in vars(wanted).items() if value not in (None, ()))
+    at = when.parse_time(wanted.at, now) if wanted.at else None
+    after = [terms.wanted(text) for text in wanted.after or ()]
+    tags = [terms.check_tag(tag) for tag in wanted.tags]
+    with writing(open_engine(layout.db)) as connection:
+        rows = choose.runs_of(connection, selectors)
+        jobs = sorted({row["job_id"] for row in rows})
+        _refuse_ended(rows, wanted)
+        others = choose.dependencies(connection, after)
+        for job in jobs:
+            order.edit(connection, job, "user", said, **columns)
+            if wanted.at is not None:
+                order.set_time(connection, job, at)
+            if wanted.after is not None:
+                order.set_dependencies(connection, job, others)
+            if tags or wanted.untags:
+                order.set_tags(connection, job, tags, wanted.untags)
+    wake.ring(layout.fifo)
+    return jobs
+
+
+def _columns(wanted: Edit, now: float) -> dict[str, Any]:
+    """Columns of jobs that change."""
+    columns: dict[str, Any] = {}
+    if wanted.priority is not None:
+        columns["priority"] = terms.check_priority(wanted.priority)
+    if wanted.deadline is not None:
+        columns["deadline_at"] = when.parse_time(wanted.deadline, now, "--deadline") if wanted.deadline else None
+    if wanted.note is not None:
+        columns["note"] = terms.check_note(wanted.note)
+    if wanted.retries is not None:
+        columns["retries"] = terms.check_retries(wanted.retries)
+    return columns
+
+
+def _refuse_ended(rows: Sequence[Row], wanted: Edit) -> None:
+    """What has ended can get a note and tags, and no other time or place."""
+    words = ("priority", "after", "at", "deadline", "retries")
+    said = next((word for word in words if getattr(wanted, word) is not None), None)
+    left = {row["job_id"] for row in rows if row["state"] != State.DONE}
+    ended = sorted({row["job_id"] for row in rows} - left)
+    if said and ended:
+        raise UsageError(f"job {ended[0]} has ended: --{said} changes nothing of it", f"mpsq retry {ended[0]} runs it")
+
+
+def pause(layout: Layout, reason: str | None) -> bool:
+    """Let nothing start on the lane (None: let it go on). Returns whether that is new. Raises: MpsqError (store)."""
+    from queue_runner.model import DEFAULT_LANE
+    from queue_runner.store import lanes, migrate
+    from queue_runner.store.engine import open_engine, writing
+
+    migrate.ensure(layout)
+    with writing(open_engine(layout.db)) as connection:
+        changed = lanes.pause(connection, DEFAULT_LANE, reason)
+    wake.ring(layout.fifo)
+    return changed
+
+
+def idle(layout: Layout) -> bool:
+    """Whether nothing runs: no run is RUNNING, or the one that is has ended and only waits to be recorded."""
+    from queue_runner import queue_state
+    from queue_runner.rundir import RunDir
+
+    with read.reading(layout.db) as connection:
+        running = read.runs(connection, "state = 'RUNNING'")
+    alive, _ = queue_state.worker(layout)
+    return all(not alive and not queue_state.is_supervised(RunDir(layout.runs / row["run"])) for row in running)

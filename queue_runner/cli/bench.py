@@ -1,0 +1,64 @@
+"""mpsq bench."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_runner.cli.asked import OfWorkload, title, with_options
+from queue_runner.cli.common import Json, hint, home, new_app, say
+
+if TYPE_CHECKING:
+    from queue_runner.submit import Plan
+
+app = new_app()
+
+EPILOG = (
+    "mpsq bench nanogpt is mpsq submit nanogpt on every device that computes here, eager and compiled, four times "
+    "each, so that a comparison can come to a verdict. The options are those of mpsq submit and replace that."
+)
+
+
+@app.command("bench", cls=OfWorkload, epilog=EPILOG)
+@with_options
+def bench(
+    ctx: typer.Context,
+    said: dict[str, Any],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Queue a workload over this machine's devices and modes, with repeats."""
+    import sys
+
+    from queue_runner import asking
+    from queue_runner import bench as use_case
+    from queue_runner import submit as submitting
+    from queue_runner.cli.submit import print_plan, print_stored, store
+
+    hint("looking which devices compute here")
+    full, notes = use_case.preset(said)
+    planned = submitting.plan(asking.request(full, title(ctx)))
+    for note in (*notes, *planned.warnings):
+        say(f"note: {note}")
+    _foretell(planned)
+    if dry_run:
+        print_plan(planned, json)
+        return
+    if not yes and sys.stdin.isatty() and not typer.confirm("queue it?", default=True, err=True):
+        say("nothing was queued")
+        raise typer.Exit(1)
+    print_stored(planned, store(planned), json)
+
+
+def _foretell(planned: Plan) -> None:
+    import textwrap
+    import time
+
+    from queue_runner import bench as use_case
+    from queue_runner import render
+
+    foreseen = use_case.forecast(home(), planned)
+    say(render.facts(use_case.lines(planned, foreseen)))
+    say(textwrap.fill(foreseen.sentence(time.time()), 80, subsequent_indent="  "))

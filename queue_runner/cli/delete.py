@@ -1,0 +1,40 @@
+"""mpsq delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json
+
+app = new_app()
+
+
+@app.command("delete")
+def delete(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")],
+    results: Annotated[
+        bool, typer.Option("--results", help="Take the numbers out of the database as well, for good.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Remove the files of ended jobs and hide the jobs.
+
+    Logs, events, checkpoints and working copies go. The numbers stay in reports unless --results is given; mpsq list
+    --deleted shows what is hidden. A job that waits or runs has to be cancelled first.
+    """
+    from queue_runner import delete as use_case
+    from queue_runner import units
+    from queue_runner.errors import MpsqError
+    from queue_runner.model import parse_selector
+
+    found = use_case.delete(home(), [parse_selector(text) for text in ids], results=results)
+    if json:
+        print_json("mpsq.delete/1", jobs=found.jobs, results=results, freed_bytes=found.freed_bytes, stuck=found.stuck)
+    else:
+        jobs = f"job {found.jobs[0]}" if len(found.jobs) == 1 else f"{units.count(len(found.jobs))} jobs"
+        kept = "with all results" if results else "the numbers stay in reports"
+        print(f"{jobs} deleted, {kept}; {units.size(found.freed_bytes)} freed")
+    if found.stuck:
+        raise MpsqError("\n".join(["some files could not be removed:", *found.stuck]), "mend that, then run mpsq gc")

@@ -1,0 +1,64 @@
+"""mpsq edit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Ids, Json, chosen, home, new_app, print_json
+
+app = new_app()
+
+Words = Annotated[list[str] | None, typer.Option(metavar="WORD", help="Add a tag. Repeatable.")]
+
+
+@app.command("edit")
+def edit(
+    ids: Ids = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher runs first.")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="ID[:any|fail]", help="Wait for these and no others. Repeatable.")
+    ] = None,
+    no_after: Annotated[bool, typer.Option("--no-after", help="Wait for no other job.")] = False,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before 22:30 or +2h.")] = None,
+    no_at: Annotated[bool, typer.Option("--no-at", help="As soon as it is its turn.")] = False,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Skip it if it has not started by then.")] = None,
+    no_deadline: Annotated[bool, typer.Option("--no-deadline", help="However late.")] = False,
+    retries: Annotated[int | None, typer.Option(metavar="N", help="Try again by itself, N times at most.")] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep; '' takes it away.")] = None,
+    tag: Words = None,
+    untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Take a tag away. Repeatable.")] = None,
+    json: Json = False,
+) -> None:
+    """Change what jobs wait for, when they run, and what is written on them.
+
+    Notes and tags can be changed at any time, the rest until a job has ended.
+    """
+    from queue_runner import change
+    from queue_runner.errors import UsageError
+
+    for said, unsaid, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
+        if said and unsaid:
+            raise UsageError(f"--{option} and --no-{option} at once", "give one of them")
+    wanted = change.Edit(
+        priority=priority,
+        after=tuple(after) if after else () if no_after else None,
+        at=at or ("" if no_at else None),
+        deadline=deadline or ("" if no_deadline else None),
+        note=note,
+        tags=tuple(tag or ()),
+        untags=tuple(untag or ()),
+        retries=retries,
+    )
+    if wanted == change.Edit():
+        raise UsageError("edit needs something to change", "--priority, --after, --at, --deadline, --note, --tag, ...")
+    jobs = change.edit(home(), chosen(ids, None), wanted)
+    if json:
+        print_json("mpsq.edit/1", jobs=jobs)
+    else:
+        print(
+            f"job {jobs[0]} is changed"
+            if len(jobs) == 1
+            else f"{len(jobs)} jobs ({jobs[0]} ... {jobs[-1]}) are changed"
+        )

@@ -1,0 +1,78 @@
+"""mpsq gc."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.garbage import Item
+
+app = new_app()
+
+
+@app.command("gc")
+def gc(
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            help="Whose files stay: 30d, last:20 or 5GB (the newest that fit). Repeatable; what one keeps is kept.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and remove nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove files that are not needed any more.
+
+    Always: files of deleted jobs, folders and snapshots that nothing refers to, compiler caches of jobs that are
+    gone, backups beyond keep_backups. With --keep also logs, checkpoints and working copies of other ended jobs.
+    Never anything of a job that waits or runs, and never a result.
+    """
+    import time
+
+    from queue_runner import collect, config, garbage, units
+    from queue_runner.errors import MpsqError
+    from queue_runner.keep import parse
+
+    rules = parse(keep or ())
+    layout = home()
+    settings = config.load(layout.config)
+    items = garbage.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
+    stuck: list[str] = []
+    gone = items if dry_run else collect.collect(layout, items, stuck.append)
+    total = sum(item.size_bytes for item in gone)
+    if json:
+        shown = [{"kind": i.kind, "name": i.name, "reason": i.reason, "size_bytes": i.size_bytes} for i in gone]
+        print_json("mpsq.gc/1", dry_run=dry_run, items=shown, size_bytes=total, stuck=stuck)
+    else:
+        if gone:
+            print(_table(gone, whole=dry_run))
+        print(f"{units.size(total)} {'would be freed' if dry_run else 'freed'}")
+        if not rules.said():
+            say("the files of ended jobs were kept: --keep 30d, last:20 or 5GB says whose may go")
+        elif dry_run and gone:
+            hint("without --dry-run it is done")
+    if stuck:
+        raise MpsqError("\n".join(["some files could not be removed:", *stuck]), "mend that, then run mpsq gc again")
+
+
+_SHOWN = 20
+
+
+def _table(items: Sequence[Item], *, whole: bool) -> str:
+    from queue_runner import render, units
+
+    columns = [
+        render.Column("kind", "what"),
+        render.Column("name", "name", flexible=True),
+        render.Column("reason", "why", flexible=True),
+        render.Column("size_bytes", "size", words=units.size, right=True),
+    ]
+    shown = items if whole else sorted(items, key=lambda item: -item.size_bytes)[:_SHOWN]
+    text = render.table([vars(item) for item in shown], columns)
+    return text if len(shown) == len(items) else f"{text}\n... and {units.count(len(items) - len(shown))} smaller ones"

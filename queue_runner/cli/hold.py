@@ -1,0 +1,15 @@
+"""mpsq hold."""
+
+from __future__ import annotations
+
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, tell
+
+app = new_app()
+
+
+@app.command("hold")
+def hold(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
+    """Keep waiting jobs from starting until they are released."""
+    from queue_runner import change
+
+    tell("mpsq.hold/1", change.hold(home(), chosen(ids, tag)), json)

@@ -1,0 +1,37 @@
+"""mpsq move."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, tell
+
+app = new_app()
+
+
+@app.command("move")
+def move(
+    ids: Ids = None,
+    tag: Tags = None,
+    top: Annotated[bool, typer.Option("--top", help="Before all that waits.")] = False,
+    bottom: Annotated[bool, typer.Option("--bottom", help="Behind all that waits.")] = False,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Right before this one.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Right behind this one.")] = None,
+    json: Json = False,
+) -> None:
+    """Change the order of what waits.
+
+    A job takes over the priority of the place it is moved to, where its own would keep it elsewhere.
+    """
+    from queue_runner import change
+    from queue_runner.errors import UsageError
+    from queue_runner.model import parse_selector
+    from queue_runner.store.order import Where
+
+    wishes = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before) + [Where.AFTER] * bool(after)
+    if len(wishes) != 1:
+        raise UsageError("move needs one place", "--top, --bottom, --before ID or --after ID")
+    others = [parse_selector(before or after or "")] if before or after else []
+    tell("mpsq.move/1", change.move(home(), chosen(ids, tag), wishes[0], others), json)

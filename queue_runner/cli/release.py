@@ -1,0 +1,15 @@
+"""mpsq release."""
+
+from __future__ import annotations
+
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, tell
+
+app = new_app()
+
+
+@app.command("release")
+def release(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
+    """Let held jobs go."""
+    from queue_runner import change
+
+    tell("mpsq.release/1", change.release(home(), chosen(ids, tag)), json)

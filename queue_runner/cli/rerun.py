@@ -1,0 +1,53 @@
+"""mpsq rerun."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+app = new_app()
+
+
+@app.command("rerun")
+def rerun(
+    ctx: typer.Context,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")],
+    repeats: Annotated[int | None, typer.Option(metavar="N", help="How often; as before when not given.")] = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="As before when not given.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="One more word to find it by.")] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep with it.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Queue it held back: mpsq release lets it go.")] = False,
+    allow_changed: Annotated[
+        bool, typer.Option("--allow-changed", help="Where the code has changed, run it as it is now.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Queue jobs once more, with the very code that they ran.
+
+    Settings, variables, interpreter and seed are those of the old job. Where the code has changed since, it is put
+    together again from the commit and what was kept beside it, and the new job runs in a copy of that.
+    """
+    import shlex
+
+    from queue_runner import queue_state
+    from queue_runner import rerun as use_case
+    from queue_runner.capture import redact
+    from queue_runner.model import parse_selector
+
+    layout = home()
+    wanted = use_case.Wanted(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
+    title = shlex.join(["mpsq", *redact(ctx.meta["argv"])])
+    done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title)
+    for sentence in done.notes:
+        say(f"note: {sentence}")
+    if json:
+        print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
+    else:
+        count, total = len(done.jobs), len(done.runs)
+        span = done.runs[0] if total == 1 else f"{done.runs[0]} ... {done.runs[-1]}"
+        print(f"g{done.group}: {count} job{'s' * (count > 1)}, {total} run{'s' * (total > 1)} queued ({span})")
+    if not queue_state.worker(layout)[0]:
+        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")

@@ -1,0 +1,37 @@
+"""mpsq retry."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json
+
+app = new_app()
+
+
+@app.command("retry")
+def retry(
+    ids: Ids = None,
+    tag: Tags = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only what did not succeed: the default.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="What succeeded, too.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint: a segment apart in reports.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run again what did not succeed: new runs of the same jobs; the old ones are kept."""
+    from dataclasses import asdict
+
+    from queue_runner import retry as use_case
+    from queue_runner.errors import UsageError
+
+    if failed and all:
+        raise UsageError("--failed and --all at once", "give one of them")
+    found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume)
+    if json:
+        print_json("mpsq.retry/1", runs=[asdict(one) for one in found])
+    else:
+        print(f"{many([one.new for one in found])} queued, for {many([one.old for one in found])}")

@@ -1,0 +1,131 @@
+"""mpsq run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from queue_runner.cli.asked import WithCommand, title, with_options
+from queue_runner.cli.common import Json, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queue_runner.attend import Attendant, Row
+    from queue_runner.paths import Layout
+
+app = new_app()
+
+EPILOG = (
+    "Where no worker runs, one is started and ends when the queue is empty; what waits already goes first. "
+    "Ctrl-C cancels the jobs and waits for their end; once more leaves at once. The options are those of mpsq submit."
+)
+
+
+@app.command("run", cls=WithCommand, epilog=EPILOG)
+@with_options
+def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
+    """Submit, follow what the jobs write, and report.
+
+    Exit 0: all succeeded. 3: some did not. 130: Ctrl-C.
+    """
+    import sys
+
+    from queue_runner import asking
+    from queue_runner import submit as use_case
+    from queue_runner.attend import Attendant
+    from queue_runner.cli.submit import sentence, store
+    from queue_runner.errors import UsageError
+    from queue_runner.paths import layout as home
+
+    if said.get("hold"):
+        raise UsageError("run --hold would wait for ever", "mpsq submit --hold queues it; mpsq release lets it go")
+    planned = use_case.plan(asking.request(said, title(ctx)))
+    for warning in planned.warnings:
+        say(f"note: {warning}")
+    attendant = None
+    try:
+        with _undisturbed():
+            stored = store(planned)
+            runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
+            say(sentence(stored.group, runs, len(stored.jobs)))
+            attendant = Attendant(home(), stored.group, _say_plain, sys.stderr if json else sys.stdout, sys.stderr)
+        rows = attendant.attend()
+    except KeyboardInterrupt:
+        if attendant is None:
+            raise
+        rows = _cancel(attendant)
+        if json:
+            _print_json(stored.group, rows)
+        raise typer.Exit(130) from None
+    if json:
+        _print_json(stored.group, rows)
+    else:
+        _report(attendant.layout, stored.group, rows)
+    _judge(rows)
+
+
+def _undisturbed() -> Any:
+    """Ctrl-C waits until it is known what there is to cancel, and until that is asked for."""
+    import signal
+    from contextlib import contextmanager
+
+    @contextmanager
+    def blocked() -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+    return blocked()
+
+
+def _say_plain(text: str) -> None:
+    from queue_runner.text import plain
+
+    say(plain(text))
+
+
+def _cancel(attendant: Attendant) -> list[Row]:
+    """End the group and wait for that. A second Ctrl-C leaves: what was asked for happens all the same."""
+    from queue_runner import cancel
+    from queue_runner.model import Selector
+
+    group = Selector(f"g{attendant.group}", group=attendant.group)
+    with _undisturbed():
+        say(f"\ncancelling g{attendant.group}; Ctrl-C once more leaves at once, and what runs is ended all the same")
+        cancel.cancel(attendant.layout, [group], grace_s=None, within_s=0.0)
+    return attendant.attend(quiet=True)
+
+
+def _print_json(group: int, rows: Sequence[Row]) -> None:
+    from queue_runner import listing, wait
+
+    ok = not wait.failed(rows)
+    print_json("mpsq.run/1", group=group, ok=ok, runs=[listing.run_object(row) for row in rows])
+
+
+def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
+    """The table of devices where there are iterations to compare, else the times."""
+    from queue_runner import config, printing, reports
+    from queue_runner.model import Selector
+    from queue_runner.store.read import reading
+
+    peaks = config.load(layout.config).peak_tflops
+    options = reports.Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
+    name = reports.DEFAULT if any(row["n_iters"] for row in rows) else "time"
+    with reading(layout.db) as connection:
+        result = reports.run(name, connection, options)
+    say("")
+    print(printing.as_text(name, result, "table"))
+
+
+def _judge(rows: Sequence[Row]) -> None:
+    from queue_runner import wait
+    from queue_runner.errors import WaitedJobFailed
+
+    counted, failed = wait.last_attempts(rows), wait.failed(rows)
+    if failed:
+        raise WaitedJobFailed(f"{len(failed)} of {len(counted)} runs did not succeed", f"mpsq why {failed[0]['run']}")

@@ -1,0 +1,220 @@
+"""mpsq schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_runner.cli.asked import WithCommand, title, with_options
+from queue_runner.cli.common import Json, home, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.cells import Request
+
+app = new_app("Submit by the clock: every night, every Monday.")
+
+Which = Annotated[str, typer.Argument(metavar="NAME|ID", help="As in mpsq schedule list.")]
+
+EPILOG = (
+    "What follows -- is a command line of mpsq submit; a command in it goes after a second --. "
+    "The five fields are those of crontab(5): minute, hour, day of month, month, day of week (0 and 7 are Sunday). "
+    "Times that pass while no worker runs or the machine sleeps are made up for once. "
+    'Example: mpsq schedule add "0 2 * * *" --name nightly -- nanogpt --device cpu --repeats 4'
+)
+
+
+class WithSubmit(WithCommand):
+    """What follows `--` is a command line of submit."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", '"MINUTE HOUR DAY MONTH WEEKDAY"', "-- SUBMIT_ARGUMENTS ..."]
+
+
+@app.command("add", cls=WithSubmit, epilog=EPILOG)
+def add(
+    ctx: typer.Context,
+    cron: Annotated[list[str], typer.Argument(metavar="CRON", help='Five fields in quotes: "30 22 * * mon-fri".')],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The job's name when not given.")] = None,
+    timezone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="As Europe/Berlin; this machine's when not given.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Submit a command line whenever its time comes."""
+    import shlex
+
+    from queue_runner import capture, paths, queue_state, schedules
+    from queue_runner.errors import UsageError
+
+    words = ctx.meta.get("command", ())
+    if not words:
+        example = 'mpsq schedule add "0 2 * * *" -- nanogpt --device cpu'
+        raise UsageError("schedule add submits nothing: no command line follows --", example)
+    request = _request(words)
+    layout = paths.ensure_home()
+    worker, _ = queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
+    added = schedules.add(
+        layout, " ".join(cron), request, shlex.join(capture.redact(words)), name=name, timezone=timezone
+    )
+    if json:
+        print_json(
+            "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs
+        )
+    else:
+        first, *then = (_clock(at) for at in added.next_at)
+        follow = f", then {then[0]}" if then else ""
+        print(f"{added.name}: {added.runs} run{'s' * (added.runs > 1)} {first}{follow} ({added.timezone})")
+    if not worker:
+        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+
+
+_submission = new_app()
+
+
+@_submission.command("submit", cls=WithCommand)
+@with_options
+def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
+    """What submit understands: the same options, the same checks, the same errors."""
+    from queue_runner import asking
+    from queue_runner import submit as use_case
+
+    request = asking.request(said, title(ctx))
+    for warning in use_case.plan(request).warnings:
+        say(f"note: {warning}")
+    ctx.obj.append(request)
+
+
+def _request(words: Sequence[str]) -> Request:
+    from typer.main import get_command
+
+    taken: list[Request] = []
+    command = get_command(_submission)
+    with command.make_context("mpsq submit", list(words), obj=taken) as context:
+        context.meta["argv"] = list(words)
+        command.invoke(context)
+    return taken[0]
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List schedules: the next time of each, what it submitted last, and what kept it from that."""
+    from queue_runner.store import read
+
+    with read.reading(home().db) as connection:
+        rows = read.schedules(connection)
+    if json:
+        print_json("mpsq.schedules/1", schedules=rows)
+        return
+    if not rows:
+        say('there are no schedules: mpsq schedule add "0 2 * * *" -- nanogpt makes one')
+        return
+    _print(rows)
+
+
+def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    import textwrap
+
+    from queue_runner import render
+    from queue_runner.text import plain
+
+    columns = [
+        render.Column("id", "id", right=True),
+        render.Column("name", "name", words=lambda name: render.elide(name, 16)),
+        render.Column("cron", "when"),
+        render.Column("next", "next"),
+        render.Column("last", "last"),
+        render.Column("title", "submits", flexible=True),
+    ]
+    table = [{**row, "next": _next(row), "last": _last(row)} for row in rows]
+    print(render.table(table, columns))
+    if elsewhere := [f"{row['name']} by the clocks of {row['timezone']}" for row in rows if _is_elsewhere(row)]:
+        print("\n" + textwrap.fill(f"next and last are times of here; {', '.join(elsewhere)}", 78))
+    for row in rows:
+        if row["last_error"]:
+            said = plain(f"{row['name']} submitted nothing at {row['last_error']}")
+            print("\n" + textwrap.fill(said, 78, subsequent_indent="    "))
+
+
+@app.command("next")
+def next_(
+    which: Which,
+    n: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times.")] = 5,
+    json: Json = False,
+) -> None:
+    """Print the next times of a schedule."""
+    import time
+    from datetime import datetime
+
+    from queue_runner import schedules
+    from queue_runner.store import read
+
+    with read.reading(home().db) as connection:
+        row, times = schedules.coming(read.schedules(connection), which, n, time.time())
+    if json:
+        print_json("mpsq.schedule.next/1", name=row["name"], timezone=row["timezone"], times=times)
+        return
+    for at in times:
+        print(f"{datetime.fromtimestamp(at):%a %Y-%m-%d %H:%M}")
+    if _is_elsewhere(row):
+        say(f"these are times of here, by the clocks of {row['timezone']}")
+    if row["next_at"] is None:
+        say(f"{row['name']} is paused: mpsq schedule resume {row['name']}")
+
+
+@app.command("remove")
+def remove(which: Which) -> None:
+    """Forget a schedule; the jobs that it has submitted stay."""
+    from queue_runner import schedules
+
+    print(f"{schedules.remove(home(), which)}: removed")
+
+
+@app.command("pause")
+def pause(which: Which) -> None:
+    """Let a schedule rest; what it misses meanwhile is not made up for."""
+    from queue_runner import schedules
+
+    print(f"{schedules.pause(home(), which)}: paused")
+
+
+@app.command("resume")
+def resume(which: Which) -> None:
+    """Let a paused schedule go on with its next time."""
+    from queue_runner import schedules
+
+    name, at = schedules.resume(home(), which)
+    print(f"{name}: next {_clock(at)}" if at is not None else f"{name}: it has no next time")
+
+
+def _is_elsewhere(row: Mapping[str, Any]) -> bool:
+    """Whether the line's own clock shows another time now than this machine's."""
+    from datetime import datetime
+
+    from queue_runner.errors import UsageError
+    from queue_runner.when import zone
+
+    now = datetime.now().astimezone()
+    try:
+        return now.astimezone(zone(row["timezone"])).utcoffset() != now.utcoffset()
+    except UsageError:
+        return True
+
+
+def _next(row: Mapping[str, Any]) -> str:
+    import time
+
+    if row["next_at"] is None:
+        return "paused"
+    return "due" if row["next_at"] <= time.time() else _clock(row["next_at"])
+
+
+def _last(row: Mapping[str, Any]) -> str | None:
+    return f"g{row['last_group_id']} {_clock(row['last_at'])}" if row["last_group_id"] else None
+
+
+def _clock(at: float) -> str:
+    from queue_runner.when import clock
+
+    return clock(at)

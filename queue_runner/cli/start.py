@@ -1,0 +1,24 @@
+"""Where `mpsq` begins. A TAB must not wait for typer: completion is answered before the commands are imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+
+def entry() -> NoReturn:
+    """The `mpsq` command."""
+    if sys.argv[1:2] == ["__complete"]:
+        from queue_runner.complete import main
+
+        main(sys.argv[2:])
+        sys.stdout.flush()
+        os._exit(0)
+    from queue_runner.cli.main import entry as command
+
+    command()
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,242 @@
+"""The queue from Python and notebooks: the verbs of the command line, with the same words and the same errors.
+
+    from queue_runner.client import Client
+
+    queue = Client()
+    group = queue.submit("nanogpt", device=["cpu", "mps"], set={"max_iters": 200}, repeats=4)
+    queue.wait(group)
+    queue.runs(group).to_pandas().groupby("device").median_s.median()
+
+Jobs, runs and groups are named as on the command line: 12, "12.3", "g4", "@last"; what `submit` returned stands for its
+group. A user's mistake raises queue_runner.errors.UsageError, everything else that can go wrong another MpsqError; both
+have `message` and `hint`. Times are seconds, times of day Unix seconds, sizes bytes; None is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from queue_runner import cancel as cancelling
+from queue_runner import cells, change, listing, paths, reports
+from queue_runner import delete as removing
+from queue_runner import rerun as again
+from queue_runner import retry as retrying
+from queue_runner import status as looking
+from queue_runner import submit as submitting
+from queue_runner import suspend as suspending
+from queue_runner import wait as waiting
+from queue_runner import why as asking
+from queue_runner.errors import UsageError
+from queue_runner.model import Selector, parse_selector
+from queue_runner.paths import Layout
+from queue_runner.reports._options import read_options
+from queue_runner.spec import Value
+from queue_runner.store import read
+
+if TYPE_CHECKING:
+    import pandas
+
+    from queue_runner.store.order import Where
+
+OneOrMore = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a submission made: `id` is the 4 of g4, `jobs` are the ids of its jobs in the order of the grid."""
+
+    id: int
+    jobs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"g{self.id}"
+
+
+Id = int | str | Group
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows as dicts, a list of them; `to_pandas` where pandas is installed."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a column for each key. Raises: UsageError without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError(
+                "pandas is not installed here", "pip install pandas, or use the rows as they are"
+            ) from error
+        return pandas.DataFrame(list(self))
+
+
+class Client:
+    """One queue. `home` is its folder; MPSQ_HOME or the usual place when not given."""
+
+    def __init__(self, home: str | Path | None = None) -> None:
+        self._layout = Layout(Path(home).expanduser().absolute()) if home is not None else paths.layout()
+
+    def submit(
+        self,
+        workload: str | None = None,
+        *,
+        command: Sequence[str] = (),
+        device: OneOrMore | None = None,
+        compile: OneOrMore | None = None,
+        config: OneOrMore | None = None,
+        dtype: OneOrMore | None = None,
+        framework: OneOrMore | None = None,
+        set: Mapping[str, Value | Sequence[Value]] | None = None,
+        env: Mapping[str, str] | None = None,
+        tags: Sequence[str] = (),
+        after: Sequence[Id | tuple[Id, str]] = (),
+        repeats: int = 1,
+        **options: Any,
+    ) -> Group:
+        """Queue a workload, or a `command`, over a grid of settings; a list of values is swept.
+
+        `after` holds ids, or pairs of an id and ok, any or fail. `options` are the other fields of
+        queue_runner.cells.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
+
+        Raises: UsageError for what cannot be understood or is not there; nothing is stored then.
+        """
+        request = cells.Request(
+            workload=workload,
+            argv=tuple(command),
+            device=_list(device),
+            compile=_list(compile),
+            config=_list(config),
+            dtype=_list(dtype),
+            framework=_list(framework),
+            sets=tuple(f"{key}={_list(value)}" for key, value in (set or {}).items()),
+            env=tuple(f"{key}={value}" for key, value in (env or {}).items()),
+            tags=tuple(tags),
+            after=tuple(f"{one[0]}:{one[1]}" if isinstance(one, tuple) else str(one) for one in after),
+            repeats=repeats,
+            **{"title": "Client.submit", **_known(options)},
+        )
+        stored = submitting.store(paths.ensure_home(self._layout.home), submitting.plan(request))
+        return Group(stored.group, stored.jobs)
+
+    def wait(self, *ids: Id, timeout_s: float | None = None) -> bool:
+        """Wait until the named have ended; returns whether all succeeded. Raises: WaitTimeout after `timeout_s`."""
+        rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None)
+        return not waiting.failed(rows)
+
+    def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
+        """Runs, the oldest first, as docs/json.md describes a run; of everything when nothing is named."""
+        named = _selectors(ids) if ids else []
+        wanted = listing.Filter(tuple(named), state, (tag,) if tag else ())
+        with read.reading(self._layout.db) as connection:
+            jobs = listing.jobs(connection, wanted)
+        numbers = {(selector.job, selector.number) for selector in named if selector.number is not None}
+        whole = {selector.job for selector in named if selector.number is None} | ({None} if not named else set())
+        return Rows(
+            run
+            for job in jobs
+            for run in job["runs"]
+            if not numbers or (run["job_id"], run["number"]) in numbers or run["job_id"] in whole
+        )
+
+    def iterations(self, *ids: Id) -> Rows:
+        """Every iteration of the named: run, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes."""
+        with read.reading(self._layout.db) as connection:
+            found = [row["run_id"] for row in read.select(connection, _selectors(ids))]
+            sql = "SELECT * FROM v_iteration WHERE run_id = ? ORDER BY offset"
+            return Rows(row for run_id in found for row in connection.execute(sql, [run_id]))
+
+    def report(self, name: str = reports.DEFAULT, *ids: Id, **options: Any) -> Rows:
+        """The rows of a report of the named, raw and in SI units; `options` as on the command line: vs, where, ..."""
+        with read.reading(self._layout.db) as connection:
+            wanted = read_options(selectors=[str(one) for one in ids], **options)
+            return Rows(dict(row) for row in reports.run(name, connection, wanted).rows)
+
+    def status(self) -> looking.Status:
+        """What runs, what waits and why, and whether a worker is there."""
+        return looking.read_status(self._layout)
+
+    def why(self, *ids: Id) -> list[asking.Why]:
+        """A sentence and the next step for each of the named."""
+        with read.reading(self._layout.db) as connection:
+            return asking.of(self._layout, connection, _selectors(ids))
+
+    def cancel(self, *ids: Id, grace_s: float | None = None, within_s: float = 12.0) -> list[cancelling.Cancelled]:
+        """End the named, and look for up to `within_s` seconds what comes of it."""
+        return cancelling.cancel(self._layout, _selectors(ids), grace_s=grace_s, within_s=within_s)
+
+    def retry(self, *ids: Id, succeeded_too: bool = False, resumed: bool = False) -> list[retrying.Retried]:
+        """Run again what did not succeed; `resumed`: from its last checkpoint on."""
+        return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
+
+    def suspend(self, *ids: Id) -> list[change.Changed]:
+        """Let the named stand still, if they run. Memory and the lane stay held."""
+        return suspending.suspend(self._layout, _selectors(ids))
+
+    def go_on(self, *ids: Id) -> list[change.Changed]:
+        """Let the named go on that were suspended: mpsq continue."""
+        return suspending.go_on(self._layout, _selectors(ids))
+
+    def rerun(self, *ids: Id, **wanted: Any) -> Group:
+        """Queue jobs once more, with the very code that they ran; `wanted` are fields of queue_runner.rerun.Wanted."""
+        done = again.rerun(self._layout, _selectors(ids), again.Wanted(**wanted), "Client.rerun")
+        return Group(done.group, done.jobs)
+
+    def delete(self, *ids: Id, results: bool = False) -> None:
+        """Remove the files of ended jobs and hide the jobs; with `results` their numbers go as well."""
+        removing.delete(self._layout, _selectors(ids), results=results)
+
+    def hold(self, *ids: Id) -> list[change.Changed]:
+        """Keep the named from starting until they are released."""
+        return change.hold(self._layout, _selectors(ids))
+
+    def release(self, *ids: Id) -> list[change.Changed]:
+        """Let the named go that were held."""
+        return change.release(self._layout, _selectors(ids))
+
+    def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[change.Changed]:
+        """Change the order of what waits; `where` is a queue_runner.store.order.Where."""
+        return change.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
+
+    def edit(self, *ids: Id, **changes: Any) -> list[int]:
+        """Change jobs; `changes` are fields of queue_runner.change.Edit. Returns their ids."""
+        return change.edit(self._layout, _selectors(ids), change.Edit(**changes))
+
+    def pause(self, reason: str = "by hand") -> bool:
+        """Let nothing start until `resume`. Returns whether that is new."""
+        return change.pause(self._layout, reason)
+
+    def resume(self) -> bool:
+        """Let the lane go on. Returns whether it was paused."""
+        return change.pause(self._layout, None)
+
+
+def _selectors(ids: Sequence[Id]) -> list[Selector]:
+    if not ids:
+        raise UsageError("that needs a job", 'name one: 12, "12.3", "g4" or "@last"')
+    return [parse_selector(str(one)) for one in ids]
+
+
+def _list(values: Value | Sequence[Value] | None) -> str | None:
+    """One value, or many with commas between, as the command line has them."""
+    if values is None or isinstance(values, str):
+        return values
+    return ",".join(_word(v) for v in values) if isinstance(values, Sequence) else _word(values)
+
+
+def _word(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options themselves. Raises: UsageError for one that a submission does not have."""
+    from queue_runner.catalog import did_you_mean
+
+    fields = cells.Request.__dataclass_fields__
+    for name in options:
+        if name not in fields:
+            raise UsageError(
+                f'submit has no option "{name}"', did_you_mean(name, fields, "see queue_runner.cells.Request")
+            )
+    return options

@@ -1,0 +1,83 @@
+"""Before a start: is the code still what was submitted? Asked with the lane in hand, when nothing is measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from queue_runner import blobs, tree_rules, tree_scan, tree_store, vcs
+from queue_runner.model import Ending, Outcome
+from queue_runner.spec import JobSpec
+from queue_runner.text import plain
+from queue_runner.tree_scan import Entry
+from queue_runner.tree_store import Damaged
+
+_NAMED = 3
+
+
+def refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
+    """Why this job must not be started; None when it may. Raises: OSError."""
+    if spec.kind == "workload":
+        script = snapshots / str(spec.snapshot) / str(spec.script)
+        return None if script.is_file() else lost(Damaged(f"{script} was deleted"))
+    if not spec.tree:
+        return None
+    if spec.copy:
+        gone = tree_store.folder_of(snapshots, spec.tree) / tree_store.WHOLE
+        return None if gone.is_file() else lost(Damaged(f"{gone} was deleted"))
+    if spec.allow_changed:
+        return None
+    found = differences(snapshots, spec)
+    if not found:
+        return None
+    named = ", ".join(plain(text) for text in found[:_NAMED])
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return Ending(Outcome.CODE_CHANGED, reason=f"{named}{more}")
+
+
+def lost(error: Damaged) -> Ending:
+    """The ending of a job whose stored code is gone."""
+    return Ending(Outcome.SPAWN_FAILED, reason=f"the code that was kept for it is gone: {error}")
+
+
+def differences(snapshots: Path, spec: JobSpec) -> list[str]:
+    """What matters of the difference between the tree as it is and as it was at submit, in words; tracked files first.
+
+    Raises: OSError.
+    """
+    root = Path(spec.root)
+    if not root.is_dir():
+        return [f"{root} went away"]
+    now: Mapping[str, Entry] | None = None
+    oid_length = 40
+    try:
+        tree = tree_scan.of_repository(root, snapshots.parent)
+        if tree.hash == spec.tree:
+            return []
+        now = tree.entries if tree.root == root else {}
+    except vcs.GitFailed:
+        pass  # no git any more: every file is read
+    try:
+        before = tree_store.read_manifest(snapshots, spec.tree).entries
+    except Damaged as error:
+        return [f"something changed, and what is not known any more ({error})"]
+    oid_length = next((len(entry.oid) for entry in before.values()), oid_length)
+    found: list[tuple[bool, str, str]] = []
+    unlisted = {path: entry.mode for path, entry in before.items() if path not in (now or {})}
+    there = {path: entry for path, entry in (now or {}).items()}
+    oids = blobs.hashes(root, unlisted, oid_length)
+    for path, oid in oids.items():
+        mode = blobs.mode_of((root / path).lstat()) if os.path.lexists(root / path) else None
+        there[path] = Entry(mode or "", oid, before[path].tracked)
+    for path, entry in before.items():
+        is_now = there.get(path)
+        if is_now is not None and (is_now.mode, is_now.oid) == (entry.mode, entry.oid):
+            continue
+        tracked = entry.tracked or (is_now is not None and is_now.tracked)
+        if tree_rules.matters(path, tracked=tracked, is_new=False):
+            found.append((not tracked, path, "changed" if is_now is not None else "went away"))
+    for path, entry in there.items():
+        if path not in before and tree_rules.matters(path, tracked=entry.tracked, is_new=True):
+            found.append((not entry.tracked, path, "is new"))
+    return [f"{path} {what}" for _, path, what in sorted(found)]

@@ -1,0 +1,139 @@
+"""Remove what garbage.py has found. Each thing is looked at again in the transaction, or under the lock, that frees it.
+
+Files are first set aside by a rename, so that a job that begins a moment later finds all of them or none; the trash is
+then removed at the lowest priority. What a crash leaves is trash, and the next gc removes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine
+
+from queue_runner import discard, disk, locks, stop_points, units
+from queue_runner.errors import MpsqError
+from queue_runner.garbage import Item
+from queue_runner.paths import Layout
+from queue_runner.store import removal
+from queue_runner.store.engine import open_engine, writing
+
+LOCK_WAIT_S = 5.0
+"""How long a submitter that stores a snapshot is waited for."""
+_BATCH = 100
+"""Runs whose files are set aside in one transaction: the worker waits for it a few milliseconds."""
+
+Stuck = Callable[[str], None]
+
+
+def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
+    """Remove `items`. Returns what is gone; `stuck` is told in a sentence of what could not be removed.
+
+    Raises: MpsqError when another gc is at work, or the store refuses.
+    """
+    lock = locks.try_lock(layout.home / "gc.lock")
+    if lock is None:
+        raise MpsqError("another mpsq gc is at work", "wait for it")
+    engine = open_engine(layout.db, check=False)
+    kinds: dict[str, list[Item]] = {}
+    for item in items:
+        kinds.setdefault(item.kind, []).append(item)
+    gone: list[Item] = []
+    with lock:
+        for kind in ("leftover", "orphan", "backup"):
+            gone += _removed(kinds.get(kind, ()), stuck)
+        gone += _runs(layout, engine, kinds.get("deleted", []), stuck, deleted=True)
+        gone += _runs(layout, engine, kinds.get("run", []), stuck, deleted=False)
+        gone += _caches(layout, engine, kinds.get("cache", []), stuck)
+        gone += _snapshots(layout, engine, kinds.get("snapshot", []), stuck)
+    engine.dispose()
+    return gone
+
+
+def _removed(items: Iterable[Item], stuck: Stuck) -> Iterator[Item]:
+    for item in items:
+        if _remove(item.name, item.paths, stuck):
+            yield item
+
+
+def _remove(name: str, paths: Iterable[Path], stuck: Stuck) -> bool:
+    try:
+        discard.remove_gently(paths)
+    except OSError as error:
+        stuck(f"{name}: {error.filename or ''}: {error.strerror or error}")
+        return False
+    return True
+
+
+def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, deleted: bool) -> Iterator[Item]:
+    for start in range(0, len(items), _BATCH):
+        batch = items[start : start + _BATCH]
+        trash: list[Path] = []
+        gone = []
+        with writing(engine) as connection:
+            free = removal.removable(connection, [int(item.key) for item in batch], deleted=deleted)
+            for item in batch:
+                if item.key in free and _set_aside(layout.runs, item, trash, stuck):
+                    gone.append(item)
+                    if not deleted:
+                        _note(connection, item)
+        stop_points.reach("gc.aside")
+        _remove("runs", trash, stuck)
+        for item in gone:
+            disk.remember(layout, item.name)
+        yield from gone
+
+
+def _note(connection: Connection, item: Item) -> None:
+    assert item.job is not None
+    said = f"{units.size(item.size_bytes)} of logs and checkpoints were removed: {item.reason}"
+    removal.note_files_removed(connection, int(item.key), item.job, said)
+
+
+def _set_aside(folder: Path, item: Item, trash: list[Path], stuck: Stuck) -> bool:
+    try:
+        trash.append(discard.set_aside(folder, item.paths))
+    except FileNotFoundError:
+        return False  # somebody else was first
+    except OSError as error:
+        stuck(f"{item.name}: {error.strerror or error}")
+        return False
+    return True
+
+
+def _caches(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> Iterator[Item]:
+    if not items:
+        return
+    trash: list[Path] = []
+    with writing(engine) as connection:
+        gone = [
+            item
+            for item in items
+            if removal.cache_is_free(connection, str(item.key))
+            and _set_aside(layout.cache / "compile", item, trash, stuck)
+        ]
+    _remove("compiler caches", trash, stuck)
+    yield from gone
+
+
+def _snapshots(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> Iterator[Item]:
+    """Under the lock that a submitter shares from its look at the snapshots until its jobs are stored."""
+    if not items:
+        return
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while (lock := locks.try_lock(layout.snapshots_lock)) is None:
+        if time.monotonic() > deadline:
+            stuck("snapshots: somebody is submitting; the next gc looks at them")
+            return
+        time.sleep(0.02)
+    trash: list[Path] = []
+    gone = []
+    with lock:
+        with writing(engine) as connection:
+            free = set(removal.forget_snapshots(connection, [str(item.key) for item in items]))
+        for item in items:
+            if item.key in free and _set_aside(layout.snapshots, item, trash, stuck):
+                gone.append(item)
+    _remove("snapshots", trash, stuck)
+    yield from gone

@@ -1,0 +1,247 @@
+"""The values that an option or argument may have, by kind: where completion asks the queue and the workloads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Candidate = tuple[str, str]
+
+_FIXED = {
+    "device": ("cpu", "mps", "cuda", "cuda:0", "cuda:1", "auto"),
+    "compile": ("off", "on", "both"),
+    "dtype": ("fp32", "bf16", "fp16"),
+    "snapshot": ("off", "copy"),
+    "retry_on": ("failed", "lost", "stalled"),
+    "format": ("table", "csv", "json", "md"),
+    "shell": ("bash", "zsh", "fish"),
+}
+_LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on"})
+"""Kinds of which several may be given, a comma between."""
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_HERE = Path(__file__).resolve().parent
+_WAITS = {
+    "cancel": ("QUEUED", "HELD", "RUNNING"),
+    "hold": ("QUEUED",),
+    "release": ("HELD",),
+    "move": ("QUEUED", "HELD"),
+    "edit": ("QUEUED", "HELD"),
+    "retry": ("DONE",),
+}
+"""Which runs a command is for; others are for all."""
+
+
+Option = tuple[str | None, bool, str]
+"""The kind of its value (None: it takes none, "": one that nobody can guess), whether it is repeatable, its help."""
+
+
+class Command(NamedTuple):
+    """A command as complete_table.py has it. `arguments` are kinds of values, and the last may be one of many."""
+
+    help: str
+    arguments: tuple[str, ...]
+    many: bool
+    options: dict[str, Option]
+    behind: str  # what follows `--`: "command", "submit" or nothing
+
+
+class Answer(NamedTuple):
+    """How the shell is to go on (complete.main), and (word, what it means), the likeliest first."""
+
+    how: str
+    candidates: list[Candidate]
+
+
+class Line(NamedTuple):
+    """What is there already: the command, its arguments, the values of its options."""
+
+    command: str
+    arguments: list[str]
+    options: dict[str, list[str]]
+
+    def last(self, option: str) -> str | None:
+        """The value that an option was given last."""
+        given = self.options.get(option)
+        return given[-1] if given else None
+
+
+def safe(word: str) -> bool:
+    """Whether a shell takes the word as it is: what came from a job must not run when it is completed."""
+    return _PLAIN.fullmatch(word) is not None
+
+
+def values(kind: str, current: str, line: Line) -> Answer:
+    """What a value of that kind may be. `current` is what is there of it."""
+    if kind in ("file", "folder"):
+        return Answer(kind, [])
+    if kind in _LISTS:
+        before = current[: current.rfind(",") + 1]
+        given = before.split(",")
+        return Answer("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
+    found = list(_of(kind, current, line))
+    return Answer("nospace" if kind in ("set", "phase") else "words", found)
+
+
+def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
+    if kind in _FIXED:
+        return [(word, "") for word in _FIXED[kind]]
+    finder = _FINDERS.get(kind)
+    return finder(current, line) if finder is not None else []
+
+
+# -- what the queue holds -----------------------------------------------------------------------------------------
+
+
+def _ids(current: str, line: Line) -> list[Candidate]:
+    from queue_runner.store import names
+
+    with names.opened(_db()) as connection:
+        if "." in current:
+            return names.runs(connection, current.partition(".")[0], _WAITS.get(line.command))
+        jobs = names.jobs(connection, current, _WAITS.get(line.command))
+        return [*jobs, *names.groups(connection, current)]
+
+
+def _after(current: str, line: Line) -> list[Candidate]:
+    id, colon, _ = current.partition(":")
+    if colon:
+        return [(f"{id}:{word}", about) for word, about in (("ok", ""), ("any", "whatever its end"), ("fail", ""))]
+    return _ids(current, line)
+
+
+def _groups(current: str, _line: Line) -> list[Candidate]:
+    from queue_runner.store import names
+
+    with names.opened(_db()) as connection:
+        return names.groups(connection, current)
+
+
+def _tags(_current: str, _line: Line) -> list[Candidate]:
+    from queue_runner.store import names
+
+    with names.opened(_db()) as connection:
+        return names.tags(connection)
+
+
+def _schedules(_current: str, _line: Line) -> list[Candidate]:
+    from queue_runner.store import names
+
+    with names.opened(_db()) as connection:
+        return names.schedules(connection)
+
+
+def _states(_current: str, _line: Line) -> list[Candidate]:
+    from queue_runner.model import Outcome, State
+
+    return [(word.value.lower(), "") for word in (*State, *Outcome) if word is not State.DONE]
+
+
+def _db() -> Path:
+    from queue_runner.paths import layout
+
+    return layout().db
+
+
+# -- what mpsq came with ------------------------------------------------------------------------------------------
+
+
+def _workloads(_current: str, line: Line) -> list[Candidate]:
+    if line.arguments:
+        return []
+    return list({w["name"]: str(w.get("about", "")) for w in _literals()}.items())
+
+
+def _of_workload(line: Line) -> list[dict[str, Any]]:
+    framework = line.last("--framework")
+    named = [w for w in _literals() if w["name"] in line.arguments]
+    return [w for w in named if framework in (None, w["framework"])]
+
+
+def _configs(_current: str, line: Line) -> list[Candidate]:
+    return list(dict.fromkeys((name, "") for w in _of_workload(line) for name in w.get("configs", {})))
+
+
+def _frameworks(_current: str, line: Line) -> list[Candidate]:
+    chosen = [w for w in _literals() if not line.arguments or w["name"] in line.arguments]
+    return list(dict.fromkeys((w["framework"], "") for w in chosen))
+
+
+def _sets(_current: str, line: Line) -> list[Candidate]:
+    found = {name: p for w in _of_workload(line) for name, p in w.get("params", {}).items()}
+    return [(f"{name}=", f"{p.get('help', '')} ({p.get('default')})") for name, p in found.items()]
+
+
+def _literals() -> list[dict[str, Any]]:
+    """The WORKLOAD literals of all job files, each cut out of its file: parsing all of the files takes too long."""
+    from queue_runner.paths import jobs_dir
+
+    found = []
+    for path in sorted(jobs_dir().glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if match := re.search(r"^WORKLOAD\b[^=\n]*= *(\{.*?^\})", text, re.MULTILINE | re.DOTALL):
+            found.append(ast.literal_eval(match[1]))
+    return found
+
+
+def _keys(_current: str, line: Line) -> list[Candidate]:
+    if line.arguments:
+        return []
+    from queue_runner.config import KEYS
+
+    return [(key.name, key.help) for key in KEYS.values()]
+
+
+def _reports(current: str, line: Line) -> list[Candidate]:
+    first = [] if line.arguments else _named("reports")
+    try:
+        return [*first, *_ids(current, line)]
+    except Exception:  # no queue to ask: the reports are known all the same
+        return first
+
+
+def _parsers(_current: str, _line: Line) -> list[Candidate]:
+    return _named("parsers")
+
+
+def _named(folder: str) -> list[Candidate]:
+    """NAME and HELP of the modules of a folder that is a registry, without importing them."""
+    found = []
+    for path in sorted((_HERE / folder).glob("[a-z]*.py")):
+        said = dict(re.findall(r'^(NAME|HELP) = "(.*)"$', path.read_text(encoding="utf-8"), re.MULTILINE))
+        if "NAME" in said:
+            found.append((said["NAME"], said.get("HELP", "")))
+    return found
+
+
+def _phases(_current: str, _line: Line) -> list[Candidate]:
+    return [(f"{name}=", "") for name in ("setup", "compile", "warmup", "measure", "eval", "checkpoint")]
+
+
+def _zones(_current: str, _line: Line) -> list[Candidate]:
+    from zoneinfo import available_timezones
+
+    return [(name, "") for name in sorted(available_timezones())]
+
+
+_FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
+    "id": _ids,
+    "after": _after,
+    "group": _groups,
+    "tag": _tags,
+    "schedule": _schedules,
+    "state": _states,
+    "workload": _workloads,
+    "config": _configs,
+    "framework": _frameworks,
+    "set": _sets,
+    "key": _keys,
+    "report": _reports,
+    "parser": _parsers,
+    "phase": _phases,
+    "zone": _zones,
+}
+KINDS = frozenset({"", "file", "folder", *_FIXED, *_FINDERS})
+"""Every kind of value that the table of commands may name."""

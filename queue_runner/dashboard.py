@@ -1,0 +1,208 @@
+"""The queue on a terminal's whole screen: the only importer of Rich, which is imported when a screen is wanted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from queue_runner import status_text, units
+from queue_runner.progress import Progress
+from queue_runner.sparkline import sparkline
+from queue_runner.status import Status
+from queue_runner.text import plain
+from queue_runner.watch import Seen
+
+FOOTER = "Ctrl-C leaves; the queue goes on"
+_INDENT = 9
+"""Columns before a value: what the longest name takes, and two blanks."""
+_BAR_MOST, _SPARK_MOST = 40, 60
+_FEW_ENDED = 3
+_HEAD = 3
+"""Lines of a table before its rows: an empty one, the titles, the rule."""
+
+Line = tuple[str, str]
+"""A line of the screen and its style."""
+
+
+class Dashboard:
+    """Draws what was seen; a context manager that takes the screen and gives it back."""
+
+    def __init__(self) -> None:
+        self._console = Console(markup=False, emoji=False, highlight=False)
+        self._ascii = not _can_say("▁━…", self._console.encoding)
+        self._seen: Seen | None = None
+        self._size = self._console.size
+        self._stop_wanted = False
+        self._tables: tuple[tuple[int, int], list[str], list[str]] | None = None
+
+    def __enter__(self) -> Dashboard:
+        self._start()
+        self._on_stop = signal.signal(signal.SIGTSTP, self._want_stop)
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave the screen half given
+        try:
+            self._live.stop()
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGTSTP, self._on_stop)
+
+    def show(self, seen: Seen | None) -> None:
+        """Draw; None is nothing new, and draws only where the screen has another size or was given away meanwhile."""
+        stopped = self._stop_wanted
+        if stopped:
+            self._stop()
+        if seen is None and self._console.size == self._size and not stopped:
+            return
+        self._seen = seen or self._seen
+        self._size = self._console.size
+        if self._seen is not None:
+            self._live.update(self._frame(self._seen), refresh=True)
+
+    def _start(self) -> None:
+        self._live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live.start()
+
+    def _want_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop_wanted = True
+
+    def _stop(self) -> None:
+        """Ctrl-Z: give the screen back, stop, and take it again when continued."""
+        self._live.stop()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._want_stop)
+        self._stop_wanted = False
+        self._start()
+
+    def _frame(self, seen: Seen) -> Text:
+        if self._tables is None or self._tables[0] != (seen.turn, self._size.width):
+            waiting = status_text.waiting_table(seen.status).split("\n") if seen.status.waiting else []
+            ended = status_text.ended_table(seen.status).split("\n") if seen.status.ended else []
+            self._tables = ((seen.turn, self._size.width), waiting, ended)
+        return frame(
+            seen.status,
+            seen.newest_s,
+            self._tables[1:],
+            width=self._size.width,
+            height=self._size.height,
+            ascii=self._ascii,
+        )
+
+
+def _can_say(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def frame(
+    found: Status,
+    newest_s: Sequence[float],
+    tables: tuple[list[str], list[str]] | None = None,
+    *,
+    width: int,
+    height: int,
+    ascii: bool,
+) -> Text:
+    """The screen: at most `height` lines of at most `width` columns. `tables`: what waits and what ended, laid out."""
+    top = _facts(found, newest_s, width, ascii)
+    waiting, ended = tables or (
+        status_text.waiting_table(found).split("\n") if found.waiting else [],
+        status_text.ended_table(found).split("\n") if found.ended else [],
+    )
+    room = height - len(top) - 2  # the last line, and an empty one before it
+    body = _body(waiting, ended, found.waiting_count, room)
+    lines = [*top, *body][: height - 1]
+    lines += [("", "")] * (height - 1 - len(lines))
+    screen = Text(no_wrap=True, overflow="crop", end="")
+    for line, style in [*lines, (FOOTER, "dim")]:
+        shown = status_text.fit(plain(line), width)
+        screen.append(_in_ascii(shown) if ascii else shown, style)
+        screen.append("\n")
+    screen.right_crop()
+    return screen
+
+
+def _in_ascii(line: str) -> str:
+    return line.replace("…", "~").encode("ascii", "replace").decode()
+
+
+def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
+    lines: list[Line] = []
+    for name, value in status_text.lane(found, width - _INDENT):
+        style = "" if name == "worker" and found.queue.worker else "yellow"
+        lines += [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in enumerate(value.split("\n"))]
+    if found.running is None:
+        lines.append((f"{'running':<{_INDENT}}nothing", ""))
+    else:
+        lines.append((f"{'running':<{_INDENT}}{status_text.asked(found.running)}", "bold"))
+        if found.progress is not None:
+            lines += _progress(found.progress, newest_s, width - _INDENT, ascii)
+        lines += [(" " * _INDENT + line, "yellow") for line in status_text.trouble(found)]
+    lines.append((f"{'waiting':<{_INDENT}}{status_text.waiting_count(found)}", ""))
+    for name, value in (*status_text.plan(found, width - _INDENT), *status_text.hooks(found)):
+        lines += [(f"{name if not n else '':<{_INDENT}}{part}", "") for n, part in enumerate(value.split("\n"))]
+    lines.append((f"{'disk':<{_INDENT}}{status_text.disk(found.disk)}", ""))
+    return lines
+
+
+def _progress(at: Progress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
+    lines: list[Line] = []
+    if at.planned_iters:
+        share = min(at.iters / at.planned_iters, 1.0)
+        words = f"{units.count(at.iters)} of {units.count(at.planned_iters)}, {int(share * 100)} %"
+        lines.append((f"{bar(share, min(_BAR_MOST, width - len(words) - 2), ascii=ascii)}  {words}", "green"))
+        numbers = status_text.numbers(at, counted=False)
+    else:
+        numbers = status_text.numbers(at)
+    lines += [(line, "") for line in (numbers, status_text.clock(at)) if line]
+    spark = sparkline(newest_s[-min(_SPARK_MOST, width) :], ascii=ascii)
+    if spark is not None and len(spark.bars) > 1:
+        words = f"the last {len(spark.bars)} iterations: {units.ms(spark.low_s)} to {units.ms(spark.high_s)} ms"
+        if spark.beyond:
+            words += f", {spark.beyond} slower: up to {units.ms(spark.max_s)} ms"
+        lines += [(spark.bars, "cyan"), (words, "dim")]
+    return [(" " * _INDENT + line, style) for line, style in lines]
+
+
+def bar(share: float, columns: int, *, ascii: bool) -> str:
+    """A bar of so many columns, filled to a share between 0 and 1; full only when all is done."""
+    columns = max(columns, 1)
+    full = min(int(share * columns), columns)
+    done, left = ("#", "-") if ascii else ("━", "─")
+    return done * full + left * (columns - full)
+
+
+def _body(waiting: list[str], ended: list[str], count: int, room: int) -> list[Line]:
+    """Both tables in so many lines: the one of what waits first, of what ended a few rows at least."""
+    few = min(len(ended), _HEAD - 1 + _FEW_ENDED) + 1 if ended else 0
+    if waiting and room - few < _HEAD + 1:
+        few = 0
+    above = _table(waiting, room - few, count)
+    below = _table(ended, room - len(above))
+    return [*above, *below]
+
+
+def _table(lines: list[str], room: int, count: int | None = None) -> list[Line]:
+    """A table's lines, an empty one before them; what does not fit is counted where `count` says how many there are."""
+    if not lines or room < _HEAD + 1:
+        return []
+    rows = lines[2:]
+    fit = room - _HEAD
+    rest: list[Line] = []
+    if count is not None and count > min(fit, len(rows)):
+        fit = min(fit - 1, len(rows))
+        rest = [(f"... and {units.count(count - fit)} more", "dim")]
+    return [("", ""), (lines[0], "bold"), (lines[1], "dim"), *((row, "") for row in rows[:fit]), *rest]

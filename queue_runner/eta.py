@@ -1,0 +1,300 @@
+"""When the queue will be done, from how long the same questions took before on this machine.
+
+A question that was never asked here is not guessed at: what comes after it is "at least", and the sentence says how
+many such runs there are. Everything assumes that the queue goes on now and that what waits for others gets its wish.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from queue_runner import stats, units, when
+from queue_runner.model import Condition, State
+from queue_runner.spec import JobSpec
+
+Row = Mapping[str, Any]
+
+SAME, ALIKE, PACE = "same", "alike", "pace"
+"""What an expected duration is from: runs of the same question; runs that ask nearly the same; the run's own pace."""
+NEWEST = 9
+"""Runs of a question whose median is expected: older ones may be of older code."""
+_MOST_RUNS = 5_000
+_MOST_QUESTIONS = 1_000
+_LENGTHS = ("max_iters", "max_steps", "steps", "epochs")
+"""Settings that say how much work there is: runs that differ in one of these are not alike."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds that a run will take, and what that is from; None and "" where nothing is known."""
+
+    real_s: float | None = None
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """When one run starts and ends, in Unix seconds. None: not without a hand (held, or behind what is held), or not
+    at all as things stand (for the failure of another, or past its deadline). Where it is not sure it may be later:
+    a run of unknown length is before it, or it is one itself."""
+
+    run: str
+    expected: Expected
+    start_at: float | None
+    finish_at: float | None
+    start_sure: bool = True
+    finish_sure: bool = True
+
+
+@dataclass(frozen=True)
+class Eta:
+    """The turns of all that has not ended, by run. `finish_at` is None where nothing will run by itself."""
+
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    finish_at: float | None = None
+    left_s: float = 0.0
+
+    @cached_property
+    def going(self) -> list[Turn]:
+        """The turns that come by themselves."""
+        return [turn for turn in self.turns.values() if turn.finish_at is not None]
+
+    @cached_property
+    def unknown(self) -> int:
+        """How many of these are of unknown length."""
+        return sum(turn.expected.real_s is None for turn in self.going)
+
+    def sentence(self, now: float, *, going: bool = True) -> str:
+        """`about 3 h 20 min, until 06:40`, and how sure that is; empty where nothing will run. Unless the queue is
+        `going`, without the time of day."""
+        if self.finish_at is None:
+            return ""
+        n_runs = len(self.going)
+        if self.unknown == n_runs:
+            which = "it was not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs was"
+            return f"not known yet: {which} asked before on this machine"
+        sure = all(turn.finish_sure for turn in self.going)
+        told = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
+        told += f", until {when.clock(self.finish_at, now)}" if going else " from its start"
+        if self.unknown:
+            has = "has" if self.unknown == 1 else "have"
+            told += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
+        alike = sum(turn.expected.basis == ALIKE for turn in self.going)
+        return told + (f"; {units.count(alike)} of {units.count(n_runs)} by runs that are alike" if alike else "")
+
+
+def starting(turn: Turn | None, now: float) -> str:
+    """`in about 12 min, at 22:40`; empty where that is not known or is now."""
+    if turn is None or turn.start_at is None or turn.start_at <= now + 1:
+        return ""
+    sure = "in about" if turn.start_sure else "at the earliest in"
+    return f"{sure} {units.duration(turn.start_at - now)}, at {when.clock(turn.start_at, now)}"
+
+
+def clock(turn: Turn | None, now: float) -> str:
+    """The time of day at which a run starts, for a table: `22:40`, `after 22:40`; "-" where nothing is known of it."""
+    soon = turn is not None and turn.start_at is not None and turn.start_at <= now + 1
+    if turn is None or turn.start_at is None or (soon and not turn.start_sure):
+        return units.MISSING
+    told = "now" if soon else when.clock(turn.start_at, now)
+    return told if turn.start_sure else f"after {told}"
+
+
+class History:
+    """How long runs took that SUCCEEDED on this machine: the one of the newest run that said where it was."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, Expected] = {}
+
+    def expected(self, spec: JobSpec, spec_hash: str | None = None) -> Expected:
+        """The median of the newest runs of the same question; else of those that differ in a few settings only."""
+        digest = spec_hash or spec.content_hash()
+        if digest not in self._known:
+            if times := self._times.get(digest):
+                self._known[digest] = Expected(stats.median(times[:NEWEST]), SAME)
+            else:
+                self._known[digest] = self._alike(spec)
+        return self._known[digest]
+
+    def of_row(self, row: Row) -> Expected:
+        """The same of a row of v_run."""
+        digest = row["spec_hash"]
+        if digest in self._known:
+            return self._known[digest]
+        return self.expected(JobSpec.from_json(row["spec_json"]), digest)
+
+    @cached_property
+    def _times(self) -> dict[str, list[float]]:
+        """Seconds awake and not paused of each question, the newest first."""
+        rows = self._connection.execute(
+            """SELECT j.spec_hash, e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0) AS took_s
+               FROM runs r JOIN exits e ON e.run_id = r.id JOIN jobs j ON j.id = r.job_id
+               WHERE r.outcome = 'SUCCEEDED' AND r.resumed_from IS NULL AND j.kind <> 'import' AND e.real_s IS NOT NULL
+                 AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL
+                                        ORDER BY id DESC LIMIT 1)
+               ORDER BY r.id DESC LIMIT ?""",
+            [_MOST_RUNS],
+        )
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["spec_hash"], []).append(max(row["took_s"], 0.0))
+        return found
+
+    @cached_property
+    def _questions(self) -> dict[tuple[Any, ...], list[tuple[dict[str, Any], float]]]:
+        """By what must be equal: (settings, seconds) of every question that has a time."""
+        rows = self._connection.execute(
+            """SELECT spec_hash, kind, name, workload, framework, device, compile, dtype, config,
+                   json_extract(spec_json, '$.argv[0]') AS program, json_extract(spec_json, '$.params') AS params
+               FROM jobs WHERE kind <> 'import' GROUP BY spec_hash ORDER BY max(id) DESC LIMIT ?""",
+            [_MOST_QUESTIONS],
+        )
+        found: dict[tuple[Any, ...], list[tuple[dict[str, Any], float]]] = {}
+        for row in rows:
+            if times := self._times.get(row["spec_hash"]):
+                settings = json.loads(row["params"])
+                compiled = None if row["compile"] is None else bool(row["compile"])
+                key = _kin({**row, "compile": compiled}, row["program"], settings)
+                found.setdefault(key, []).append((settings, stats.median(times[:NEWEST])))
+        return found
+
+    def _alike(self, spec: JobSpec) -> Expected:
+        if spec.kind == "command" and not spec.params:
+            return Expected()  # two commands of one program need not have anything in common
+        kin = self._questions.get(_kin(vars(spec), spec.argv[0] if spec.argv else None, spec.params), [])
+        if not kin:
+            return Expected()
+        alike = [(sum(settings.get(k) == v for k, v in spec.params.items()), took_s) for settings, took_s in kin]
+        most = max(same for same, _ in alike)
+        return Expected(stats.median([took_s for same, took_s in alike if same == most]), ALIKE)
+
+
+def _kin(asked: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What runs that are alike have in common: everything but the values of settings that leave the work as it is."""
+    what = asked["workload"] or asked["name"]
+    lengths = tuple(settings.get(name) for name in _LENGTHS)
+    names = ("kind", "framework", "device", "compile", "dtype", "config")
+    own = tuple(sorted(settings)) if asked["kind"] == "command" else ()
+    return what, program, lengths, own, *(asked[name] for name in names)
+
+
+def estimate(
+    connection: sqlite3.Connection, rows: Sequence[Row], now: float, *, left_s: float | None = None, gap_s: float = 0.0
+) -> Eta:
+    """When each run of the queue starts and ends.
+
+    `rows` are those of read.queue: what has not ended, in its order, the running one first. `left_s` is what the
+    running one needs at its own pace, where that is known, and `gap_s` passes between two runs (the cool-down).
+    """
+    history = History(connection)
+    expected = [history.of_row(row) for row in rows]
+    walk = _Walk(connection, rows, now)
+    turns: dict[str, Turn] = {}
+    at, sure, finish_at = now, True, None
+    for place, row in enumerate(rows):
+        if row["state"] == State.RUNNING:
+            known, remaining = _running(row, expected[place], now, left_s)
+            sure = remaining is not None
+            finish_at = now + (remaining or 0.0)
+            turns[row["run"]] = Turn(row["run"], known, row["started_at"], finish_at, True, sure)
+            at = finish_at + gap_s
+            walk.ended(place)
+    while (found := walk.next(at)) is not None:
+        place, start_at = found
+        name, takes = rows[place]["run"], expected[place]
+        finish_at = start_at + (takes.real_s or 0.0)
+        turns[name] = Turn(name, takes, start_at, finish_at, sure, sure and takes.real_s is not None)
+        sure = turns[name].finish_sure
+        at = finish_at + gap_s
+        walk.ended(place)
+    for place, row in enumerate(rows):
+        turns.setdefault(row["run"], Turn(row["run"], expected[place], None, None))
+    return Eta(turns, finish_at, max((finish_at or now) - now, 0.0))
+
+
+def of_plan(history: History, specs: Sequence[tuple[JobSpec, int]], gap_s: float = 0.0) -> tuple[float, int, int]:
+    """Seconds that new runs take one after the other, how many of them are of unknown length, and how many are
+    estimated by others that are alike. `specs` are questions with their repeats."""
+    total, unknown, alike, n_runs = 0.0, 0, 0, 0
+    for spec, repeats in specs:
+        takes = history.expected(spec)
+        n_runs += repeats
+        if takes.real_s is None:
+            unknown += repeats
+        else:
+            total += takes.real_s * repeats
+            alike += repeats * (takes.basis == ALIKE)
+    return total + gap_s * max(n_runs - 1, 0), unknown, alike
+
+
+def _running(row: Row, takes: Expected, now: float, left_s: float | None) -> tuple[Expected, float | None]:
+    """What the running run is expected to take, and what of it is left; None where it should have ended by now."""
+    elapsed_s = max(now - (row["started_at"] or row["claimed_at"] or now), 0.0)
+    if takes.real_s is not None and takes.real_s > elapsed_s:
+        return takes, takes.real_s - elapsed_s
+    if left_s is not None:
+        return Expected(elapsed_s + left_s, PACE), left_s
+    return takes, None
+
+
+class _Walk:
+    """The order in which runs start, as the worker takes them: the first of those whose time has come and whose
+    dependencies have ended."""
+
+    def __init__(self, connection: sqlite3.Connection, rows: Sequence[Row], now: float) -> None:
+        self._rows = rows
+        self._left: dict[int, int] = {}
+        for row in rows:
+            self._left[row["job_id"]] = self._left.get(row["job_id"], 0) + 1
+        self._waits: dict[int, int] = {}
+        self._waiters: dict[int, list[int]] = {}
+        for edge in connection.execute("SELECT job_id, on_job_id, condition FROM dependencies"):
+            if edge["job_id"] in self._left and edge["on_job_id"] in self._left:
+                self._waits[edge["job_id"]] = self._waits.get(edge["job_id"], 0) + 1
+                if edge["condition"] != Condition.FAIL:  # what waits for a failure is not expected to run
+                    self._waiters.setdefault(edge["on_job_id"], []).append(edge["job_id"])
+        self._ready: list[int] = []
+        self._later: list[tuple[float, int]] = []
+        self._of_job: dict[int, list[int]] = {}
+        for place, row in enumerate(rows):
+            if row["state"] == State.QUEUED:
+                if self._waits.get(row["job_id"]):
+                    self._of_job.setdefault(row["job_id"], []).append(place)
+                else:
+                    self._free(place)
+
+    def _free(self, place: int) -> None:
+        heapq.heappush(self._later, (self._rows[place]["not_before_at"] or 0.0, place))
+
+    def next(self, at: float) -> tuple[int, float] | None:
+        """The place of the run that starts next and when, if nothing runs from `at` on; None: none ever does."""
+        while True:
+            while self._later and self._later[0][0] <= at:
+                heapq.heappush(self._ready, heapq.heappop(self._later)[1])
+            if self._ready:
+                place = heapq.heappop(self._ready)
+                if at < (self._rows[place]["deadline_at"] or at + 1):
+                    return place, at
+            elif self._later:
+                at = self._later[0][0]
+            else:
+                return None
+
+    def ended(self, place: int) -> None:
+        """A run has ended: what waited for the last of its job may go on."""
+        job = self._rows[place]["job_id"]
+        self._left[job] -= 1
+        if self._left[job]:
+            return
+        for waiter in self._waiters.get(job, ()):
+            self._waits[waiter] -= 1
+            if not self._waits[waiter]:
+                for other in self._of_job.pop(waiter, ()):
+                    self._free(other)

@@ -1,0 +1,145 @@
+"""One process of the user's beside the queue: a session of its own, a time limit, the end of what it writes."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from queue_runner.host import processes
+
+TAIL_BYTES = 8192
+STOP_GRACE_S = 2.0
+"""How long a hook may go on when the worker is told to stop."""
+_TERM_S = 2.0
+_LOOK_S = 0.25
+_PIECE_BYTES = 1 << 16
+_FREE_BYTES = 1 << 20
+_SLOW_S = 0.05
+"""After the first MiB a hook's output is read at 1.3 MB/s at most: reading takes time from whatever is measured."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it went: ok, failed, timed_out or lost (the worker was stopped). `missing`: there is no such program."""
+
+    state: str
+    exit_code: int | None
+    dur_s: float
+    output: str
+    missing: bool = False
+
+
+def is_there(program: str) -> bool:
+    """Whether the program can be found."""
+    return shutil.which(program) is not None
+
+
+def run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    cwd: str,
+    timeout_s: float,
+    stop: threading.Event,
+    started: Callable[[int], None],
+) -> Ended:
+    """Run a program to its end, and end whatever it leaves behind. `started` is told the pid. Never raises OSError.
+
+    `env` must hold MPSQ_TAG, by which its descendants are found wherever they went.
+    """
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        said = f"it could not be started: {getattr(error, 'strerror', None) or error}"
+        return Ended("failed", None, time.monotonic() - began, said, isinstance(error, FileNotFoundError))
+    assert process.stdout is not None
+    with process.stdout:
+        start = processes.start_time(process.pid)
+        started(process.pid)
+        pipe = process.stdout.fileno()
+        tail = _Tail()
+        cut = _follow(process, pipe, tail, began + timeout_s, stop)
+        dur_s = time.monotonic() - began
+        noted = frozenset({(process.pid, start)} if start is not None else ())
+        traces = processes.Traces(env["MPSQ_TAG"], frozenset({process.pid}), noted)
+        left = processes.find_leftovers(traces)
+        stubborn = processes.end_all(traces, 0.0, _TERM_S) if left else []
+        tail.drain(pipe)
+    if process.poll() is None and not stubborn:
+        process.wait()
+    code = process.poll()
+    notes = [f"[mpsq: {cut}]"] if cut else []
+    if left and not cut:
+        notes.append(f"[mpsq: it left {len(left)} process{'es' * (len(left) != 1)} behind, which were ended]")
+    if stubborn:
+        notes.append(f"[mpsq: process {', '.join(str(p.pid) for p in stubborn)} will not die]")
+    state = "timed_out" if cut and not stop.is_set() else "lost" if cut else "ok" if code == 0 else "failed"
+    return Ended(state, None if cut else code, dur_s, "\n".join(filter(None, [tail.text().rstrip(), *notes])))
+
+
+def _follow(process: subprocess.Popen[bytes], pipe: int, tail: _Tail, deadline: float, stop: threading.Event) -> str:
+    """Read until the process ends. Returns why it has to be ended, "" when it has ended by itself."""
+    open_ = True
+    stopping = False
+    while True:
+        if stop.is_set() and not stopping:
+            stopping = True
+            deadline = min(deadline, time.monotonic() + STOP_GRACE_S)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return "the worker was stopped" if stopping else "it was ended at its time limit (hook_timeout_s)"
+        if open_:
+            if select.select([pipe], [], [], min(left, _LOOK_S))[0]:
+                open_ = tail.read(pipe)
+        else:
+            try:
+                process.wait(min(left, _LOOK_S))
+            except subprocess.TimeoutExpired:
+                pass
+        if process.poll() is not None:
+            return ""
+
+
+class _Tail:
+    """The last bytes of what was read."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._count = 0
+
+    def read(self, pipe: int) -> bool:
+        """Read a piece; returns whether there may be more."""
+        data = os.read(pipe, _PIECE_BYTES)
+        self._kept = (self._kept + data)[-TAIL_BYTES:]
+        self._count += len(data)
+        if self._count > _FREE_BYTES:
+            time.sleep(_SLOW_S)
+        return bool(data)
+
+    def drain(self, pipe: int) -> None:
+        """Read what is there, of a process that has ended: a pipe's worth at most."""
+        for _ in range(1 + _FREE_BYTES // _PIECE_BYTES):
+            if not select.select([pipe], [], [], 0)[0] or not self.read(pipe):
+                return
+
+    def text(self) -> str:
+        """What was kept, from the first whole line on where the beginning is missing."""
+        kept = self._kept
+        if self._count > len(kept):
+            kept = b"[...]\n" + kept.partition(b"\n")[2]
+        return kept.decode("utf-8", "replace")

@@ -1,0 +1,84 @@
+"""`--keep`: whose files stay. `30d` those of jobs that ended since, `last:20` of the newest, `5GB` of the newest that
+fit. What one rule keeps is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from queue_runner.errors import UsageError
+from queue_runner.units import duration, parse_duration, parse_size, size
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has ended: when, and what its files take. `ended_at` is 0 where it never said."""
+
+    job: int
+    ended_at: float
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The rules; None for one that was not given."""
+
+    age_s: float | None = None
+    last: int | None = None
+    size_bytes: int | None = None
+
+    def said(self) -> bool:
+        """Whether there is any rule. Without one every job's files are kept."""
+        return self != Keep()
+
+    def dropped(self, jobs: Sequence[Ended], now: float) -> dict[int, str]:
+        """The jobs whose files no rule keeps, and why, by id."""
+        if not self.said():
+            return {}
+        found = {}
+        total = 0
+        for rank, job in enumerate(sorted(jobs, key=lambda job: (-job.ended_at, -job.job))):
+            total += job.size_bytes
+            young = self.age_s is not None and now - job.ended_at <= self.age_s
+            among = self.last is not None and rank < self.last
+            fits = self.size_bytes is not None and total <= self.size_bytes
+            if not (young or among or fits):
+                found[job.job] = self._why(job, now)
+        return found
+
+    def _why(self, job: Ended, now: float) -> str:
+        reasons = []
+        if self.age_s is not None:
+            reasons.append(f"ended {duration(now - job.ended_at)} ago")
+        if self.last is not None:
+            reasons.append(f"not of the last {self.last}")
+        if self.size_bytes is not None:
+            reasons.append(f"beyond {size(self.size_bytes)}")
+        return ", ".join(reasons)
+
+
+def parse(texts: Sequence[str]) -> Keep:
+    """The rules as typed. Raises: UsageError for a text that is none, or two of the same kind."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, value = _rule(text.strip())
+        if name in found:
+            raise UsageError(f'--keep "{text}" says again what another --keep has said', "give each kind once")
+        found[name] = value
+    last, limit = found.get("last"), found.get("size_bytes")
+    return Keep(found.get("age_s"), None if last is None else int(last), None if limit is None else int(limit))
+
+
+def _rule(text: str) -> tuple[str, float]:
+    if match := re.fullmatch(r"last\s*[:=]?\s*(\d{1,9})", text):
+        return "last", int(match[1])
+    if match := re.fullmatch(r"size\s*[:=]?\s*(.+)", text):
+        return "size_bytes", parse_size(match[1], "--keep")
+    if not re.fullmatch(r"[\d.]*", text):  # a bare number could be days, jobs or bytes
+        for name, read in (("age_s", parse_duration), ("size_bytes", parse_size)):
+            try:
+                return name, read(text, "--keep")
+            except UsageError:
+                continue
+    raise UsageError(f'--keep "{text}" is no rule', "write 30d, last:20 or 5GB")

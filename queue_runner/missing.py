@@ -1,0 +1,108 @@
+"""What a grid still lacks: repeats without a run that succeeded and is valid, and how to ask for them again.
+
+A result counts wherever it came from later: a question of g4 that g7 has answered is no longer missing in g4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queue_runner import grid, submit
+from queue_runner.model import Outcome, State
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import read
+from queue_runner.submit import Plan
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A cell of a grid that is not complete. `coming` of its repeats wait or run; `last` is its newest attempt that
+    gave no valid result, None where none has ended."""
+
+    jobs: tuple[int, ...]
+    first: Row
+    wanted: int
+    valid: int
+    coming: int
+    last: Row | None
+
+    @property
+    def missing(self) -> int:
+        """Repeats that nobody has asked for again yet."""
+        return max(self.wanted - self.valid - self.coming, 0)
+
+
+def gaps(connection: sqlite3.Connection, chosen: Sequence[Row]) -> tuple[list[Gap], int, int]:
+    """The incomplete cells among the jobs of these rows of v_run, and how many cells and repeats there are in all."""
+    cells: dict[str, list[Row]] = {}
+    for row in chosen:
+        cells.setdefault(row["spec_hash"], []).append(row)
+    since = min((row["job_id"] for row in chosen), default=0)
+    columns = (
+        "spec_hash, job_id, repeat, attempt, run_id, run, state, outcome, exit_code, signal, reason, valid, taints"
+    )
+    later: dict[str, list[Row]] = {}
+    for row in read.runs_of(connection, columns, "job_id >= ? AND kind <> 'import'", [since]):
+        if row["spec_hash"] in cells:
+            later.setdefault(row["spec_hash"], []).append(row)
+    found = [_gap(rows, later[digest]) for digest, rows in cells.items()]
+    wanted = sum(gap.wanted for gap in found)
+    return [gap for gap in found if gap.valid < gap.wanted], len(found), wanted
+
+
+def _gap(rows: Sequence[Row], known: Sequence[Row]) -> Gap:
+    first = min(row["job_id"] for row in rows)
+    repeats: dict[tuple[int, int], list[Row]] = {}
+    for row in known:
+        if row["job_id"] >= first:
+            repeats.setdefault((row["job_id"], row["repeat"]), []).append(row)
+    good = {key for key, runs in repeats.items() if any(_is_valid(row) for row in runs)}
+    open_ = {key for key, runs in repeats.items() if any(row["state"] != State.DONE for row in runs)}
+    bad = [row for runs in repeats.values() for row in runs if row["state"] == State.DONE and not _is_valid(row)]
+    return Gap(
+        jobs=tuple(sorted({row["job_id"] for row in rows})),
+        first=rows[0],
+        wanted=len({(row["job_id"], row["repeat"]) for row in rows}),
+        valid=len(good),
+        coming=len(open_ - good),
+        last=max(bad, key=lambda row: row["run_id"], default=None),
+    )
+
+
+def _is_valid(row: Row) -> bool:
+    return row["outcome"] == Outcome.SUCCEEDED and bool(row["valid"])
+
+
+def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], title: str) -> Plan:
+    """The same questions again, with the code as it is now: pairs of (job that asked, repeats).
+
+    Place, environment, priority, tags and retries are those of that job; when it was to start, and after what, is past.
+    """
+    new = []
+    for job_id, repeats in wanted:
+        row = read.runs(connection, "job_id = ?", [job_id])[0]
+        terms = Terms(
+            priority=row["priority"],
+            tags=tuple(row["tags"].split(",")) if row["tags"] else (),
+            note=row["note"],
+            retries=row["retries"],
+            backoff_s=row["backoff_s"],
+            retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
+            rerun_of=job_id,
+        )
+        new.append(NewJob(replace(JobSpec.from_json(row["spec_json"]), snapshot=None), repeats, terms))
+    seed = submit.drawn(None)
+    return Plan(title, seed, tuple(new), tuple(grid.rounds([job.repeats for job in new], seed)), ())
+
+
+def code_changed(connection: sqlite3.Connection, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether a job of `after` runs other code than its counterpart in `before`."""
+    marks = ", ".join("?" for _ in (*before, *after))
+    rows = connection.execute(f"SELECT id, snapshot_hash FROM jobs WHERE id IN ({marks})", [*before, *after])
+    code = {row["id"]: row["snapshot_hash"] for row in rows}
+    return any(code[old] != code[new] for old, new in zip(before, after, strict=True))

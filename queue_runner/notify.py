@@ -1,0 +1,51 @@
+"""Desktop notifications: which program shows one, and its arguments. Names from users stay text.
+
+macOS: osascript(1) passes the words behind the script as `argv` of `on run`: they are never read as AppleScript.
+Linux: notify-send(1) of libnotify; a notification's body is markup (Desktop Notifications Specification): escaped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from queue_runner import units
+from queue_runner.text import plain
+
+_SCRIPT = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
+_BODY_CHARACTERS = 240
+
+
+def program(platform: str = sys.platform) -> str:
+    """The name of the program that shows notifications."""
+    return "osascript" if platform == "darwin" else "notify-send"
+
+
+def remedy(platform: str = sys.platform) -> str:
+    """What to do where the program is not there."""
+    if platform == "darwin":
+        return "/usr/bin must be in the worker's PATH: mpsq service install"
+    return "install it (apt install libnotify-bin), or: mpsq config set notify off"
+
+
+def argv(title: str, body: str, platform: str = sys.platform) -> list[str]:
+    """The command line that shows a notification. `title` is ours and begins with a letter; `body` is anything."""
+    body = " ".join(plain(body).split())
+    if len(body) > _BODY_CHARACTERS:
+        body = body[: _BODY_CHARACTERS - 1] + "…"
+    if platform == "darwin":
+        script = [word for line in _SCRIPT for word in ("-e", line)]
+        return ["osascript", *script, title, body]
+    return ["notify-send", "--app-name=mpsq", "--", title, escape(body, quote=False)]
+
+
+def words(event: str, row: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Title and body for done, failed or idle. `row` is the run's row of v_run, None for idle."""
+    if row is None:
+        return "mpsq: the queue is idle", "nothing runs and nothing waits"
+    what = "succeeded" if event == "done" else f"ended as {row['outcome']}"
+    after = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
+    reason = f": {row['reason']}" if row["reason"] else ""
+    return f"mpsq: run {row['run']} {what}", f"{row['name']}{after}{reason}"

@@ -1,0 +1,34 @@
+"""Say a thing that happens again and again once, and then only now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+EVERY_S = 3600.0
+_MOST = 64
+
+
+class Rarely:
+    """Passes a text on once, and again after `every_s` seconds with how often it came meanwhile."""
+
+    def __init__(
+        self, say: Callable[[str], object], every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._say = say
+        self._every_s = every_s
+        self._clock = clock
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, text: str, more: str = "") -> None:
+        """Say `text`, and `more` behind it. What is the same is told by `text` alone."""
+        now = self._clock()
+        said = self._said.get(text)
+        if said is not None and now - said[0] < self._every_s:
+            self._said[text] = said[0], said[1] + 1
+            return
+        again = f" (and {said[1]} times since it was last said)" if said is not None and said[1] else ""
+        if len(self._said) >= _MOST:
+            self._said.clear()
+        self._said[text] = now, 0
+        self._say(text + again + (f"\n{more.rstrip()}" if more else ""))

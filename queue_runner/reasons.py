@@ -1,0 +1,103 @@
+"""What each waiting run waits for, in words: the reader's side of `store/waiting.py`, by the same view."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner import units
+from queue_runner.model import Condition, State
+from queue_runner.queue_state import START_A_WORKER, QueueState
+from queue_runner.when import clock
+
+Row = Mapping[str, Any]
+
+_UNMET = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? AND verdict <> 'met' ORDER BY 1"
+_WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a run has not started. `short` is for a column of a table; `next_step` may be empty."""
+
+    kind: str
+    short: str
+    sentence: str
+    next_step: str
+
+
+def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:
+    """By run id, for every row of `rows` (as store.read.queue returns them) that has not started."""
+    found: dict[int, Reason] = {}
+    ahead = [row["run"] for row in rows if row["state"] == State.RUNNING]
+    unmet: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["state"] not in (State.HELD, State.QUEUED):
+            continue
+        job = row["job_id"]
+        if job not in unmet:
+            unmet[job] = list(connection.execute(_UNMET, [job]))
+        own = _of_itself(row, unmet[job], now)
+        found[row["run_id"]] = own or _of_the_queue(row, queue, ahead)
+        if own is None:
+            ahead.append(row["run"])
+    return found
+
+
+def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
+    job = row["job_id"]
+    if row["state"] == State.HELD:
+        sentence = "nothing starts it until it is released"
+        return Reason("held", "its release", sentence, f"mpsq release {job} lets it go, mpsq cancel {job} drops it")
+    if row["deadline_at"] is not None and row["deadline_at"] <= now:
+        return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")
+    if any(one["verdict"] == "impossible" for one in unmet):
+        on = next(one["on_job_id"] for one in unmet if one["verdict"] == "impossible")
+        return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as it must: it will be skipped", "")
+    if unmet:
+        return _of_others(job, unmet)
+    if row["not_before_at"] is not None and row["not_before_at"] > now:
+        at = clock(row["not_before_at"], now)
+        left = units.duration(row["not_before_at"] - now)
+        if row["attempt"] > 1:
+            return Reason("time", f"{at} (back-off)", f"it is tried again at {at}, in {left}", "")
+        return Reason("time", at, f"its time has not come: {at}, in {left}", f"mpsq edit {job} --no-at lets it start")
+    return None
+
+
+def _of_others(job: int, unmet: Sequence[Row]) -> Reason:
+    first, more = unmet[0], len(unmet) - 1
+    others = f" and {more} more" if more else ""
+    wish = _WISH[Condition(first["condition"])]
+    return Reason(
+        "dependency",
+        f"job {first['on_job_id']} to {wish}{others}",
+        f"it waits for job {first['on_job_id']} to {wish}" + (f", and for {more} more" if more else ""),
+        f"mpsq why {first['on_job_id']}; mpsq edit {job} --no-after lets it start without",
+    )
+
+
+def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
+    run = row["run"]
+    if row["blocked_reason"]:
+        return Reason("blocked", row["blocked_reason"], row["blocked_reason"], "mpsq status shows what it waits for")
+    if queue.paused_at:
+        why = f": {queue.paused_reason}" if queue.paused_reason else ""
+        return Reason("paused", "mpsq resume", f"the lane is paused{why}", "mpsq resume lets it go on")
+    if not queue.worker:
+        return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
+    if queue.blocked_reason:
+        return Reason(
+            "blocked",
+            "the lane",
+            f"the lane is blocked: {queue.blocked_reason}",
+            "mpsq status shows when it is free again",
+        )
+    if not ahead:
+        return Reason("next", "nothing: next", "it is next and starts at once", f"mpsq logs {run} -f follows it")
+    more = len(ahead) - 1
+    others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
+    step = f"mpsq status shows the order; mpsq move {row['job_id']} --top changes it"
+    return Reason("turn", f"its turn, after {ahead[-1]}", f"run {ahead[0]}{others} before it", step)

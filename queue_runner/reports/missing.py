@@ -1,0 +1,89 @@
+"""Which cells of a grid have no valid result yet, how many repeats they lack, and what became of the last attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from queue_runner import listing, units
+from queue_runner.missing import Gap, gaps
+from queue_runner.render import Column
+from queue_runner.reports import Context, Result, Row, Section, _choose
+
+NAME = "missing"
+HELP = "cells without a valid result, and why; --submit queues them again"
+SQL = (
+    "SELECT job_id, group_id, repeat, spec_hash, name, workload, framework, device, compile, dtype, config, spec_json"
+    " FROM v_run WHERE {chosen} AND kind <> 'import' ORDER BY job_id, number"
+)
+COLUMNS = (
+    Column("label", "what", flexible=True),
+    Column("jobs", "jobs", lambda jobs: " ".join(map(str, jobs))),
+    Column("wanted", "asked", units.count, True),
+    Column("valid", "valid", units.count, True),
+    Column("coming", "to come", units.count, True),
+    Column("missing", "missing", units.count, True),
+    Column("run", "last"),
+    Column("ending", "ended as"),
+    Column("reason", "because"),
+)
+SHOWN = COLUMNS[:6]
+MOST_REASONS = 10
+"""Of the last attempts, so many are named below the table; csv and json have all."""
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """A row for each incomplete cell; of the newest group where nothing was chosen."""
+    lines = []
+    if rows and not context.options.chosen:
+        newest = max(row["group_id"] for row in rows)
+        if {row["group_id"] for row in rows} != {newest}:
+            lines.append(f"of the newest group, g{newest}: name others (g4 g5) to see theirs")
+        rows = [row for row in rows if row["group_id"] == newest]
+    if not rows:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a grid")])
+    found, n_cells, n_repeats = gaps(context.connection, rows)
+    raw = [_row(gap) for gap in found]
+    lacks = sum(gap.wanted - gap.valid for gap in found)
+    if not found:
+        every = "the run that was" if n_repeats == 1 else f"each of the {units.count(n_repeats)} runs that were"
+        lines.append(f"nothing is missing: {every} asked for has a valid result")
+    else:
+        cells = f"{units.count(len(found))} of {units.count(n_cells)} cell{'s' * (n_cells > 1)}"
+        lines.append(f"{units.count(lacks)} of {units.count(n_repeats)} runs have no valid result yet, in {cells}")
+        if any(row["missing"] for row in raw):
+            ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
+            lines.append(f"mpsq report {ids} --submit queues what is missing")
+    sections = [Section("", SHOWN, raw, _reasons(raw))] if raw else []
+    return Result(COLUMNS, raw, sections, lines)
+
+
+def _row(gap: Gap) -> Row:
+    last = gap.last
+    item = {**gap.first, "sets": listing.sets(gap.first), "compile": listing.boolean(gap.first["compile"])}
+    return {
+        "label": " ".join(filter(None, [gap.first["workload"] or gap.first["name"], listing.question(item)])),
+        "jobs": list(gap.jobs),
+        "wanted": gap.wanted,
+        "valid": gap.valid,
+        "coming": gap.coming,
+        "missing": gap.missing,
+        "run": last["run"] if last else None,
+        "ending": listing.ending(last) if last else None,
+        "reason": _reason(last) if last else None,
+    }
+
+
+def _reasons(raw: Sequence[Row]) -> list[str]:
+    """What became of the last attempts, a line each."""
+    found = [
+        f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
+    ]
+    more = [f"... and {units.count(len(found) - MOST_REASONS)} more: --json"] if len(found) > MOST_REASONS else []
+    return [*found[:MOST_REASONS], *more]
+
+
+def _reason(last: Mapping[str, Any]) -> str | None:
+    if last["outcome"] == "SUCCEEDED":
+        return f"not valid: {last['taints'].replace(',', ', ')}"
+    return str(last["reason"]) if last["reason"] else None

@@ -1,0 +1,144 @@
+"""Rerun: ask a job's question once more, with the very code that it ran, as a new job in a new group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from queue_runner import code_check, grid, locks, stop_points, terms, tree_store, wake
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Selector
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import read
+from queue_runner.tree_store import Damaged
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What may differ from the old job; None leaves it as it was. `tags` are added."""
+
+    repeats: int | None = None
+    priority: int | None = None
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    hold: bool = False
+    allow_changed: bool = False
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What was queued: the 4 of g4, the jobs, their runs in order, and what to know of their code."""
+
+    group: int
+    jobs: tuple[int, ...]
+    runs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: str) -> Rerun:
+    """Queue every job that is named once more; all of them or none.
+
+    Raises: UsageError (names nothing, an import), MpsqError where the code of one cannot be had any more.
+    """
+    if wanted.repeats is not None and wanted.repeats < 1:
+        raise UsageError(f"--repeats {wanted.repeats} runs nothing", "give 1 or more")
+    with locks.share(layout.snapshots_lock):  # what is there must not go before the new jobs refer to it
+        return _rerun(layout, selectors, wanted, title)
+
+
+def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: str) -> Rerun:
+    with read.reading(layout.db) as connection:
+        rows = {row["job_id"]: row for row in read.select(connection, selectors)}  # the last run of each
+        repeats = {
+            row["job_id"]: row["n"]
+            for row in connection.execute("SELECT job_id, max(repeat) AS n FROM runs GROUP BY job_id")
+            if row["job_id"] in rows
+        }
+        groups = [row["group_id"] for row in rows.values()]
+        seed = connection.execute("SELECT seed FROM groups WHERE id = ?", [groups[0]]).fetchone()["seed"]
+    new, notes = [], []
+    for job_id, row in rows.items():
+        spec, note = _code(layout, row, wanted.allow_changed)
+        notes += [note] if note and note not in notes else []
+        new.append(NewJob(spec, wanted.repeats or repeats[job_id], _terms(row, wanted)))
+    rounds = max(job.repeats for job in new)
+    if rounds * len(new) > grid.MAX_RUNS:
+        raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {grid.MAX_RUNS:,} at most")
+    order = [(at, repeat) for at, repeat in grid.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
+    return _store(layout, new, order, seed, title, notes)
+
+
+def _store(
+    layout: Layout,
+    new: Sequence[NewJob],
+    order: Sequence[tuple[int, int]],
+    seed: int,
+    title: str,
+    notes: Sequence[str],
+) -> Rerun:
+    from queue_runner.store import jobs, results
+    from queue_runner.store.engine import open_engine, writing
+
+    with writing(open_engine(layout.db)) as connection:
+        group, ids = jobs.submit(connection, title, seed, new, order)
+        for spec in {job.spec.snapshot: job.spec for job in new}.values():
+            if spec.copy and spec.snapshot:
+                results.mark_copied(connection, spec.snapshot)
+        stop_points.reach("submit.before_commit")
+    stop_points.reach("submit.committed")
+    wake.ring(layout.fifo)
+    return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
+
+
+def _terms(row: Mapping[str, Any], wanted: Wanted) -> Terms:
+    old = row["tags"].split(",") if row["tags"] else []
+    return Terms(
+        priority=row["priority"] if wanted.priority is None else terms.check_priority(wanted.priority),
+        tags=tuple(dict.fromkeys([*old, *map(terms.check_tag, wanted.tags)])),
+        note=row["note"] if wanted.note is None else terms.check_note(wanted.note),
+        hold=wanted.hold,
+        retries=row["retries"],
+        backoff_s=row["backoff_s"],
+        retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
+        rerun_of=row["job_id"],
+    )
+
+
+def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[JobSpec, str]:
+    """The question with the code that it was asked of, and a sentence where that is another place than before."""
+    spec, job = JobSpec.from_json(row["spec_json"]), row["job_id"]
+    if spec.kind == "import":
+        raise UsageError(f"job {job} was imported: it never ran here", "submit a job that asks the same")
+    if spec.kind == "workload" or spec.copy:
+        if refusal := code_check.refusal(layout.snapshots, spec):
+            raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the code as it is")
+        return spec, ""
+    if allow_changed:
+        return replace(spec, allow_changed=True), ""
+    if not spec.tree:
+        raise MpsqError(
+            f"job {job} cannot be rerun exactly: nothing of its code was kept",
+            "--allow-changed runs what is there now; the next time, submit it with --snapshot copy",
+        )
+    changes = code_check.differences(layout.snapshots, spec)
+    if not changes:
+        return replace(spec, allow_changed=False), ""
+    return _rebuilt(layout.snapshots, spec, job, changes)
+
+
+def _rebuilt(snapshots: Path, spec: JobSpec, job: int, changes: Sequence[str]) -> tuple[JobSpec, str]:
+    try:
+        if not tree_store.has_whole(snapshots, spec.tree):
+            tree_store.rebuild_whole(snapshots, spec.tree, Path(spec.root))
+    except Damaged as error:
+        raise MpsqError(
+            f"job {job} cannot be rerun exactly: {changes[0]}, and {error}",
+            "bring the code back and rerun it, or add --allow-changed to run what is there now",
+        ) from error
+    except OSError as error:
+        raise MpsqError(f"the code of job {job} could not be written: {error.strerror}", "free some space") from error
+    note = f"{changes[0]}: it runs in a copy of the code as it was then, without what git ignores"
+    return replace(spec, copy=True, allow_changed=False), note

@@ -1,0 +1,112 @@
+"""Go on from a checkpoint: which one an attempt has left, and a copy of it for the attempt that follows.
+
+The new run is a segment of its own (runs.resumed_from). It works on a copy, runs/ID/resume/: what the old run wrote
+stays as it is, whatever the job does with the file (docs/decisions/resumed-runs-are-segments.md).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from queue_runner.errors import UsageError
+from queue_runner.model import Ending, Outcome, RunId
+from queue_runner.paths import Layout
+from queue_runner.store import attempts
+
+STEMS = ("checkpoint", "ckpt", "last")
+SUFFIXES = (".pt", ".pth", ".ckpt", ".npz", ".safetensors", ".pkl", ".bin")
+"""What checkpoints are called by nanoGPT (ckpt.pt), Hugging Face (checkpoint-500/), Lightning (last.ckpt), ours."""
+_ZIPS = (".pt", ".pth", ".npz")  # torch.save and numpy.savez write zip files, whose directory comes last
+
+
+class Gone(Exception):
+    """The checkpoint that a run was to go on from is not there any more."""
+
+    def ending(self) -> Ending:
+        return Ending(Outcome.SPAWN_FAILED, reason=str(self))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file or folder that a run left. `run` is its name, 12.3."""
+
+    run_id: int
+    run: RunId
+    path: Path
+
+
+def find(connection: Connection, layout: Layout, run_id: int) -> Checkpoint:
+    """The newest usable checkpoint of a run; of one that wrote none, of the run that it went on from itself.
+
+    Raises: UsageError when there is none, with the remedy.
+    """
+    chain = attempts.segments(connection, run_id)
+    found = newest(layout.runs, chain)
+    if found is None:
+        name = chain[0][1]
+        raise UsageError(
+            f"run {name} left no checkpoint to go on from",
+            f"mpsq retry {name} begins anew; a job leaves one in $MPSQ_OUT (nanogpt: --set checkpoint_interval=100)",
+        )
+    return found
+
+
+def newest(runs: Path, chain: Sequence[tuple[int, RunId]]) -> Checkpoint | None:
+    """The newest usable checkpoint of the first run in `chain` that has one."""
+    for run_id, name in chain:
+        if (path := in_folder(runs / str(name) / "out")) is not None:
+            return Checkpoint(run_id, name, path)
+    return None
+
+
+def in_folder(out: Path) -> Path | None:
+    """The newest checkpoint that a job wrote whole into its folder: of ours, of common names, else of common types."""
+    found: list[tuple[bool, int, str]] = []
+    try:
+        with os.scandir(out) as entries:
+            for entry in entries:
+                named = entry.name.lower().startswith(STEMS)
+                if not entry.name.startswith(".") and (named or entry.name.lower().endswith(SUFFIXES)):
+                    found.append((named, entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+    except OSError:
+        return None
+    paths = (out / name for _, _, name in sorted(found, reverse=True))
+    return next((path for path in paths if is_usable(path)), None)
+
+
+def is_usable(path: Path) -> bool:
+    """Whether it looks like a whole checkpoint: no link, not empty, and the zip that its name promises."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            return any(path.iterdir())
+        if not stat.S_ISREG(mode) or path.lstat().st_size == 0:
+            return False
+        return path.suffix not in _ZIPS or zipfile.is_zipfile(path)
+    except OSError:
+        return False
+
+
+def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
+    """Copy the checkpoint of run `origin` to `folder`. Returns the copy.
+
+    Raises: Gone when there is none any more; OSError when the disk refuses.
+    """
+    source = in_folder(layout.run_dir(origin) / "out")
+    if source is None:
+        raise Gone(f"the checkpoint of run {origin} that it was to go on from is gone: mpsq retry begins anew")
+    folder.mkdir(mode=0o700)
+    target = folder / source.name
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        shutil.copyfile(source, target, follow_symlinks=False)
+    return target

@@ -1,0 +1,230 @@
+"""Schedules: command lines of submit that the worker submits by the clock.
+
+A schedule's row says the earliest time that has not been answered. When it has come - or has passed, because the
+machine slept or no worker was there - the worker submits once and moves the row on to the next time after now, in one
+transaction. So nothing is submitted twice, and of many missed times one is made up for. The worker does it when none
+of its runs is on the accelerator: submitting only queues, so it can wait until a measurement has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Engine
+
+from queue_runner import capture, locks, stop_points, submit, terms, wake
+from queue_runner.catalog import did_you_mean
+from queue_runner.cells import Request
+from queue_runner.cron import Cron
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.paths import Layout
+from queue_runner.store import choose, migrate, schedules
+from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.when import local_zone
+
+_LATER_S = 10 * 366 * 86_400.0
+"""By then every time that names a day is past."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
+
+
+@dataclass(frozen=True)
+class Added:
+    """A new schedule. `next_at` are its first times (Unix seconds); `runs` is what each of them queues."""
+
+    id: int
+    name: str
+    cron: str
+    timezone: str
+    title: str
+    next_at: tuple[float, ...]
+    runs: int
+
+
+def add(
+    layout: Layout, line: str, request: Request, command: str, *, name: str | None = None, timezone: str | None = None
+) -> Added:
+    """Check a schedule and store it. `request` is submitted as it is now: environment, folder and interpreter of here.
+    `command` is its command line as it may be shown.
+
+    Raises: UsageError for a line, zone, name or request that cannot be; MpsqError when it cannot be stored.
+    """
+    cron = Cron(line, zone := timezone or local_zone())
+    planned = submit.plan(request)
+    _refuse_days(request)
+    spec = planned.jobs[0].spec
+    kept = replace(request, environment=capture.environment(os.environ), cwd=spec.cwd, python=spec.python)
+    migrate.ensure(layout)
+    with writing(open_engine(layout.db, check=False)) as connection:
+        choose.dependencies(connection, planned.after)
+        named = _free_name([row["name"] for row in schedules.every(connection)], name, spec.name)
+        times = tuple(islice(cron.times_after(time.time()), 2))
+        id = schedules.add(
+            connection,
+            name=named,
+            cron=line.strip(),
+            timezone=zone,
+            title=command,
+            request_json=json.dumps(asdict(replace(kept, title=f"mpsq schedule {named}: {command}"))),
+            next_at=times[0],
+        )
+    wake.ring(layout.fifo)
+    return Added(id, named, line.strip(), zone, command, times, len(planned.order))
+
+
+def remove(layout: Layout, which: str) -> str:
+    """Forget a schedule by its name or id; what it submitted stays. Returns its name. Raises: UsageError."""
+    with _changing(layout) as connection:
+        row = _find(schedules.every(connection), which)
+        schedules.remove(connection, row["id"])
+    return str(row["name"])
+
+
+def pause(layout: Layout, which: str) -> str:
+    """Let a schedule rest; times that pass meanwhile are not made up for. Returns its name. Raises: UsageError."""
+    with _changing(layout) as connection:
+        row = _find(schedules.every(connection), which)
+        schedules.set_next(connection, row["id"], None)
+    return str(row["name"])
+
+
+def resume(layout: Layout, which: str) -> tuple[str, float | None]:
+    """Let a schedule go on. Returns its name and its next time. Raises: UsageError."""
+    with _changing(layout) as connection:
+        row = _find(schedules.every(connection), which)
+        at = row["next_at"]
+        if at is None:
+            at = Cron(row["cron"], row["timezone"]).next_after(time.time())
+            schedules.set_next(connection, row["id"], at)
+    wake.ring(layout.fifo)
+    return str(row["name"]), at
+
+
+def coming(
+    rows: Iterable[Mapping[str, Any]], which: str, count: int, now: float
+) -> tuple[Mapping[str, Any], list[float]]:
+    """The row of one schedule and its next `count` times after `now`. Raises: UsageError."""
+    row = _find(rows, which)
+    return row, list(islice(Cron(row["cron"], row["timezone"]).times_after(now), count))
+
+
+def submit_due(layout: Layout, engine: Engine, log: Callable[[str], None]) -> None:
+    """Submit what is due, each schedule once. What cannot be submitted any more is noted, and its next time comes.
+
+    Raises: MpsqError when the store refuses: nothing has changed then.
+    """
+    with looking(engine) as connection:
+        rows = schedules.due(connection, time.time())
+    for row in rows:
+        try:
+            with locks.share(layout.snapshots_lock):
+                _submit(layout, engine, row, log)
+        except _CannotSubmit as error:
+            _refuse(engine, row, str(error), log)
+
+
+class _CannotSubmit(Exception):
+    """This time is lost: the reason in words."""
+
+
+def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callable[[str], None]) -> None:
+    try:
+        following = Cron(row["cron"], row["timezone"]).next_after(time.time())
+        planned = submit.plan(_request(row["request_json"]))
+        planned = replace(
+            planned,
+            jobs=tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs),
+        )
+        taken = submit.take_snapshots(layout, planned)
+    except Exception as error:  # whatever has become of the workload, the folder or the request: the worker goes on
+        raise _CannotSubmit(_words(error)) from error
+    stop_points.reach("schedule.planned")
+    with writing(engine) as connection:
+        if not schedules.answer(connection, row, following, last_at=time.time(), last_error=None):
+            return
+        try:
+            stored = submit.insert(connection, planned, taken, actor="schedule")
+        except UsageError as error:
+            raise _CannotSubmit(_words(error)) from error
+        schedules.note_group(connection, row["id"], stored.group)
+        stop_points.reach("schedule.before_commit")
+    stop_points.reach("schedule.committed")
+    log(f"schedule {row['name']}: submitted g{stored.group}")
+
+
+def _refuse(engine: Engine, row: Mapping[str, Any], reason: str, log: Callable[[str], None]) -> None:
+    """Note why nothing was submitted, and go on to the next time; where there is none, the schedule rests."""
+    now = time.time()
+    try:
+        following = Cron(row["cron"], row["timezone"]).next_after(now)
+    except UsageError:
+        following = None
+    said = f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(now))}: {reason}"
+    with writing(engine) as connection:
+        schedules.answer(connection, row, following, last_error=said)
+    log(f"schedule {row['name']}: nothing was submitted: {reason}")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, MpsqError):
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    return f"{type(error).__name__}: {error}"
+
+
+def _request(text: str) -> Request:
+    """The request as it was stored; what a newer mpsq has added to requests has its default."""
+    data: dict[str, Any] = json.loads(text)
+    known = {field.name for field in fields(Request)}
+    if unknown := sorted(set(data) - known):
+        raise UsageError(f"it was made by a newer mpsq ({', '.join(unknown)})", "remove the schedule and add it again")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Request(**values)
+
+
+def _refuse_days(request: Request) -> None:
+    """--at and --deadline of a schedule have to mean something each time."""
+    try:
+        terms.of_request(request, time.time() + _LATER_S)
+    except UsageError as error:
+        raise UsageError(
+            "--at or --deadline names a day, and a schedule comes again", "give a time of day or +2h"
+        ) from error
+
+
+def _free_name(taken: list[str], name: str | None, otherwise: str) -> str:
+    if name is None:
+        stem = re.sub(r"[^A-Za-z0-9_.-]", "-", otherwise)[:50]
+        stem = stem if _NAME.fullmatch(stem) else f"s-{stem}"
+        candidates = [stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))]
+        return next(candidate for candidate in candidates if candidate not in taken)
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r} is no name", "it begins with a letter: letters, digits, and . _ - follow")
+    if name in taken:
+        raise UsageError(f'there is a schedule "{name}"', "give another --name, or mpsq schedule remove it first")
+    return name
+
+
+def _find(rows: Iterable[Mapping[str, Any]], which: str) -> Mapping[str, Any]:
+    found = {str(row["name"]): row for row in rows}
+    for row in found.values():
+        if which in (row["name"], str(row["id"])):
+            return row
+    listing = "mpsq schedule list shows them"
+    raise UsageError(f'there is no schedule "{which}"', did_you_mean(which, found, listing))
+
+
+def _changing(layout: Layout) -> Any:
+    """A transaction on a queue that exists. Raises: MpsqError where there is none."""
+    from queue_runner.store.read import schema_revision
+
+    if schema_revision(layout.db) is None:
+        raise MpsqError("there is no queue here yet", "mpsq schedule add makes one")
+    return writing(open_engine(layout.db))

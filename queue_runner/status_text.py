@@ -1,0 +1,193 @@
+"""The status of a queue as text: what `mpsq status` prints, and the parts that its dashboard shows as well."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from typing import Any
+
+from queue_runner import eta, listing, render, units
+from queue_runner.disk import DiskUse
+from queue_runner.progress import Progress
+from queue_runner.queue_state import START_A_WORKER
+from queue_runner.status import Row, Status
+from queue_runner.text import cut, one_line, width
+from queue_runner.when import clock as clock_of_day
+
+SHOWN = 10
+"""How many waiting runs are shown unless all are asked for."""
+_NAME = 16
+_REASON = 24
+_WRAP, _LEAST = 70, 20
+
+
+def text(found: Status) -> str:
+    """All of it, at least 80 columns wide."""
+    facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found), *hooks(found)]
+    parts = [render.facts([*facts, ("disk", disk(found.disk))])]
+    if found.waiting:
+        parts.append(waiting_table(found))
+    if (more := found.waiting_count - len(found.waiting)) > 0:
+        parts[-1] += f"\n... and {units.count(more)} more: mpsq status --all"
+    if found.ended:
+        parts.append(ended_table(found))
+    return "\n\n".join(parts)
+
+
+def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
+    """The worker, and what keeps the lane from starting anything, in lines of so many columns."""
+    columns = max(columns, _LEAST)
+    facts = [("worker", textwrap.fill(_worker(found), columns))]
+    if found.queue.blocked_reason:
+        facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), columns)))
+    if found.queue.paused_at:
+        why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
+        facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
+    return facts
+
+
+def _worker(found: Status) -> str:
+    if found.queue.worker:
+        return f"process {found.queue.worker_pid}" if found.queue.worker_pid else "running"
+    if found.running is not None and found.supervised:
+        return f"none; the run goes on under its warden. {START_A_WORKER}"
+    return f"none. {START_A_WORKER}"
+
+
+def _running(found: Status) -> list[tuple[str, str]]:
+    if found.running is None:
+        return [("running", "nothing")]
+    facts = [("running", textwrap.fill(asked(found.running), _WRAP))]
+    if found.progress is not None:
+        facts.append(("", "\n".join(filter(None, [numbers(found.progress), clock(found.progress)]))))
+    facts += [("", line) for line in trouble(found)]
+    return facts
+
+
+def asked(row: Row) -> str:
+    """Which run it is and what it asks, on one line."""
+    item = listing.run_object(row)
+    return "  ".join(filter(None, map(one_line, (item["run"], item["name"], listing.question(item)))))
+
+
+def numbers(at: Progress, *, counted: bool = True) -> str:
+    """Phase, iterations (if they are to be `counted`), time per iteration and loss, as far as they are known."""
+    where = [f"phase {at.phase}"] if at.phase else []
+    if at.iters and counted:
+        planned = f" of {units.count(at.planned_iters)}" if at.planned_iters else ""
+        where.append(f"iteration {units.count(at.iters)}{planned}")
+    if at.median_s is not None:
+        where.append(f"{units.ms(at.median_s)} ms/iter")
+    if at.loss is not None:
+        where.append(f"loss {units.loss(at.loss)}")
+    return ", ".join(where)
+
+
+def clock(at: Progress) -> str:
+    """How long it has run, and about how long it will."""
+    left = f", about {units.duration(at.left_s)} of training left" if at.left_s else ""
+    return f"{units.duration(at.elapsed_s)} so far{left}"
+
+
+def trouble(found: Status) -> list[str]:
+    """What a user should know of the running run besides."""
+    assert found.running is not None
+    lines = []
+    if found.running["cancel_requested_at"]:
+        lines.append("its end was asked for")
+    if found.running["paused_at"]:
+        lines.append("suspended: mpsq continue lets it go on; it holds the lane and its memory")
+    if not found.queue.worker and not found.supervised:
+        lines.append("nobody watches it: the next worker finds out how it ended")
+    return lines
+
+
+def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
+    """When the queue will be done, the schedule that submits next, and each that could not."""
+    columns = max(columns, _LEAST)
+    now, facts = time.time(), []
+    if told := found.eta.sentence(now, going=goes_on(found)):
+        part = f"the first {found.expected}: " if found.expected < found.waiting_count else ""
+        facts.append(("done in", textwrap.fill(part + told, columns)))
+    if found.schedules and (at := found.schedules[0]["next_at"]) is not None:
+        missed = "when a worker runs" if not found.queue.worker else "when nothing runs" if found.running else "now"
+        then = clock_of_day(at, now) if at > now else missed
+        facts.append(("schedule", one_line(f"{found.schedules[0]['name']} submits next, {then}")))
+    for row in found.schedules:
+        if row["last_error"]:
+            said = one_line(f"{row['name']} submitted nothing at {row['last_error']}")
+            facts.append(("schedule", textwrap.fill(said, columns)))
+    return facts
+
+
+def hooks(found: Status) -> list[tuple[str, str]]:
+    """Nothing where there is nothing to see to."""
+    to_do = found.hooks.pending + found.hooks.running
+    lines = [f"{to_do} to be called"] if to_do else []
+    for call in found.hooks.troubled:
+        of = f" of run {call['run']}" if call["run"] else ""
+        lines.append(render.shorten(one_line(f"{call['event']}{of}: {listing.hook_ending(call)}"), 68))
+    return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
+
+
+def goes_on(found: Status) -> bool:
+    """Whether what waits starts by itself."""
+    return found.queue.worker and not found.queue.blocked_reason and not found.queue.paused_at
+
+
+def waiting_count(found: Status) -> str:
+    """How many runs wait."""
+    return f"{units.count(found.waiting_count)} run{'s' * (found.waiting_count != 1)}"
+
+
+def disk(use: DiskUse) -> str:
+    """What the queue takes of the disk, and what is left of it."""
+    parts = (("runs", use.runs_bytes), ("snapshots", use.snapshots_bytes), ("cache", use.cache_bytes))
+    taken = ", ".join(f"{name} {units.size(size)}" for name, size in parts)
+    return f"{'' if use.exact else 'at least '}{taken}; {units.size(use.free_bytes)} free"
+
+
+def waiting_table(found: Status) -> str:
+    """What waits, in its order, each with its reason."""
+    rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting, start=1)]
+    titles = {"place": "#", "run": "run", "name": "name", "asks": "asks", "waits": "waits for"}
+    if any(row["starts"] != units.MISSING for row in rows):
+        titles["starts"] = "starts"
+    return render.table(rows, [_column(key, title) for key, title in titles.items()])
+
+
+def ended_table(found: Status) -> str:
+    """The last endings, the newest first."""
+    titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
+    return render.table([_ended(row) for row in found.ended], [_column(key, title) for key, title in titles.items()])
+
+
+def _column(key: str, title: str) -> render.Column:
+    words = units.duration if key == "real_s" else None
+    return render.Column(key, title, words=words, right=key == "place", flexible=key == "asks")
+
+
+def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
+    return {
+        "place": place,
+        "run": row["run"],
+        "name": render.elide(one_line(row["name"]), _NAME),
+        "asks": listing.question(listing.run_object(row)),
+        "waits": render.shorten(one_line(found.reasons[row["run_id"]].short), _REASON),
+        "starts": eta.clock(found.eta.turns.get(row["run"]), time.time()) if goes_on(found) else units.MISSING,
+    }
+
+
+def _ended(row: Row) -> dict[str, Any]:
+    return {
+        "run": row["run"],
+        "name": render.elide(one_line(row["name"]), _NAME),
+        "asks": listing.question(listing.run_object(row)),
+        "ending": listing.ending(row),
+        "real_s": row["real_s"],
+    }
+
+
+def fit(line: str, columns: int) -> str:
+    """The line in at most so many columns, with a sign that something is missing."""
+    return line if width(line) <= columns else cut(line, max(columns - 1, 0)) + "…"

@@ -1,0 +1,120 @@
+"""Backups of the database: copied through SQLite's backup API, checked, and put back.
+
+A backup is looked at before it counts as one: a copy of a damaged database would in time replace every good one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from pathlib import Path
+
+from queue_runner.errors import DamageError, MpsqError
+from queue_runner.paths import Layout
+from queue_runner.store.read import DAMAGE, reading
+
+AUTO = "auto"
+BY_HAND = "by-hand"
+_NAME = re.compile(r"mpsq-\d{8}-\d{6}-([a-z0-9-]+)\.db")
+
+
+def make(layout: Layout, label: str = BY_HAND) -> Path:
+    """Copy the database as it is at one moment, while others use it, and check the copy. Returns the new file, which
+    is as private as the original.
+
+    Raises: MpsqError when there is nothing to copy, it is damaged, or the disk refuses; no half backup is left then.
+    """
+    layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = _free_name(layout.backups, label)
+    partial = target.with_suffix(".partial")
+    try:
+        with reading(layout.db, any_schema=True) as source:
+            copy_to(source, partial)
+        found = problems(partial)
+        if found:
+            raise DamageError(
+                f"the database is damaged and was not backed up: {found[0]}",
+                f"mpsq db check says more; {remedy(layout)}",
+            )
+        sync(partial)
+        partial.replace(target)
+        sync(layout.backups)
+    except OSError as error:
+        raise MpsqError(f"the backup could not be written: {error.strerror or error}", _FREE) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+_FREE = "free some space, then mpsq db backup"
+
+
+def copy_to(source: sqlite3.Connection, partial: Path) -> None:
+    """Copy a database into a file that is made for it. Raises: MpsqError."""
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    copy = sqlite3.connect(partial, isolation_level=None)
+    try:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")  # one plain file, without a log of its own
+    except sqlite3.Error as error:
+        if any(sign in str(error) for sign in DAMAGE):
+            raise DamageError("the database is damaged and was not backed up", "mpsq db check says more") from error
+        raise MpsqError(f"the backup could not be written: {error}", _FREE) from error
+    finally:
+        copy.close()
+
+
+def problems(db: Path, limit: int = 100) -> list[str]:
+    """What SQLite finds wrong with a file: nothing when it is sound."""
+    found: list[str] = []
+    with reading(db, any_schema=True) as connection:
+        try:
+            found += [str(next(iter(row.values()))) for row in connection.execute(f"PRAGMA integrity_check({limit})")]
+            found += [f"dangling reference in {row['table']}" for row in connection.execute("PRAGMA foreign_key_check")]
+        except sqlite3.DatabaseError as error:
+            found.append(f"SQLite cannot read it: {error}")
+    return [line for line in found if line != "ok"]
+
+
+def rotate(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` of the backups that the worker made by itself; those of others stay."""
+    for path in [path for path in stored(folder) if label_of(path) == AUTO][:-keep]:
+        path.unlink(missing_ok=True)
+
+
+def stored(folder: Path) -> list[Path]:
+    """Every backup, the oldest first: their names sort by time."""
+    return sorted(path for path in folder.glob("mpsq-*.db") if _NAME.fullmatch(path.name))
+
+
+def label_of(path: Path) -> str:
+    """Who made a backup: auto, by-hand, before-0002."""
+    match = _NAME.fullmatch(path.name)
+    return match[1] if match else ""
+
+
+def _free_name(folder: Path, label: str) -> Path:
+    at = time.time()
+    while True:
+        path = folder / time.strftime(f"mpsq-%Y%m%d-%H%M%S-{label}.db", time.gmtime(at))
+        if not path.exists():
+            return path
+        at += 1  # two in one second
+
+
+def remedy(layout: Layout) -> str:
+    """What to do with a damaged database."""
+    if stored(layout.backups):
+        return "stop the worker, then mpsq db restore: it puts the newest backup back"
+    return f"there is no backup: move {layout.db} away, and the next submit makes a new one"
+
+
+def sync(path: Path) -> None:
+    """Make a file or folder reach the disk. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

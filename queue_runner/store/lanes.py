@@ -1,0 +1,37 @@
+"""The lane's row: what keeps anything from starting on it. A lane that was never blocked nor paused has none."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+
+from queue_runner.store.schema import lanes
+
+
+def block(connection: Connection, lane: str, reason: str | None) -> None:
+    """Say why nothing may start on the lane, or (None) that it is free again."""
+    _set(connection, lane, blocked_reason=reason, blocked_at=time.time() if reason else None)
+
+
+def pause(connection: Connection, lane: str, reason: str | None) -> bool:
+    """Let nothing start on the lane until it is resumed; None resumes it. Returns whether that changes anything."""
+    row = state(connection, lane)
+    paused = row is not None and row["paused_at"] is not None
+    if paused == (reason is not None) and (row is None or row["paused_reason"] == reason):
+        return False
+    since = row["paused_at"] if row is not None and paused else time.time()
+    _set(connection, lane, paused_reason=reason, paused_at=since if reason is not None else None)
+    return True
+
+
+def state(connection: Connection, lane: str) -> RowMapping | None:
+    """The lane's row, if it was ever blocked or paused."""
+    return connection.execute(select(lanes).where(lanes.c.name == lane)).mappings().one_or_none()
+
+
+def _set(connection: Connection, lane: str, **columns: Any) -> None:
+    changed = connection.execute(update(lanes).where(lanes.c.name == lane).values(**columns))
+    if changed.rowcount == 0:
+        connection.execute(insert(lanes).values(name=lane, **columns))

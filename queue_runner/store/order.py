@@ -1,0 +1,122 @@
+"""The order of what waits, and what else a user may change of it. Priority and dependencies belong to jobs, places to
+runs (docs/decisions/places-belong-to-runs.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from queue_runner.errors import UsageError
+from queue_runner.model import Condition, State
+from queue_runner.store.jobs import record
+from queue_runner.store.schema import dependencies, job_tags, jobs, runs
+
+WAITING = (State.QUEUED, State.HELD)
+
+
+class Where(StrEnum):
+    """Where runs are moved: to either end of the queue, or next to other runs."""
+
+    TOP = "to the top"
+    BOTTOM = "to the bottom"
+    BEFORE = "before"
+    AFTER = "after"
+
+
+def waiting(connection: Connection) -> list[tuple[int, int, int]]:
+    """(run id, job id, priority) of all that waits, in its order."""
+    rows = connection.execute(
+        select(runs.c.id, runs.c.job_id, jobs.c.priority)
+        .join(jobs, jobs.c.id == runs.c.job_id)
+        .where(runs.c.state.in_(WAITING))
+        .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
+    )
+    return [(row.id, row.job_id, row.priority) for row in rows]
+
+
+def move(connection: Connection, chosen: Collection[int], where: Where, others: Collection[int], actor: str) -> None:
+    """Move waiting runs, in the order in which they are, next to `others` (run ids) or to an end of the queue.
+
+    A job takes over the priority of the place it is moved to where its own would keep it elsewhere; places are then
+    numbered anew. Nothing happens to a run that does not wait.
+    """
+    queue = waiting(connection)
+    moved = [entry for entry in queue if entry[0] in chosen]
+    rest = [entry for entry in queue if entry[0] not in chosen]
+    if not moved:
+        return
+    beside = [place for place, entry in enumerate(rest) if entry[0] in others]
+    at = {
+        Where.TOP: 0,
+        Where.BOTTOM: len(rest),
+        Where.BEFORE: min(beside, default=0),
+        Where.AFTER: max(beside, default=len(rest) - 1) + 1,
+    }[where]
+    before = rest[at - 1][2] if at > 0 else None
+    after = rest[at][2] if at < len(rest) else None
+    for job_id, priority in {(entry[1], entry[2]) for entry in moved}:
+        fits = (before is None or priority <= before) and (after is None or priority >= after)
+        wanted = priority if fits else after if where in (Where.TOP, Where.BEFORE) else before
+        if wanted is not None and wanted != priority:
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(priority=wanted))
+        record(connection, job_id=job_id, actor=actor, verb="move", reason=str(where))
+    places = [
+        {"run": entry[0], "place": place} for place, entry in enumerate([*rest[:at], *moved, *rest[at:]], start=1)
+    ]
+    connection.execute(update(runs).where(runs.c.id == bindparam("run")).values(position=bindparam("place")), places)
+
+
+def edit(connection: Connection, job_id: int, actor: str, said: str, **columns: Any) -> None:
+    """Change columns of a job, if any: priority, note, deadline_at, retries. `said` is for its history."""
+    if columns:
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
+    record(connection, job_id=job_id, actor=actor, verb="edit", reason=said)
+
+
+def set_time(connection: Connection, job_id: int, not_before_at: float | None) -> None:
+    """When the waiting runs of a job may start; None at once."""
+    connection.execute(
+        update(runs).where(runs.c.job_id == job_id, runs.c.state.in_(WAITING)).values(not_before_at=not_before_at)
+    )
+
+
+def set_tags(connection: Connection, job_id: int, add: Iterable[str], remove: Iterable[str]) -> None:
+    """Tie tags to a job, and take others away."""
+    connection.execute(delete(job_tags).where(job_tags.c.job_id == job_id, job_tags.c.tag.in_([*add, *remove])))
+    if rows := [{"job_id": job_id, "tag": tag} for tag in sorted({*add})]:
+        connection.execute(insert(job_tags), rows)
+
+
+def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[int, Condition]]) -> None:
+    """Let a job wait for these jobs and for no others.
+
+    Raises: UsageError when that would make jobs wait for each other in a circle.
+    """
+    connection.execute(delete(dependencies).where(dependencies.c.job_id == job_id))
+    for on, condition in after:
+        circle = path(connection, on, job_id)
+        if circle:
+            chain = " waits for ".join(str(job) for job in [job_id, *circle])
+            raise UsageError(f"the jobs would wait for each other: {chain}", "leave one of these dependencies out")
+        connection.execute(insert(dependencies).values(job_id=job_id, on_job_id=on, condition=condition))
+
+
+def path(connection: Connection, start: int, end: int) -> list[int]:
+    """Jobs from `start` to `end` of which each waits for the next; empty where there is no such way."""
+    came_from = {start: start}
+    front = [start]
+    while front:
+        job = front.pop()
+        if job == end:
+            way = [end]
+            while way[-1] != start:
+                way.append(came_from[way[-1]])
+            return way[::-1]
+        for on in connection.execute(select(dependencies.c.on_job_id).where(dependencies.c.job_id == job)).scalars():
+            if on not in came_from:
+                came_from[on] = job
+                front.append(on)
+    return []

@@ -1,0 +1,32 @@
+"""Suspend and continue: the wish that a running job stands still (runs.paused_at). Its warden carries it out."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import Connection, select, update
+
+from queue_runner.model import State
+from queue_runner.store.jobs import record
+from queue_runner.store.schema import runs
+
+
+def wish(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:
+    """Wish a running run suspended, or not. Returns whether that is new; False for one that is not RUNNING."""
+    was = runs.c.paused_at.is_(None) if suspended else runs.c.paused_at.is_not(None)
+    changed = connection.execute(
+        update(runs)
+        .where(runs.c.id == run_id, runs.c.state == State.RUNNING, was)
+        .values(paused_at=time.time() if suspended else None)
+        .returning(runs.c.job_id)
+    ).one_or_none()
+    if changed is None:
+        return False
+    verb = "suspend" if suspended else "continue"
+    record(connection, job_id=changed.job_id, run_id=run_id, actor=actor, verb=verb)
+    return True
+
+
+def is_wished(connection: Connection, run_id: int) -> bool:
+    """Whether the run is to stand still."""
+    return connection.execute(select(runs.c.paused_at).where(runs.c.id == run_id)).scalar_one() is not None

@@ -1,0 +1,143 @@
+"""What may be removed, and the removal from the database. Every check is made in the transaction that acts on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, or_, select, update
+
+from queue_runner.errors import MpsqError
+from queue_runner.model import RunId, State
+from queue_runner.store.jobs import record
+from queue_runner.store.schema import dependencies, fingerprints, groups, jobs, metadata, runs, snapshots
+
+_BATCH = 10_000  # SQLite takes 32,766 values in one statement
+_UNENDED = select(runs.c.job_id).where(runs.c.state != State.DONE)
+
+
+def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[RunId]:
+    """Mark ended jobs as deleted. Returns all their runs, whose files are to be removed then.
+
+    Raises: MpsqError - nothing is marked - for a job that has not ended, or whose checkpoint a waiting run needs.
+    """
+    found: list[RunId] = []
+    for batch in _batches(job_ids):
+        _refuse_unended(connection, batch)
+        _refuse_resumed(connection, batch)
+        fresh = connection.execute(select(jobs.c.id).where(jobs.c.id.in_(batch), jobs.c.deleted_at.is_(None)))
+        for job_id in fresh.scalars().all():
+            record(connection, job_id=job_id, actor=actor, verb="delete")
+        now = time.time()
+        connection.execute(update(jobs).where(jobs.c.id.in_(batch), jobs.c.deleted_at.is_(None)).values(deleted_at=now))
+        names = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.job_id.in_(batch)))
+        found += [RunId(row.job_id, row.number) for row in names]
+    return found
+
+
+def erase(connection: Connection, job_ids: Collection[int]) -> None:
+    """Take every row of these ended jobs out of the database.
+
+    Raises: MpsqError - the transaction is to be given up - when a waiting job depends on one of them.
+    """
+    for batch in _batches(job_ids):
+        _refuse_needed(connection, batch)
+        of_jobs = select(runs.c.id).where(runs.c.job_id.in_(batch))
+        connection.execute(delete(dependencies).where(dependencies.c.on_job_id.in_(batch)))
+        for table in reversed(metadata.sorted_tables):  # what refers goes before what is referred to
+            if "job_id" in table.c:
+                connection.execute(delete(table).where(table.c.job_id.in_(batch)))
+            elif "run_id" in table.c:
+                connection.execute(delete(table).where(table.c.run_id.in_(of_jobs)))
+        connection.execute(delete(jobs).where(jobs.c.id.in_(batch)))
+    connection.execute(delete(groups).where(~exists().where(jobs.c.group_id == groups.c.id)))
+    told = (exists().where(column == fingerprints.c.hash) for column in (runs.c.machine_hash, runs.c.software_hash))
+    connection.execute(delete(fingerprints).where(*(~one for one in told)))
+
+
+def _refuse_unended(connection: Connection, job_ids: Sequence[int]) -> None:
+    left = select(runs.c.job_id, runs.c.number, runs.c.state).where(
+        runs.c.job_id.in_(job_ids), runs.c.state != State.DONE
+    )
+    row = connection.execute(left.order_by(runs.c.job_id, runs.c.number).limit(1)).one_or_none()
+    if row is not None:
+        does = "is running" if row.state == State.RUNNING else "waits"
+        raise MpsqError(
+            f"run {row.job_id}.{row.number} {does}: nothing was deleted", f"end it first: mpsq cancel {row.job_id}"
+        )
+
+
+def _refuse_resumed(connection: Connection, job_ids: Sequence[int]) -> None:
+    source = runs.alias("source")
+    row = connection.execute(
+        select(runs.c.job_id, runs.c.number, source.c.job_id.label("of_job"), source.c.number.label("of_number"))
+        .join(source, source.c.id == runs.c.resumed_from)
+        .where(source.c.job_id.in_(job_ids), runs.c.state != State.DONE)
+        .limit(1)
+    ).one_or_none()
+    if row is not None:
+        raise MpsqError(
+            f"run {row.job_id}.{row.number} goes on from the checkpoint of run {row.of_job}.{row.of_number}: "
+            "nothing was deleted",
+            f"let it end, or mpsq cancel {row.job_id} first",
+        )
+
+
+def _refuse_needed(connection: Connection, job_ids: Sequence[int]) -> None:
+    row = connection.execute(
+        select(dependencies.c.job_id, dependencies.c.on_job_id)
+        .join(runs, runs.c.job_id == dependencies.c.job_id)
+        .where(dependencies.c.on_job_id.in_(job_ids), runs.c.state != State.DONE)
+        .limit(1)
+    ).one_or_none()
+    if row is not None:
+        raise MpsqError(
+            f"job {row.job_id} waits for job {row.on_job_id}, whose result decides: nothing was deleted",
+            f"delete it without --results, or mpsq cancel {row.job_id} first",
+        )
+
+
+def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) -> set[int]:
+    """Of these runs those whose files nobody needs: all of the job has ended, and nothing that waits goes on from their
+    checkpoint. With `deleted` only those of jobs that are still marked as deleted."""
+    resuming = select(runs.c.resumed_from).where(runs.c.state != State.DONE, runs.c.resumed_from.is_not(None))
+    conditions: list[ColumnElement[bool]] = [jobs.c.deleted_at.is_not(None)] if deleted else []
+    found: set[int] = set()
+    for batch in _batches(run_ids):
+        query = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id)
+        query = query.where(runs.c.id.in_(batch), runs.c.job_id.not_in(_UNENDED), runs.c.id.not_in(resuming))
+        found |= set(connection.execute(query.where(*conditions)).scalars())
+    return found
+
+
+def cache_is_free(connection: Connection, prefix: str) -> bool:
+    """Whether no job that has not ended asks the question whose hash begins so: nobody will use its compiler cache."""
+    asks = select(jobs.c.id).where(jobs.c.spec_hash.startswith(prefix, autoescape=True), jobs.c.id.in_(_UNENDED))
+    return connection.execute(asks.limit(1)).first() is None
+
+
+def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]:
+    """Take out the rows of those snapshots, or trees, that no job refers to. Returns the hashes that are free now."""
+    free = []
+    for digest in hashes:
+        rows = or_(snapshots.c.hash == digest, snapshots.c.tree_hash == digest)
+        refers = or_(
+            jobs.c.snapshot_hash == digest,
+            jobs.c.snapshot_hash.in_(select(snapshots.c.hash).where(snapshots.c.tree_hash == digest)),
+            func.json_extract(jobs.c.spec_json, "$.tree") == digest,
+        )
+        if connection.execute(select(jobs.c.id).where(refers).limit(1)).first() is None:
+            connection.execute(delete(snapshots).where(rows))
+            free.append(digest)
+    return free
+
+
+def note_files_removed(connection: Connection, run_id: int, job_id: int, said: str) -> None:
+    """Write into a job's history that the files of a run were removed."""
+    record(connection, job_id=job_id, run_id=run_id, actor="user", verb="gc", reason=said)
+
+
+def _batches(ids: Collection[int]) -> Iterator[list[int]]:
+    rest = sorted(ids)
+    for start in range(0, len(rest), _BATCH):
+        yield rest[start : start + _BATCH]

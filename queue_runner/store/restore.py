@@ -1,0 +1,139 @@
+"""Put a backup in the place of the database, damaged or not. What was there is kept beside the backups.
+
+There is a whole database under its name at every moment: the new one is made ready beside it and takes its place by a
+rename. The old one's log goes first, since SQLite would read it into the new file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from queue_runner import locks
+from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
+from queue_runner.model import DEFAULT_LANE
+from queue_runner.paths import Layout
+from queue_runner.store import backup
+from queue_runner.store.engine import checkpoint
+from queue_runner.store.read import HEAD, reading, schema_revision
+
+_WHY = "the database was restored: see what waits, and then mpsq resume"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """`kept` is where the database lies that was there before, `set_aside` the folder with the runs that the restored
+    one knows nothing of; None where there were none. `paused`: something waits or runs in it."""
+
+    source: Path
+    kept: Path | None
+    set_aside: Path | None
+    paused: bool
+
+
+def restore(layout: Layout, source: Path | None = None) -> Restored:
+    """Replace the database by `source`, the newest backup when None. The lane is paused if anything waits in it: what
+    has run since the backup would otherwise run again.
+
+    Raises: MpsqError (no or a damaged backup, a run is active, disk), AlreadyRunning (a worker), SchemaError (newer).
+    """
+    source = source or next(reversed(backup.stored(layout.backups)), None)
+    if source is None:
+        raise MpsqError(f"there is no backup in {layout.backups}", "name a file: mpsq db restore FILE")
+    _refuse_unfit(source)
+    worker = locks.try_lock(locks.worker_lock_path(layout.home))
+    if worker is None:
+        raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C")
+    partial = layout.home / "mpsq.db.partial"
+    with worker:
+        _refuse_active(layout)
+        try:
+            with reading(source, any_schema=True) as connection:
+                backup.copy_to(connection, partial)
+            paused, known = _prepare(partial)
+            aside = _set_aside(layout, known)
+            kept = _keep_old(layout)
+            backup.sync(partial)
+            partial.replace(layout.db)
+            backup.sync(layout.home)
+        except OSError as error:
+            raise MpsqError(
+                f"the database could not be restored: {error.strerror or error}", "free some space"
+            ) from error
+        finally:
+            partial.unlink(missing_ok=True)
+    return Restored(source, kept, aside, paused)
+
+
+def _refuse_unfit(source: Path) -> None:
+    if not source.is_file():
+        raise MpsqError(f"there is no file {source}", "mpsq db path says where the backups are, in backups/ beside it")
+    if found := backup.problems(source):
+        raise MpsqError(f"{source.name} is damaged: {found[0]}", "name an older one")
+    revision = schema_revision(source)
+    if revision is None:
+        raise MpsqError(f"{source.name} holds no queue", "name another file")
+    if revision > HEAD:
+        raise SchemaError(f"{source.name} is at schema {revision}, newer than {HEAD}", "use the mpsq that made it")
+
+
+def _refuse_active(layout: Layout) -> None:
+    for path in layout.runs.glob("*/warden.lock"):
+        if locks.is_held(path):
+            raise MpsqError(f"run {path.parent.name} is active", "wait for its end, or mpsq cancel it")
+
+
+def _prepare(db: Path) -> tuple[bool, set[str]]:
+    """Pause the lane of a restored database where something waits. Returns whether it does, and the runs it knows."""
+    connection = sqlite3.connect(db)
+    try:
+        waits = connection.execute("SELECT 1 FROM runs WHERE state <> 'DONE' LIMIT 1").fetchone() is not None
+        if waits:
+            lane = {"name": DEFAULT_LANE, "paused_at": time.time(), "paused_reason": _WHY}
+            there = {row[1] for row in connection.execute("PRAGMA table_info(lanes)")}  # an older schema says no reason
+            names = [name for name in lane if name in there]
+            connection.execute(f"INSERT OR IGNORE INTO lanes (name) VALUES ('{DEFAULT_LANE}')")
+            told = ", ".join(f"{name} = :{name}" for name in names)
+            connection.execute(f"UPDATE lanes SET {told} WHERE name = :name", lane)
+            connection.commit()
+        return waits, {f"{job}.{number}" for job, number in connection.execute("SELECT job_id, number FROM runs")}
+    finally:
+        connection.close()
+
+
+def _set_aside(layout: Layout, known: set[str]) -> Path | None:
+    """Move the folders of later runs away: their numbers are given out again."""
+    unknown = [p for p in layout.runs.glob("*.*") if re.fullmatch(r"\d+\.\d+", p.name) and p.name not in known]
+    if not unknown:
+        return None
+    folder = layout.home / time.strftime("runs-before-restore-%Y%m%d-%H%M%S", time.gmtime())
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for path in unknown:
+        path.rename(folder / path.name)
+    return folder
+
+
+def _keep_old(layout: Layout) -> Path | None:
+    if not layout.db.exists():
+        return None
+    try:
+        checkpoint(layout.db)  # we hold worker.lock; where it can be read, all of it is in one file then
+    except sqlite3.DatabaseError:
+        pass
+    layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = layout.backups / time.strftime("replaced-%Y%m%d-%H%M%S.db", time.gmtime())
+    kept.unlink(missing_ok=True)
+    try:
+        os.link(layout.db, kept)
+    except OSError:  # a file system without hard links
+        shutil.copy2(layout.db, kept)
+    log = Path(f"{layout.db}-wal")
+    if log.exists():
+        log.replace(f"{kept}-wal")
+    Path(f"{layout.db}-shm").unlink(missing_ok=True)
+    return kept

@@ -1,0 +1,69 @@
+"""The table of schedules. `next_at` is the earliest time that has not been answered; NULL is a schedule that rests.
+
+Every function takes an open transaction: a schedule's answer and the jobs that it submits are stored together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from queue_runner.store.schema import schedules
+
+
+def add(
+    connection: Connection, *, name: str, cron: str, timezone: str, title: str, request_json: str, next_at: float | None
+) -> int:
+    """A new schedule; returns its id. The caller has made sure that the name is free."""
+    values = {"name": name, "cron": cron, "timezone": timezone, "title": title, "request_json": request_json}
+    statement = insert(schedules).values(created_at=time.time(), next_at=next_at, **values)
+    return int(connection.execute(statement.returning(schedules.c.id)).scalar_one())
+
+
+def remove(connection: Connection, id: int) -> None:
+    """Forget a schedule; the jobs that it submitted stay."""
+    connection.execute(delete(schedules).where(schedules.c.id == id))
+
+
+def set_next(connection: Connection, id: int, next_at: float | None) -> None:
+    """Let it submit at `next_at` (Unix seconds), or rest (None)."""
+    connection.execute(update(schedules).where(schedules.c.id == id).values(next_at=next_at))
+
+
+def every(connection: Connection) -> list[dict[str, Any]]:
+    """All rows, by id."""
+    return [dict(row) for row in connection.execute(select(schedules).order_by(schedules.c.id)).mappings()]
+
+
+def due(connection: Connection, now: float) -> list[dict[str, Any]]:
+    """The rows whose time has come, the longest overdue first."""
+    statement = select(schedules).where(schedules.c.next_at <= now).order_by(schedules.c.next_at, schedules.c.id)
+    return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def next_at(connection: Connection, now: float) -> float | None:
+    """The first time after `now` (Unix seconds) at which a schedule is due."""
+    soonest = select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)
+    found: float | None = connection.execute(soonest).scalar_one()
+    return found
+
+
+def answer(connection: Connection, row: Mapping[str, Any], next_at: float | None, **columns: Any) -> bool:
+    """Move a schedule on from the time that `row` is due at. False: somebody else has answered, changed or removed it.
+
+    `columns` are last_at and last_error.
+    """
+    changed = connection.execute(
+        update(schedules)
+        .where(schedules.c.id == row["id"], schedules.c.next_at == row["next_at"])
+        .values(next_at=next_at, **columns)
+    )
+    return changed.rowcount == 1
+
+
+def note_group(connection: Connection, id: int, group_id: int) -> None:
+    """Remember the group that it submitted last."""
+    connection.execute(update(schedules).where(schedules.c.id == id).values(last_group_id=group_id))

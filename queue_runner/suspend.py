@@ -1,0 +1,96 @@
+"""Suspend and continue a running job: the wish is committed, left in the run's folder, and carried out by its warden.
+
+As with cancel no worker is needed. Memory, the accelerator's memory and the lane stay held: nothing else starts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_runner import queue_state, stop_points
+from queue_runner.change import Changed
+from queue_runner.model import Selector, State
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+WITHIN_S = 5.0
+"""How long a command waits for the warden: it looks four times a second."""
+_POLL_S = 0.02
+
+Row = Mapping[str, Any]
+
+
+def suspend(layout: Layout, selectors: Sequence[Selector], within_s: float = WITHIN_S) -> list[Changed]:
+    """Let running runs stand still. Raises: UsageError (names nothing), MpsqError (store)."""
+    return _change(layout, selectors, True, within_s)
+
+
+def go_on(layout: Layout, selectors: Sequence[Selector], within_s: float = WITHIN_S) -> list[Changed]:
+    """Let suspended runs go on. Raises: UsageError (names nothing), MpsqError (store)."""
+    return _change(layout, selectors, False, within_s)
+
+
+def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
+    """Make the wish in a run's folder what the store says: a command may have died between the two. For the worker.
+
+    The folder is read first: a wish is committed before it is filed, so that one that is seen there and not in the
+    store was taken back.
+    """
+    from queue_runner.store import pauses
+
+    filed = os.path.lexists(folder.suspend)
+    wished = pauses.is_wished(connection, run_id)
+    if wished != filed:
+        folder.request_pause(wished)
+
+
+def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, within_s: float) -> list[Changed]:
+    from queue_runner.store import choose, pauses
+    from queue_runner.store.engine import open_engine, writing
+
+    with writing(open_engine(layout.db)) as connection:
+        rows = choose.runs_of(connection, selectors)
+        new = {row["run"] for row in rows if pauses.wish(connection, row["id"], suspended, "user")}
+    stop_points.reach("suspend.committed")
+    running = [row for row in rows if row["state"] == State.RUNNING]
+    for row in running:
+        RunDir(layout.run_dir(row["run"])).request_pause(suspended)
+    deadline = time.monotonic() + within_s
+    while True:
+        found = {row["run"]: _look(layout, row["run"], suspended) for row in running}
+        if all(found.values()) or time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_S)
+    if not suspended:
+        idle = [row["run"] for row in running if row["run"] not in new]
+        found |= {run: Changed(run, False, "was not suspended") for run in idle}
+    return [found.get(row["run"]) or _not_yet(layout, row, suspended) for row in rows]
+
+
+def _look(layout: Layout, run: str, suspended: bool) -> Changed | None:
+    """What the warden has made of it; None while that is open."""
+    folder = RunDir(layout.run_dir(run))
+    if folder.exit() is not None:
+        return Changed(run, False, "has ended")
+    told = folder.suspended()
+    if suspended and told is not None:
+        n = told["processes"]
+        return Changed(run, True, f"is suspended: {n} process{'es stand' if n > 1 else ' stands'} still")
+    return Changed(run, True, "goes on") if not suspended and told is None else None
+
+
+def _not_yet(layout: Layout, row: Row, suspended: bool) -> Changed:
+    run, state = row["run"], row["state"]
+    if state == State.DONE:
+        return Changed(run, False, f"has ended ({row['outcome']})")
+    if state != State.RUNNING:
+        return Changed(run, False, "has not started" + (": mpsq hold keeps it from starting" if suspended else ""))
+    if queue_state.is_supervised(RunDir(layout.run_dir(run))) or not suspended:
+        return Changed(run, True, "was told to stand still" if suspended else "was told to go on")
+    return Changed(run, True, "will stand still as soon as a warden has it")

@@ -1,0 +1,91 @@
+"""When and how often a job may run, from the words of a command line. Other jobs are still names here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queue_runner import when
+from queue_runner.cells import Request
+from queue_runner.errors import UsageError
+from queue_runner.model import RETRY_ON, Condition, Selector, parse_selector
+from queue_runner.spec import Terms
+
+MOST_RETRIES = 1000
+MOST_PRIORITY = 1_000_000
+MOST_NOTE = 10_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`ID[:ok|any|fail]` as the user wrote it: jobs that are looked up when the new ones are stored."""
+
+    selector: Selector
+    condition: Condition
+
+
+def of_request(request: Request, now: float) -> tuple[Terms, tuple[Wanted, ...]]:
+    """The terms of a submission, and the jobs it waits for. Raises: UsageError."""
+    terms = Terms(
+        priority=check_priority(request.priority),
+        tags=tuple(check_tag(tag) for tag in request.tags),
+        note=check_note(request.note),
+        hold=request.hold,
+        not_before_at=when.parse_time(request.at, now) if request.at else None,
+        deadline_at=when.parse_time(request.deadline, now, "--deadline") if request.deadline else None,
+        retries=check_retries(request.retries),
+        backoff_s=request.backoff_s,
+        retry_on=retry_on(request.retry_on or ("failed,lost" if request.resume else "failed")),
+    )
+    if terms.not_before_at and terms.deadline_at and terms.deadline_at <= terms.not_before_at:
+        raise UsageError("--deadline is not after --at: it would never run", "give a later --deadline")
+    if not request.retries and (request.retry_on or request.backoff_s or request.resume):
+        raise UsageError("--retry-on, --backoff and --resume need --retries", "add --retries 3, say")
+    return terms, tuple(wanted(text) for text in request.after)
+
+
+def wanted(text: str) -> Wanted:
+    """Read `12`, `g4:any`, `@last:fail`. Raises: UsageError."""
+    name, colon, word = text.partition(":")
+    selector = parse_selector(name)
+    if selector.number is not None:
+        raise UsageError(f"--after {text} names a run", f"a job waits for a whole job: --after {selector.job}")
+    if colon and word not in Condition.__members__.values():
+        raise UsageError(f'--after {text}: there is no condition "{word}"', "it is ok, any or fail; ok if not given")
+    return Wanted(selector, Condition(word) if word else Condition.OK)
+
+
+def retry_on(text: str) -> tuple[str, ...]:
+    """Words of model.RETRY_ON. Raises: UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in RETRY_ON:
+            raise UsageError(f'--retry-on: nothing ends as "{word}"', f"it is a list of {', '.join(RETRY_ON)}")
+    return tuple(dict.fromkeys(words))
+
+
+def check_priority(priority: int) -> int:
+    """The number itself. Raises: UsageError beyond ±1,000,000."""
+    if abs(priority) > MOST_PRIORITY:
+        raise UsageError(f"--priority {priority} is too far", "it lies between -1000000 and 1000000")
+    return priority
+
+
+def check_tag(tag: str) -> str:
+    """The word itself. Raises: UsageError for one that lists could not show or split."""
+    if not tag or len(tag) > 100 or any(c.isspace() or c == "," or not c.isprintable() for c in tag):
+        raise UsageError(f"--tag {tag!r} is no word", "a tag has no spaces, commas or control characters")
+    return tag
+
+
+def check_note(note: str | None) -> str | None:
+    """The text itself; None for an empty one. Raises: UsageError when it is too long."""
+    if note and len(note) > MOST_NOTE:
+        raise UsageError(f"a note of {len(note):,} characters is too long", f"{MOST_NOTE:,} are kept at most")
+    return note or None
+
+
+def check_retries(retries: int) -> int:
+    """The number itself. Raises: UsageError for a negative or absurd one."""
+    if not 0 <= retries <= MOST_RETRIES:
+        raise UsageError(f"--retries {retries} is no number of tries", f"give 0 to {MOST_RETRIES}")
+    return retries

@@ -1,0 +1,164 @@
+"""The working copy of one run, runs/ID/tree: made before its start, and after its end without what was in it before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from queue_runner.spec import JobSpec
+from queue_runner.tree_scan import Entry
+from queue_runner.tree_store import WHOLE, Damaged, copy_kept, folder_of, read_manifest
+
+MAX_COPY_S = 120.0
+"""The lane is held, and nobody is measured, while a copy is made: beyond this the machine counts as refusing."""
+WRITTEN_AT_S = 946_684_800
+"""Every file of a copy has this modification time (2000-01-01 UTC): one that has another was written by the job."""
+
+
+def make(snapshots: Path, spec: JobSpec, target: Path) -> Path:
+    """Write the job's tree to `target`, which must not be there; returns the folder that the job starts in.
+
+    Links that lead out of the tree lead where they led; links to the tree itself lead into the copy.
+
+    Raises: Damaged when the stored tree is gone or torn; OSError when the disk refuses or takes too long.
+    """
+    stored = folder_of(snapshots, spec.tree) / WHOLE
+    target.mkdir(mode=0o700)
+    try:
+        with tarfile.open(stored) as archive:
+            _unpack(archive, stored, read_manifest(snapshots, spec.tree).entries, spec.root, target)
+        cwd = target / spec.inside
+        cwd.mkdir(parents=True, exist_ok=True)  # git keeps no empty folder, and no ignored one
+        return cwd
+    except BaseException as error:
+        shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, FileNotFoundError) and error.filename == str(stored):
+            raise Damaged(f"{stored} was deleted") from error
+        if isinstance(error, tarfile.TarError | EOFError):
+            raise Damaged(f"{stored} cannot be read: {error}") from error
+        raise
+
+
+def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry], root: str, target: Path) -> None:
+    deadline = time.monotonic() + MAX_COPY_S
+    made, count = {target}, 0
+    for info in archive:
+        entry = entries.get(info.name)
+        if entry is None:
+            raise Damaged(f"{stored} holds {info.name}, which was not in the tree")
+        path = target / info.name
+        if path.parent not in made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made.add(path.parent)
+        if entry.mode == "120000":
+            path.symlink_to(_led(root, info.name, info.linkname, target))
+        elif (source := archive.extractfile(info)) is not None:
+            copy_kept(source, path, entry.mode)
+        os.utime(path, (WRITTEN_AT_S, WRITTEN_AT_S), follow_symlinks=False)
+        count += 1
+        if time.monotonic() > deadline:
+            raise OSError(errno.ETIMEDOUT, f"the copy of its code took more than {MAX_COPY_S:.0f} s")
+    if count != len(entries):
+        raise Damaged(f"{stored} holds {count:,} of {len(entries):,} files")
+
+
+def _led(root: str, path: str, link: str, target: Path) -> str:
+    """Where a link of the copy must point, so that it leads where it led."""
+    place = os.path.normpath(Path(root, path).parent / link)
+    inside = _inside(place, root)
+    if inside is None:
+        return place
+    return str(target / inside) if link.startswith("/") else link
+
+
+def _inside(path: str, root: str) -> str | None:
+    """`path` relative to `root`; None for one that is not below it."""
+    relative = os.path.relpath(path, root)
+    return None if relative == ".." or relative.startswith("../") else relative
+
+
+def python_path(value: str, spec: JobSpec, target: Path) -> str:
+    """A PYTHONPATH whose folders inside of the tree are those of the copy."""
+    folders = []
+    for folder in value.split(os.pathsep):
+        inside = _inside(folder, spec.root) if folder.startswith("/") else None
+        folders.append(folder if inside is None else os.path.normpath(target / inside))
+    return os.pathsep.join(folders)
+
+
+def command(spec: JobSpec, target: Path, cwd: Path) -> list[str]:
+    """The command line of a run in a copy: files of the tree that it names by their whole path are those of the copy, a
+    program that is not in the copy (.venv/bin/python) is taken from where it was, and {cwd} is where it was."""
+    words = [_in_copy(word, spec.root, target) for word in spec.argv]
+    first = words[0]
+    if "/" in first and not first.startswith(("/", "{cwd}")) and not os.path.lexists(cwd / first):
+        words[0] = str(Path(spec.cwd, first))
+    return [word.replace("{cwd}", spec.cwd) for word in words]
+
+
+def _in_copy(word: str, root: str, target: Path) -> str:
+    """`/code/train.py` or `--config=/code/a.yaml` as a path in the copy, where the copy has that file."""
+    name, equals, path = ("", "", word) if word.startswith("/") else word.partition("=")
+    if not path.startswith("/"):
+        return word
+    inside = _inside(str(Path(os.path.realpath(Path(path).parent), Path(path).name)), root)
+    return f"{name}{equals}{target / inside}" if inside is not None and (target / inside).is_file() else word
+
+
+def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
+    """Take away from a copy what was in it before the run. What the job has written or changed stays; where it has
+    written nothing, nothing stays. Nothing is done where the disk refuses: a copy too many harms nobody."""
+    if not spec.copy or not spec.tree or target.is_symlink() or not target.is_dir():
+        return
+    try:
+        entries = read_manifest(snapshots, spec.tree).entries
+    except Damaged:
+        return
+    folders = {target, *(target / spec.inside).parents, target / spec.inside}
+    for path in entries:
+        folders.update((target / path).parents)
+    folders = {folder for folder in folders if folder.is_relative_to(target)}
+    real = Path(os.path.realpath(target))
+    ours = {f for f in folders if os.path.realpath(f) == str(real / f.relative_to(target))}  # no link of the job's
+    for path in entries:
+        if (target / path).parent in ours:
+            _remove_if_ours(target / path)
+    for folder in sorted(ours, key=lambda f: len(f.parts), reverse=True):
+        _remove_caches(folder / "__pycache__")
+        _remove_empty(folder)
+
+
+def _remove_if_ours(path: Path) -> None:
+    try:
+        status = path.lstat()
+        is_old = stat.S_ISREG(status.st_mode) and status.st_mtime_ns == WRITTEN_AT_S * 10**9
+        if is_old or stat.S_ISLNK(status.st_mode):
+            path.unlink()
+    except OSError:
+        return
+
+
+def _remove_caches(folder: Path) -> None:
+    """Byte code is no result."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    try:
+        for path in list(folder.iterdir()):
+            if path.suffix in (".pyc", ".pyo"):
+                path.unlink()
+    except OSError:
+        return
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # it is not empty

@@ -1,0 +1,97 @@
+"""Times of day as people write and read them, in the time zone of the machine."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from queue_runner.errors import UsageError
+from queue_runner.units import parse_duration
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+_HINT = 'a time is 22:30, "2026-11-22 06:00", +2h or an ISO time with its offset'
+_DAY_S = 86_400.0
+
+
+def parse_time(text: str, now: float, option: str = "--at") -> float:
+    """Unix seconds of `22:30` (the next one), `2026-11-22 06:00`, `+2h` or an ISO time.
+
+    Times without an offset are the machine's local ones. Raises: UsageError for anything else, for a time that is
+    past, and for one that a clock change leaves out.
+    """
+    words = text.strip()
+    if words.startswith("+"):
+        return now + parse_duration(words[1:], option)
+    if match := re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", words):
+        hour, minute, second = (int(part or 0) for part in match.groups())
+        at = _next(now, (hour, minute, second), f"{option} {text}")
+    else:
+        try:
+            moment = datetime.fromisoformat(words)
+        except ValueError as error:
+            raise UsageError(f"{option} {text} is no time", _HINT) from error
+        if moment.tzinfo is None and re.fullmatch(r"[\d-]+", words):
+            raise UsageError(f"{option} {text} names a day and no time", _HINT)
+        at = _seconds(moment, f"{option} {text}")
+    if at < now - 60:  # a time of this minute is now
+        raise UsageError(f"{option} {text} is past", _HINT)
+    return at
+
+
+def _next(now: float, time_of_day: tuple[int, int, int], said: str) -> float:
+    today = datetime.fromtimestamp(now)
+    hour, minute, second = time_of_day
+    try:
+        moment = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+    except ValueError as error:
+        raise UsageError(f"{said} is no time", _HINT) from error
+    return _seconds(moment if moment >= today else moment + timedelta(days=1), said)
+
+
+def _seconds(moment: datetime, said: str) -> float:
+    try:
+        at = moment.timestamp()
+        again = datetime.fromtimestamp(at, moment.tzinfo)
+    except (OverflowError, OSError, ValueError) as error:
+        raise UsageError(f"{said} is no time", _HINT) from error
+    if moment.tzinfo is None and again.replace(tzinfo=None) != moment:
+        raise UsageError(f"{said} does not exist: the clocks change there", "give a time an hour later")
+    return at
+
+
+def clock(at: float, now: float | None = None) -> str:
+    """A time of day as near as it needs to be: `22:30`, `Sun 06:00`, `2026-12-24 06:00`."""
+    now = time.time() if now is None else now
+    moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
+    if moment.date() == today.date():
+        return f"{moment:%H:%M}"
+    if 0 < at - now < 6 * _DAY_S:
+        return f"{moment:%a %H:%M}"
+    return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def zone(name: str) -> ZoneInfo:
+    """The time zone of that IANA name. Raises: UsageError where there is none."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # unknown, malformed, a folder
+        raise UsageError(f'no time zone "{name}"', "give an IANA name, such as --timezone Europe/Berlin") from error
+
+
+def local_zone() -> str:
+    """The IANA name of the machine's time zone. Raises: UsageError when the machine does not say it."""
+    import tzlocal
+
+    try:
+        name = tzlocal.get_localzone_name()
+        zone(name)
+    except (KeyError, ValueError, LookupError, OSError, UsageError) as error:
+        hint = "give its IANA name, such as --timezone Europe/Berlin"
+        raise UsageError("this machine does not say in which time zone it is", hint) from error
+    return str(name)

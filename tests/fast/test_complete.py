@@ -1,0 +1,229 @@
+"""What TAB offers, behind which words; and that it is quick and says nothing when there is nothing to say."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner import complete, complete_table, shells
+from queue_runner.cli import completion_table
+from queue_runner.complete_line import split, text_behind_break
+from queue_runner.complete_values import KINDS
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import ROOT, TOY, Cli, full_queue
+
+
+@pytest.fixture
+def queue(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs in every state (see cli_support), one workload."""
+    full_queue(home)
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "toy_torch.py").write_text(TOY)
+    (folder / "toy_mlx.py").write_text(TOY.replace('"torch"', '"mlx"'))
+    monkeypatch.setattr("queue_runner.paths.jobs_dir", lambda: folder)
+    return home
+
+
+def offered(line: str) -> list[str]:
+    *words, current = split(line)
+    return [word for word, _ in complete.answer(words[1:], current).candidates]
+
+
+def how(line: str) -> str:
+    *words, current = split(line)
+    return complete.answer(words[1:], current).how
+
+
+def test_the_table_is_that_of_the_commands() -> None:
+    made = completion_table.module()
+    path = ROOT / "queue_runner" / "complete_table.py"
+    assert path.read_text() == made, "run: make docs"
+
+
+def test_every_kind_of_value_is_known() -> None:
+    for name, (_about, arguments, _repeats, options, _behind) in complete_table.COMMANDS.items():
+        for kind in (*arguments, *(said[0] for said in options.values() if said[0] is not None)):
+            assert kind in KINDS, name
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("mpsq sub", ["submit"]),
+        ("mpsq --ver", ["--version"]),
+        ("mpsq schedule re", ["remove", "resume"]),
+        ("mpsq schedule remove ", ["--help"]),
+        ("mpsq config set keep_a", ["keep_awake"]),
+        ("mpsq config set keep_awake ", ["--help"]),
+        ("mpsq nonsense ", []),
+        ("mpsq config nonsense ", []),
+        ("mpsq submit ", ["toy"]),
+        ("mpsq submit --dev", ["--device"]),
+        ("mpsq submit toy --config ", ["tiny", "large"]),
+        ("mpsq submit --config ", []),
+        ("mpsq submit toy --config tiny,", ["tiny,large"]),
+        ("mpsq submit toy --config=la", ["--config=large"]),
+        ("mpsq submit toy --framework ", ["mlx", "torch"]),
+        ("mpsq submit toy --set m", ["max_iters="]),
+        ("mpsq submit toy --device cpu,m", ["cpu,mps"]),
+        ("mpsq submit toy --after 1:", ["1:ok", "1:any", "1:fail"]),
+        ("mpsq submit toy --hold --ho", []),
+        ("mpsq submit toy --tag night --ta", ["--tag"]),
+        ("mpsq schedule add '0 2 * * *' -- toy --config t", ["tiny"]),
+        ("mpsq schedule add '0 2 * * *' --timezone Europe/Berl", ["Europe/Berlin"]),
+        ("mpsq cancel ", ["6", "5", "4", "g2", "g1", "@last"]),
+        ("mpsq move ", ["6", "5", "g2", "g1", "@last"]),
+        ("mpsq retry ", ["3", "2", "1", "g2", "g1", "@last"]),
+        ("mpsq show 1.", ["1.1", "1.2"]),
+        ("mpsq show g", ["g2", "g1"]),
+        ("mpsq show @", ["@last"]),
+        ("mpsq list --group ", ["g2", "g1", "@last"]),
+        ("mpsq list --tag ", ["grid", "night"]),
+        ("mpsq list --state su", ["succeeded"]),
+        ("mpsq report de", ["devices"]),
+        ("mpsq report devices g", ["g2", "g1"]),
+        ("mpsq report --format m", ["md"]),
+        ("mpsq import --parser na", ["nanogpt"]),
+        ("mpsq completion z", ["zsh"]),
+        ("FOO=1 mpsq sub", ["submit"]),
+        ("mpsq submit 'to", ["toy"]),
+    ],
+)
+def test_what_is_offered(line: str, wanted: list[str], queue: Path) -> None:
+    assert offered(line) == wanted
+
+
+def test_how_the_shell_goes_on(queue: Path) -> None:
+    assert how("mpsq submit toy --cwd ") == "folder"
+    assert how("mpsq import ") == "file"
+    assert how("mpsq submit toy --set m") == "nospace"
+    assert how("mpsq submit --parser plain -- python tr") == "command 2"
+    assert how("mpsq run -- ") == "command 1"
+    assert how("mpsq schedule add x -- --parser plain -- ") == "command 1"
+
+
+def test_the_newest_jobs_come_first_with_what_they_ask(queue: Path) -> None:
+    assert complete.answer(["why"], "").candidates[0] == ("6", "waits2 tiny mps compiled QUEUED")
+
+
+def test_what_a_shell_would_run_is_not_offered(queue: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    engine = open_engine(queue / "mpsq.db", check=False)
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE job_tags SET tag = '$(reboot)' WHERE tag = 'grid'")
+        connection.exec_driver_sql(
+            "UPDATE jobs SET name = 'a' || char(27) || '[31mb' || char(10) || 'c:d' WHERE id = 6"
+        )
+    for shell in ("fish", "bash", "zsh"):
+        line = ["mpsq", "list", "--tag", ""] if shell == "zsh" else ["mpsq list --tag "]
+        complete.main([shell, *line, *([":="] if shell == "bash" else [])])
+        assert b"reboot" not in capsysbinary.readouterr().out
+    complete.main(["fish", "mpsq why 6"])
+    assert capsysbinary.readouterr().out == b"words\n6\tab c:d tiny mps compiled QUEUED\n"
+    complete.main(["zsh", "mpsq", "submit", "--after", "5:a"])
+    assert capsysbinary.readouterr().out == b"words\n5\\:any:whatever its end\n"
+    complete.main(["bash", "mpsq submit --device=cuda:", "=:"])
+    assert capsysbinary.readouterr().out == b"words\n0\n1\n"
+
+
+@pytest.mark.parametrize("harm", ["none", "empty", "damaged", "newer", "folder"])
+def test_nothing_is_said_where_there_is_nothing_to_say(
+    harm: str, home: Path, capfd: pytest.CaptureFixture[str], queue: Path
+) -> None:
+    db = home / "mpsq.db"
+    if harm == "newer":
+        with sqlite3.connect(db) as connection:
+            connection.execute("PRAGMA legacy_alter_table=ON")
+            for table in ("jobs", "job_tags", "schedules"):
+                connection.execute(f"ALTER TABLE {table} RENAME TO {table}_of_the_future")
+    else:
+        db.unlink()
+        if harm == "damaged":
+            db.write_bytes(b"no database" * 999)
+        elif harm == "folder":
+            db.mkdir()
+        elif harm == "empty":
+            db.touch()
+    before = sorted(home.rglob("*"))
+    for line in ("mpsq cancel ", "mpsq list --tag ", "mpsq schedule remove ", "mpsq submit --after "):
+        complete.main(["fish", line])
+        assert capfd.readouterr().out in ("", "words\n")
+    complete.main(["fish", "mpsq report dev"])
+    assert capfd.readouterr() == ("words\ndevices\tcompare devices and modes: speed, cost, losses, ratios with…\n", "")
+    assert sorted(home.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["bash"], ["csh", "x"], ["zsh"], ["fish", ""], ["bash", "mpsq 'a", ""]])
+def test_odd_questions(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    complete.main(arguments)
+    assert capfd.readouterr().err == ""
+
+
+def test_it_imports_neither_typer_nor_sqlalchemy(queue: Path) -> None:
+    code = (
+        "import sys; from queue_runner.complete import main\n"
+        "for line in ('mpsq cancel ', 'mpsq submit nanogpt --config ', 'mpsq config set '): main(['fish', line])\n"
+        "print([m for m in ('typer', 'click', 'sqlalchemy', 'apscheduler', 'rich') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, timeout=30)
+    assert ran.stdout.splitlines()[-1] == "[]" and "\n6\t" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", [""]),
+        ("mpsq", ["mpsq"]),
+        ("mpsq ", ["mpsq", ""]),
+        ("mpsq  a\\ b 'c d' \"e f", ["mpsq", "a b", "c d", "e f"]),
+        ("mpsq ''", ["mpsq", ""]),
+        ("A=1 B=2 mpsq x", ["mpsq", "x"]),
+        ("mpsq 'it'\\''s'", ["mpsq", "it's"]),
+    ],
+)
+def test_words(line: str, words: list[str]) -> None:
+    assert split(line) == words
+
+
+def test_what_bash_replaces() -> None:
+    assert text_behind_break("--device=cuda:", "=:") == ""
+    assert text_behind_break("--device=cuda:", "=") == "cuda:"
+    assert text_behind_break("12:an", " \t") == "12:an"
+
+
+def test_install_writes_where_the_shell_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"HOME": str(tmp_path)}
+    for shell, place in (
+        ("bash", ".local/share/bash-completion/completions/mpsq"),
+        ("zsh", ".local/share/zsh/site-functions/_mpsq"),
+        ("fish", ".config/fish/completions/mpsq.fish"),
+    ):
+        for _ in range(2):
+            done = shells.install(shell, environment)
+        assert done.path == tmp_path / place and done.path.read_text() == shells.script(shell)
+        assert list(done.path.parent.iterdir()) == [done.path]
+    other = shells.install("fish", environment | {"XDG_CONFIG_HOME": str(tmp_path / "c")})
+    assert other.path == tmp_path / "c/fish/completions/mpsq.fish"
+    other.path.write_text("# mine")
+    with pytest.raises(MpsqError, match="not from mpsq"):
+        shells.install("fish", environment | {"XDG_CONFIG_HOME": str(tmp_path / "c")})
+    with pytest.raises(UsageError, match='no completion for "tcsh"'):
+        shells.script("tcsh")
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "BASH_COMPLETION_USER_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    mpsq = Cli(capsys)
+    assert "complete -F _mpsq mpsq" in mpsq.ok("completion", "bash").out
+    said = mpsq.ok("completion", "zsh", "--install")
+    assert said.out == f"{tmp_path}/.local/share/zsh/site-functions/_mpsq\n" and ".zshrc" in said.err
+    assert not (tmp_path / ".zshrc").exists()
+    assert mpsq("completion").code == 2

@@ -1,0 +1,46 @@
+"""The end of a run is stored whatever its numbers look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_runner import finish as use_case
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.hooks import Orders
+
+
+@pytest.fixture
+def engine(layout: Layout) -> Iterator[Engine]:
+    engine = open_engine(layout.db, keep_open=True)
+    yield engine
+    engine.dispose()
+
+
+def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(use_case, "summarize", fail)
+    with writing(engine) as connection:
+        spec = JobSpec(kind="command", name="x", argv=("true",))
+        jobs.submit(connection, "test", 0, [NewJob(spec, 1, Terms(retries=1))], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    folder = RunDir(layout.run_dir(run.id))
+    use_case.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None, Orders())
+    with read.reading(layout.db) as connection:
+        first, second = read.runs(connection)
+        (taint,) = read.detail(connection, "taints", run.run_id)
+    assert (first["outcome"], first["valid"]) == ("FAILED", 0)
+    assert (second["state"], second["attempt"]) == ("QUEUED", 2)
+    assert "ZeroDivisionError: of ours" in taint["detail"] and "report it" in taint["detail"]

@@ -1,0 +1,254 @@
+"""logs: what is shown of what a job wrote, and how a job is followed."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner import follow, logs
+from queue_runner.host.watching import Wait
+from queue_runner.log_text import LINE_BYTES, PipeText, Screen, ScreenText
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.store import attempts, jobs
+from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import Cli, end_running_run, full_queue
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture(autouse=True)
+def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _more: 0)
+
+
+@pytest.fixture
+def queue(home: Path) -> Layout:
+    return full_queue(home)
+
+
+@pytest.fixture
+def piped() -> tuple[PipeText, list[bytes]]:
+    out: list[bytes] = []
+    return PipeText(out.append), out
+
+
+@pytest.fixture
+def screen() -> tuple[ScreenText, Callable[[], str]]:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    text = ScreenText(Screen(stream))
+
+    def shown() -> str:
+        raw = stream.buffer
+        assert isinstance(raw, io.BytesIO)
+        found = raw.getvalue().decode()
+        raw.seek(raw.truncate(0))
+        return found
+
+    return text, shown
+
+
+def test_a_pipe_gets_the_last_of_a_progress_bar_and_all_else_as_it_is(
+    piped: tuple[PipeText, list[bytes]],
+) -> None:
+    text, out = piped
+    text.feed(b"\x1b[31mred\x1b[0m\n 1%\r50%\r100%\nunfin")
+    assert out == [b"\x1b[31mred\x1b[0m\n100%\n"]
+    text.pause()
+    text.feed(b"ished\r\n 10%\r20%")
+    text.pause()
+    assert b"".join(out[1:]) == b"unfinished\n"
+    text.end()
+    assert out[-1] == b"20%\n"
+
+
+def test_a_terminal_gets_no_escapes(screen: tuple[ScreenText, Callable[[], str]]) -> None:
+    text, shown = screen
+    text.feed(b"\x1b[31mred\x1b[0m \x07bell \x1b]0;title\x07\n\x1b[2J\xff\n")
+    assert shown() == "red bell \n\ufffd\n"
+    text.feed(b"a title \x1b]0;that never ends\nnext\n")
+    assert shown() == "a title \nnext\n"
+
+
+def test_a_terminal_shows_a_progress_bar_in_its_place(screen: tuple[ScreenText, Callable[[], str]]) -> None:
+    text, shown = screen
+    text.feed(b" 10%\r 20%")
+    text.pause()
+    assert shown() == " 20%"
+    text.pause()
+    assert shown() == ""
+    text.feed(b"\r 30% \xe6\xbc\xa2\x1b[3")
+    text.pause()
+    assert shown() == "\r    \r 30% 漢"
+    text.feed(b"1m done\nnext\n")
+    assert shown() == f"\r{' ' * 7}\r 30% 漢 done\nnext\n"
+    text.feed("w漢".encode() * 80)
+    text.pause()
+    assert shown() == "w漢" * 26 + "w"  # 79 columns: the terminal never wraps it
+    text.end()
+
+
+def test_a_progress_bar_takes_no_memory(piped: tuple[PipeText, list[bytes]]) -> None:
+    text, out = piped
+    for percent in range(5000):
+        text.feed(b"\r%5d it" % percent)
+        assert len(text._lines.pending) < 20 and not out
+    text.feed(b"\ndone\n")
+    assert out.pop() == b" 4999 it\ndone\n"
+    text.feed(b"x" * (LINE_BYTES + 1))
+    assert len(out.pop()) > LINE_BYTES
+
+
+def test_a_log_of_one_endless_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "TAIL_MOST_BYTES", 1 << 20)
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (3 << 20))
+    with path.open("rb") as stream:
+        assert logs.tail_offset(stream, 2) == 2 << 20
+
+
+def test_a_log_is_read_on_over_its_compaction_and_anew_where_it_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = logs.LogFile(path)
+    assert log.read() == b""
+    path.write_bytes(b"one\ntwo\n")
+    assert (log.read(), log.read()) == (b"one\ntwo\n", b"")
+    kept = path.open("ab")
+    (tmp_path / "compact").write_bytes(b"o\n")
+    (tmp_path / "compact").replace(path)
+    kept.write(b"three\n")
+    kept.close()
+    assert (log.read(), log.read()) == (b"three\n", b"")
+    log.close()
+    again = logs.LogFile(path, 1)
+    assert again.read() == b"o\n"
+    path.write_bytes(b"")
+    assert again.read() == b""
+    path.write_bytes(b"n\n")
+    assert again.read() == b"n\n"
+    again.close()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "nothing"])
+def test_what_is_no_log_is_not_waited_for(queue: Layout, mpsq: Cli, kind: str) -> None:
+    path = RunDir(queue.run_dir("2.1")).stdout
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/etc/hostname")
+    elif kind == "folder":
+        path.mkdir()
+    assert mpsq.ok("logs", "2").out == ""
+
+
+class Scripted:
+    """A wait in which things happen instead of time: one of `acts` each."""
+
+    def __init__(self, *acts: Callable[[], object]) -> None:
+        self._acts: Iterator[Callable[[], object]] = iter(acts)
+
+    def __call__(self, _seconds: float) -> None:
+        next(self._acts)()
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def script(*acts: Callable[[], object]) -> None:
+        scripted = Scripted(*acts)
+        monkeypatch.setattr(Wait, "__call__", lambda self, seconds: scripted(seconds))
+        monkeypatch.setattr(follow, "_ANEW_S", 0.0)
+
+    return script
+
+
+def append(layout: Layout, run: str, text: str) -> Callable[[], object]:
+    def act() -> None:
+        folder = RunDir(layout.run_dir(run))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with folder.stdout.open("a") as stream:
+            stream.write(text)
+
+    return act
+
+
+def test_a_job_is_followed_until_it_has_ended(queue: Layout, mpsq: Cli, no_waiting: Callable[..., None]) -> None:
+    no_waiting(
+        append(queue, "4.1", "more\n"),
+        append(queue, "4.1", "and mo"),
+        append(queue, "4.1", "re"),
+        lambda: end_running_run(queue, Ending(Outcome.FAILED, 3, reason="no \x1b[31mdata")),
+    )
+    ran = mpsq.ok("logs", "4", "-f")
+    assert ran.out == "hello from 4.1\nmore\nand more"
+    assert ran.err.splitlines() == [
+        "--- run 4.1: running  cpu, eager, tiny, lr=0.1",
+        "--- neither a worker nor a warden watches the run",
+        "    start one: mpsq worker, or mpsq service install",
+        "--- run 4.1: FAILED(3): no data",
+    ]
+
+
+def test_a_job_is_followed_through_its_retries(queue: Layout, mpsq: Cli, no_waiting: Callable[..., None]) -> None:
+    engine = open_engine(queue.db, check=False)
+
+    def end_and_retry() -> None:
+        with writing(engine) as connection:
+            run_id = connection.exec_driver_sql("SELECT id FROM runs WHERE state = 'RUNNING'").scalar_one()
+        end_running_run(queue, Ending(Outcome.FAILED, 1))
+        with writing(engine) as connection:
+            attempts.again(connection, run_id, actor="worker", first=True)
+
+    def start() -> None:
+        with writing(engine) as connection:
+            jobs.claim(connection, DEFAULT_LANE, "cd" * 16, "boot")
+        append(queue, "4.2", "second\n")()
+
+    no_waiting(end_and_retry, start, lambda: end_running_run(queue, Ending(Outcome.SUCCEEDED, 0)))
+    ran = mpsq.ok("logs", "4", "-f", "--tail", "0")
+    engine.dispose()
+    assert ran.out == "second\n"  # --tail is of the log that was there
+    said = ran.err.splitlines()
+    assert [line for line in said if "worker" not in line] == [
+        "--- run 4.1: running  cpu, eager, tiny, lr=0.1",
+        "--- run 4.1: FAILED(1)",
+        "--- run 4.2 (attempt 2): running  cpu, eager, tiny, lr=0.1",
+        "--- run 4.2: SUCCEEDED",
+    ]
+    assert any("run 4.2 waits: no worker runs this queue" in line for line in said)
+
+
+def test_a_run_that_nobody_records_is_not_waited_for_for_ever(
+    queue: Layout, mpsq: Cli, no_waiting: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_PATIENCE_S", -1.0)
+    no_waiting()
+    monkeypatch.setattr(RunDir, "exit", lambda self: {"exit_code": 0})
+    ran = mpsq.ok("logs", "4", "-f")
+    assert ran.out == "hello from 4.1\n" and "no worker is there to record how" in ran.err
+
+
+def test_a_reader_that_has_left_is_noticed_while_nothing_is_written() -> None:
+    reads, writes = os.pipe()
+    wait = Wait(writes)
+    wait(0)
+    os.close(reads)
+    with pytest.raises(BrokenPipeError):
+        wait(60)
+    os.close(writes)
+    Wait(None)(0)
+
+
+def test_a_hint_where_the_other_stream_has_all(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunDir(queue.run_dir("1.2")).stdout.write_text("")
+    monkeypatch.setattr("queue_runner.cli.logs.hint", lambda text: print(text))
+    assert mpsq.ok("logs", "1").out == "it wrote nothing to stdout: --both shows all\n"
+    assert mpsq.ok("logs", "1", "--stderr").out == "warning\n"

@@ -1,0 +1,107 @@
+"""report missing: which repeats of a grid have no valid result, and asking for them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queue_runner.paths import Layout
+from queue_runner.store.read import reading
+from tests.cli_support import ENDINGS, Cli, full_queue
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+@pytest.fixture
+def queue(home: Path) -> Layout:
+    return full_queue(home)
+
+
+def apart(queue: Layout) -> None:
+    """The template's jobs ask one question under several names: tell them apart."""
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("UPDATE jobs SET spec_hash = id")
+
+
+def test_cells_without_a_valid_result(queue: Layout, mpsq: Cli) -> None:
+    apart(queue)
+    rows = {row["jobs"][0]: row for row in mpsq.ok("report", "missing", "g1", "--json").json()["rows"]}
+    assert set(rows) == {2, 3, 4}  # 1 has both its results
+    assert [(rows[job]["missing"], rows[job]["coming"]) for job in (2, 3, 4)] == [(1, 0), (1, 0), (0, 1)]
+    assert rows[2]["run"] == "2.1" and rows[2]["ending"] == "FAILED(3)" and "no data" in rows[2]["reason"]
+    out = mpsq.ok("report", "missing", "g1").out
+    assert "3 of 5 runs have no valid result yet, in 3 of 4 cells" in out and "\x1b" not in out
+    assert "mpsq report missing g1 --submit queues what is missing" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert (
+        "nothing is missing: each of the 2 runs that were asked for has a valid result"
+        in mpsq.ok("report", "missing", "1").out
+    )
+    assert "of the newest group, g2" in mpsq.ok("report", "missing").out
+
+
+def test_a_result_that_is_not_valid_is_missing(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    apart(queue)
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("INSERT INTO taints (run_id, kind, severity, detail) VALUES (1, 'slept', 'invalid', 'x')")
+        connection.execute("INSERT INTO taints (run_id, kind, severity, detail) VALUES (2, 'drift', 'caveat', 'x')")
+    (row,) = mpsq.ok("report", "missing", "1", "--json").json()["rows"]
+    assert (row["wanted"], row["valid"], row["missing"], row["reason"]) == (2, 1, 1, "not valid: slept")
+
+
+def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
+    apart(queue)
+    with reading(queue.db) as connection:
+        before = connection.execute(
+            "SELECT json_remove(spec_json, '$.snapshot') AS s FROM jobs WHERE id = 2"
+        ).fetchone()
+    ran = mpsq.ok("report", "missing", "g1", "--submit")
+    assert "g3: 2 jobs, 2 runs queued" in ran.out and "no worker runs this queue" in ran.err
+    with reading(queue.db) as connection:
+        rows = connection.execute("SELECT rerun_of, spec_json, id FROM jobs WHERE group_id = 3 ORDER BY id").fetchall()
+        again = connection.execute(
+            "SELECT json_remove(spec_json, '$.snapshot') AS s FROM jobs WHERE rerun_of = 2"
+        ).fetchone()
+        tags = connection.execute("SELECT DISTINCT tags FROM v_run WHERE group_id = 3").fetchall()
+    assert [row["rerun_of"] for row in rows] == [2, 3] and again == before and tags == [{"tags": "grid,night"}]
+
+
+def test_what_was_asked_again_is_to_come_and_then_there(queue: Layout, mpsq: Cli) -> None:
+    """The template's questions are all one: 5 runs asked for, 2 there, 1 runs, 2 to come in g2 fill the rest."""
+    from queue_runner.model import DEFAULT_LANE, Verb
+    from queue_runner.store import jobs
+    from queue_runner.store.engine import open_engine, writing
+
+    (row,) = mpsq.ok("report", "missing", "g1", "--json").json()["rows"]
+    assert (row["wanted"], row["valid"], row["coming"], row["missing"]) == (5, 2, 1, 2)
+    ran = mpsq.ok("report", "missing", "g1", "--submit", "--json")
+    assert ran.json()["schema"] == "mpsq.submit/1" and len(ran.json()["runs"]) == 2
+    (row,) = mpsq.ok("report", "missing", "g1", "--json").json()["rows"]
+    assert (row["coming"], row["missing"]) == (3, 0)
+    ran = mpsq.ok("report", "missing", "g1", "--submit")
+    assert "nothing was queued" in ran.err
+    engine = open_engine(queue.db)
+    with writing(engine) as connection:
+        running = jobs.running(connection, DEFAULT_LANE)
+        assert running is not None
+        run_id: int | None = running.run_id
+        while run_id is not None:
+            jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ENDINGS["ok"])
+            claimed = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot")
+            run_id = claimed.run_id if claimed else None
+    engine.dispose()
+    assert mpsq.ok("report", "missing", "g1", "--json").json()["rows"] == []
+
+
+def test_submit_belongs_to_this_report(queue: Layout, mpsq: Cli) -> None:
+    ran = mpsq("report", "--submit")
+    assert ran.code == 2 and "mpsq report missing g4 --submit" in ran.err

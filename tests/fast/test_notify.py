@@ -1,0 +1,59 @@
+"""Notifications: a name cannot inject AppleScript, markup or an option; errors that come again are said rarely."""
+
+from __future__ import annotations
+
+from queue_runner import notify
+from queue_runner.rarely import Rarely
+
+EVIL = '" & (do shell script "touch x") & "\x1b[31m\n<b>&amp;'
+
+
+def test_macos_passes_words_behind_a_script_that_is_always_the_same() -> None:
+    argv = notify.argv("mpsq: run 1.1 succeeded", EVIL, "darwin")
+    assert argv[0] == "osascript" and argv[-1] == '" & (do shell script "touch x") & " <b>&amp;'
+    assert argv[1:-2] == notify.argv("mpsq: idle", "x", "darwin")[1:-2]
+    assert not argv[-2].startswith("-")
+
+
+def test_linux_escapes_markup() -> None:
+    argv = notify.argv("mpsq: run 1.1 succeeded", "--urgency " + EVIL, "linux")
+    assert argv[:3] == ["notify-send", "--app-name=mpsq", "--"]
+    assert argv[-1] == '--urgency " &amp; (do shell script "touch x") &amp; " &lt;b&gt;&amp;amp;'
+
+
+def test_a_long_text_is_cut() -> None:
+    assert len(notify.argv("t", "x" * 9999, "linux")[-1]) == 240
+
+
+def test_words() -> None:
+    row = {"run": "1.2", "name": "toy", "outcome": "OUT_OF_MEMORY", "reason": "no room", "real_s": 61.0}
+    assert notify.words("failed", row) == (
+        "mpsq: run 1.2 ended as OUT_OF_MEMORY",
+        "toy after 1 min 01 s: no room",
+    )
+    assert notify.words("done", {**row, "reason": None, "real_s": None}) == ("mpsq: run 1.2 succeeded", "toy")
+    assert "idle" in notify.words("idle", None)[0]
+
+
+def test_the_same_complaint_is_said_rarely() -> None:
+    said: list[str] = []
+    now = [0.0]
+    complain = Rarely(said.append, every_s=60.0, clock=lambda: now[0])
+    for second in range(125):
+        now[0] = float(second)
+        complain("the disk is full", "traceback\n")
+        if second == 3:
+            complain("something else")
+    assert said == [
+        "the disk is full\ntraceback",
+        "something else",
+        "the disk is full (and 59 times since it was last said)\ntraceback",
+        "the disk is full (and 59 times since it was last said)\ntraceback",
+    ]
+
+
+def test_texts_that_never_end_do_not_fill_the_memory() -> None:
+    complain = Rarely(lambda _: None)
+    for number in range(1000):
+        complain(str(number))
+    assert len(complain._said) <= 64

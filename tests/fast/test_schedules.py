@@ -1,0 +1,278 @@
+"""Schedules in a real store: what is due is submitted once, what cannot be submitted is said."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner import schedules, status, submit
+from queue_runner.cells import Request
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.paths import Layout
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine
+from tests.cli_support import Cli, empty_queue
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def layout(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return empty_queue(home)
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], layout: Layout) -> Cli:
+    return Cli(capsys)
+
+
+def add(layout: Layout, name: str = "nightly", line: str = "0 2 * * *", **options: Any) -> schedules.Added:
+    request = Request(argv=("/bin/sh", "-c", "exit 0"), **options)
+    return schedules.add(layout, line, request, "-- sh -c 'exit 0'", name=name, timezone="UTC")
+
+
+def make_due(layout: Layout, late_s: float = 3 * DAY_S, name: str = "nightly") -> None:
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET next_at = ? WHERE name = ?", [time.time() - late_s, name])
+
+
+def work(layout: Layout, log: Callable[[str], None] = lambda _: None) -> None:
+    engine = open_engine(layout.db, check=False)
+    schedules.submit_due(layout, engine, log)
+    engine.dispose()
+
+
+def row(layout: Layout, name: str = "nightly") -> read.Row:
+    with read.reading(layout.db) as connection:
+        return next(r for r in read.schedules(connection) if r["name"] == name)
+
+
+def submitted(layout: Layout) -> list[read.Row]:
+    with read.reading(layout.db) as connection:
+        return read.runs(connection)
+
+
+def test_what_is_not_due_waits(layout: Layout) -> None:
+    added = add(layout)
+    work(layout)
+    assert submitted(layout) == []
+    assert row(layout)["next_at"] == added.next_at[0]
+    assert 0 < added.next_at[0] - time.time() <= DAY_S and added.next_at[1] - added.next_at[0] == DAY_S
+
+
+def test_many_missed_times_are_made_up_for_once(layout: Layout) -> None:
+    add(layout, repeats=2)
+    make_due(layout)
+    for _ in range(3):
+        work(layout)
+    runs, now = submitted(layout), row(layout)
+    assert [(run["run"], run["schedule_id"]) for run in runs] == [("1.1", 1), ("1.2", 1)]
+    assert now["next_at"] > time.time() >= now["last_at"] and now["last_group_id"] == 1
+    with read.reading(layout.db) as connection:
+        (event,) = read.events(connection, 1)
+        (group,) = connection.execute("SELECT title FROM groups")
+    assert (event["actor"], event["verb"]) == ("schedule", "submit")
+    assert group["title"] == "mpsq schedule nightly: -- sh -c 'exit 0'"
+
+
+def test_it_submits_with_what_was_there_when_it_was_added(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAVOUR", "of then")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    add(layout)
+    monkeypatch.setenv("FLAVOUR", "of the worker")
+    monkeypatch.chdir(tmp_path)
+    make_due(layout)
+    work(layout)
+    with sqlite3.connect(layout.db) as connection:
+        assert "hunter2" not in "\n".join(connection.iterdump())
+    spec = json.loads(submitted(layout)[0]["spec_json"])
+    assert spec["env"]["FLAVOUR"] == "of then" and spec["cwd"] == str(tmp_path / "work")
+
+
+def test_what_cannot_be_submitted_any_more_is_said_and_the_next_time_comes(
+    layout: Layout, tmp_path: Path, mpsq: Cli
+) -> None:
+    add(layout)
+    add(layout, "other", cwd=str(tmp_path))
+    (tmp_path / "work").rmdir()
+    make_due(layout)
+    make_due(layout, name="other")
+    said: list[str] = []
+    work(layout, said.append)
+    assert "there is no folder" in row(layout)["last_error"] and row(layout)["next_at"] > time.time()
+    assert [run["schedule_id"] for run in submitted(layout)] == [2]
+    assert any("nothing was submitted: there is no folder" in line for line in said)
+    for command in (["schedule", "list"], ["status"]):
+        assert "nightly submitted nothing at" in " ".join(mpsq.ok(*command).out.split())
+    (tmp_path / "work").mkdir()
+    make_due(layout)
+    work(layout)
+    assert row(layout)["last_error"] is None
+
+
+def test_whatever_goes_wrong_the_worker_goes_on(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(layout)
+    make_due(layout)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET request_json = '{\"from_the_future\": 1}'")
+    work(layout)
+    assert "made by a newer mpsq" in row(layout)["last_error"]
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET request_json = 'no JSON', timezone = 'Mars/Phobos', next_at = 1")
+    work(layout)
+    assert "Mars/Phobos" in row(layout)["last_error"] and row(layout)["next_at"] is None
+    assert submitted(layout) == []
+
+
+def test_when_the_store_refuses_nothing_has_changed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(layout)
+    make_due(layout)
+    before = row(layout)
+
+    def refuse(*_: Any) -> None:
+        raise MpsqError("the disk is full", "free some space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "submit", refuse)
+        with pytest.raises(MpsqError):
+            work(layout)
+    assert row(layout) == before and submitted(layout) == []
+    work(layout)
+    assert len(submitted(layout)) == 1
+
+
+def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(layout)
+    make_due(layout)
+    take = submit.take_snapshots
+
+    def remove_first(*arguments: Any) -> Any:
+        schedules.remove(layout, "nightly")
+        return take(*arguments)
+
+    monkeypatch.setattr(submit, "take_snapshots", remove_first)
+    work(layout)
+    assert submitted(layout) == []
+
+
+def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
+    submit.store(layout, submit.plan(Request(argv=("/bin/true",))))
+    add(layout, after=("1",))
+    make_due(layout)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET request_json = replace(request_json, '[\"1\"]', '[\"77\"]')")
+    work(layout)
+    assert "77" in row(layout)["last_error"] and len(submitted(layout)) == 1
+
+
+def test_paused_and_resumed(layout: Layout) -> None:
+    add(layout)
+    make_due(layout)
+    assert schedules.pause(layout, "1") == "nightly"
+    work(layout)
+    assert submitted(layout) == []
+    name, at = schedules.resume(layout, "nightly")
+    assert name == "nightly" and at is not None and at > time.time()
+    assert schedules.resume(layout, "nightly") == (name, at)
+    work(layout)
+    assert submitted(layout) == []
+
+
+def test_times_of_day_mean_something_each_time(layout: Layout) -> None:
+    add(layout, at="+2h", deadline="+9h")
+    add(layout, "evening", at="23:00")
+    with pytest.raises(UsageError, match="a schedule comes again"):
+        add(layout, "christmas", at="2030-12-24 18:00")
+    make_due(layout)
+    work(layout)
+    assert 7100 < submitted(layout)[0]["not_before_at"] - time.time() <= 7200
+
+
+def test_names(layout: Layout) -> None:
+    for name in ("12", "", "a b", "-x", "a\n", "x" * 61):
+        with pytest.raises(UsageError):
+            add(layout, name)
+    assert [schedules.add(layout, "@daily", Request(argv=("/bin/sh",)), "-- sh").name for _ in range(2)] == [
+        "sh",
+        "sh-2",
+    ]
+    with pytest.raises(UsageError, match="there is a schedule"):
+        add(layout, "sh")
+    with pytest.raises(UsageError, match=r'no schedule "shh"') as caught:
+        schedules.remove(layout, "shh")
+    assert '"sh"' in caught.value.hint
+
+
+def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
+    line = ["--parser", "nanogpt", "--device", "cpu", "--tag", "night", "--", "sh", "-c", "exit 3", "--api-key=x"]
+    said = mpsq.ok("schedule", "add", "0", "2", "*", "*", "mon-fri", "--timezone", "Europe/Berlin", "--", *line)
+    assert said.out.startswith("sh: 1 run ") and said.out.endswith("(Europe/Berlin)\n")
+    assert "no worker" in said.err
+    make_due(layout, name="sh")
+    work(layout)
+    (run,) = submitted(layout)
+    assert (run["device"], run["tags"]) == ("cpu", "night")
+    assert json.loads(run["spec_json"])["argv"] == ["sh", "-c", "exit 3", "--api-key=x"]
+    listed = mpsq.ok("schedule", "list").out
+    assert "0 2 * * mon-fri" in listed and "g1 " in listed and "=x" not in listed
+    assert "submitted by schedule sh" in mpsq.ok("why", "1").out
+    assert "schedule     sh" in mpsq.ok("show", "1").out
+    mpsq.ok("schedule", "remove", "sh")
+    assert "number 1, removed since" in mpsq.ok("show", "1").out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["0 2 * * *"], "no command line follows --"),
+        (["0 2 * * *", "--"], "no command line follows --"),
+        (["0 2 * * *", "--", "nanogtp"], "nanogtp"),
+        (["0 2 * * *", "--", "nanogpt", "--device", "cup"], "cup"),
+        (["0 2 * * *", "--", "nanogpt", "--nonsense"], "no such option"),
+        (["0 2 * * *", "--", "--", "no-such-program"], "no-such-program"),
+        (["0 2 * * *", "--", "nanogpt", "--json"], "no such option"),
+        (["0 2 * * *", "--", "nanogpt", "--after", "12"], "12"),
+        (["0 2 * *", "--", "nanogpt"], "4 fields"),
+        (["0 2 * * *", "--timezone", "Mars", "--", "nanogpt"], "no time zone"),
+    ],
+)
+def test_everything_is_checked_when_it_is_added(line: list[str], said: str, mpsq: Cli) -> None:
+    ran = mpsq("schedule", "add", *line)
+    assert ran.code == 2 and said in ran.err and "hint:" in ran.err
+    assert json.loads(mpsq.ok("schedule", "list", "--json").out)["schedules"] == []
+
+
+def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
+    add(layout)
+    assert status.read_status(layout).schedules[0]["name"] == "nightly"
+    assert "nightly submits next, " in mpsq.ok("status").out
+    make_due(layout)
+    assert "nightly submits next, when a worker runs" in mpsq.ok("status").out
+    assert " due " in mpsq.ok("schedule", "list").out
+
+
+def test_the_next_times(layout: Layout, mpsq: Cli) -> None:
+    add(layout)
+    told = mpsq.ok("schedule", "next", "1", "-n", "3")
+    assert len(told.out.splitlines()) == 3 and told.err == ""
+    schedules.pause(layout, "nightly")
+    assert "paused" in mpsq.ok("schedule", "next", "nightly").err
+    assert "paused" in mpsq.ok("schedule", "list").out
+
+
+@pytest.mark.parametrize("verb", ["remove", "pause", "resume", "next"])
+def test_without_a_queue(verb: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Cli(capsys)("schedule", verb, "nightly")
+    assert ran.code == 1 and "there is no queue here yet" in ran.err and not home.exists()

@@ -1,0 +1,253 @@
+"""status --watch: what a screen shows, what a look reads, what is printed where there is no screen."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queue_runner import status, watch
+from queue_runner.dashboard import bar, frame
+from queue_runner.disk import DiskUse
+from queue_runner.eta import Eta
+from queue_runner.events import Iter, Phase
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.progress import NEWEST, Progress, Tracker
+from queue_runner.queue_state import QueueState
+from queue_runner.reasons import Reason
+from queue_runner.sparkline import ASCII_BARS, BARS, sparkline
+from queue_runner.status import Status
+from queue_runner.store import read, results
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.text import width
+from tests.cli_support import Cli, end_running_run, full_queue
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture(autouse=True)
+def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _more: 0)
+
+
+@pytest.fixture
+def queue(home: Path) -> Layout:
+    return full_queue(home)
+
+
+NEWEST_S = [0.02] * 20 + [0.021] * 20 + [0.5] + [0.0205] * 9
+
+
+@pytest.fixture
+def found(queue: Layout) -> Status:
+    return replace(
+        status.read_status(queue),
+        queue=QueueState(True, 4711, None, None),
+        progress=Progress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4),
+        disk=DiskUse(5 << 30, 3 << 20, 0, 7 << 30, True),
+        reasons={6: Reason("turn", "its turn, after 4.1", "", ""), 7: Reason("time", "22:30", "", "")},
+        eta=Eta(),
+    )
+
+
+SCREEN = """\
+worker   process 4711
+running  4.1  running  cpu, eager, tiny, lr=0.1
+         ━━━━━━━━━━━━━━━━━━━━────────────────────  20 of 40, 50 %
+         phase measure, 20.00 ms/iter, loss 2.1000
+         1 min 03 s so far, about 400 ms of training left
+         ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████▅▅▅▅▅▅▅▅▅
+         the last 50 iterations: 20.00 to 21.00 ms, 1 slower: up to 500.0 ms
+waiting  2 runs
+disk     runs 5.00 GiB, snapshots 3.00 MiB, cache 0 B; 7.00 GiB free
+
+#  run  name    asks                         waits for
+-  ---  ------  ---------------------------  -------------------
+1  5.1  waits1  mps, compiled, tiny, lr=0.1  its turn, after 4.1
+2  6.1  waits2  mps, compiled, tiny, lr=0.1  22:30
+
+run  name    asks                      ended last  after
+---  ------  ------------------------  ----------  ------
+3.1  killed  cpu, eager, tiny, lr=0.1  KILLED(9)   1.50 s
+2.1  failed  cpu, eager, tiny, lr=0.1  FAILED(3)   1.50 s
+1.2  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED   1.50 s
+1.1  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED   1.50 s
+
+
+Ctrl-C leaves; the queue goes on
+"""
+
+
+def screen(found: Status, columns: int = 80, rows: int = 24, *, ascii: bool = False) -> str:
+    return frame(found, NEWEST_S, width=columns, height=rows, ascii=ascii).plain + "\n"
+
+
+def test_a_screen_of_80_columns(found: Status) -> None:
+    shown = screen(found)
+    assert shown == SCREEN
+    plain = screen(found, ascii=True)
+    assert plain.isascii() and "####################--------------------  20 of 40" in plain
+    assert "_" * 20 + "#" * 21 + "=" * 9 in plain
+
+
+@pytest.mark.parametrize("columns", [1, 20, 40, 79, 80, 200])
+@pytest.mark.parametrize("rows", [1, 3, 10, 16, 24, 60])
+def test_every_screen_fits(found: Status, columns: int, rows: int) -> None:
+    lines = screen(found, columns, rows).split("\n")[:-1]
+    assert len(lines) == max(rows, 1) and max(map(width, lines)) <= columns
+
+
+def test_what_does_not_fit_is_counted(found: Status) -> None:
+    many = replace(found, waiting=list(found.waiting) * 15, waiting_count=500)
+    shown = screen(many)
+    assert "... and 497 more" in shown and shown.count("ended last") == 1 and "3.1  killed" in shown
+
+
+def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
+    assert found.running is not None
+    evil = {"name": "\x1b[2J\x1b]0;t\x07漢字\n\r\u202eworse", "blocked_reason": "\x1b[31mred\nreason"}
+    harmed = replace(
+        found,
+        queue=QueueState(True, 1, "\x1b[2Jblocked\r\nby it", None),
+        running={**found.running, **evil},
+        waiting=[{**row, **evil} for row in found.waiting],
+        reasons={row["run_id"]: Reason("blocked", "\x1b[31mred\nreason", "", "") for row in found.waiting},
+        ended=[{**row, **evil} for row in found.ended],
+    )
+    shown = screen(harmed)
+    assert not any((ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\u202e" for c in shown)
+    assert max(map(width, shown.split("\n"))) <= 80 and "漢字 worse" in shown and "red reason" in shown
+    columns = {line[: line.index("mps,")] for line in shown.split("\n") if "mps," in line}
+    assert len({width(before) for before in columns}) == 1
+
+
+def test_a_queue_in_trouble_says_so(found: Status) -> None:
+    gone = replace(found, queue=QueueState(False, None, None, 1.0), supervised=False)
+    shown = screen(gone)
+    assert "none. start one" in shown and "nobody watches it" in shown and "nothing starts until" in shown
+    assert "running  nothing" in screen(replace(found, running=None, progress=None))
+
+
+@given(st.lists(st.floats(0, 1e6) | st.just(float("nan")), max_size=80))
+def test_a_sparkline_has_a_bar_for_each_iteration(times: list[float]) -> None:
+    real = [t for t in times if t == t]
+    for ascii, letters in ((False, BARS), (True, ASCII_BARS)):
+        spark = sparkline(times, ascii=ascii)
+        assert (spark is None) == (not real)
+        if spark is not None:
+            assert len(spark.bars) == len(real) and set(spark.bars) <= set(letters)
+            assert spark.low_s == min(real) <= spark.high_s <= spark.max_s == max(real)
+
+
+def test_one_slow_iteration_does_not_flatten_the_rest() -> None:
+    spark = sparkline([0.010, 0.012, 0.011, 0.013] * 5 + [9.0])
+    assert spark is not None and (spark.beyond, spark.max_s) == (1, 9.0) and spark.high_s < 0.02
+    assert len(set(spark.bars[:-1])) == 4 and spark.bars[-1] == "█"
+    steady = sparkline([0.010, 0.0100001] * 20)
+    assert steady is not None and set(steady.bars) == {"▁"}
+
+
+def test_a_bar_is_full_only_when_all_is_done() -> None:
+    assert bar(0.999, 10, ascii=True) == "#########-" and bar(1.0, 10, ascii=True) == "#" * 10
+    assert bar(0.0, 3, ascii=False) == "───"
+
+
+def add_iterations(layout: Layout, first: int, count: int) -> None:
+    engine = open_engine(layout.db, check=False)
+    iterations = [
+        Iter(10_000 + n, float(n), n, 0.01 * (n % 7 + 1), loss=1 / (n + 1)) for n in range(first, first + count)
+    ]
+    with writing(engine) as connection:
+        run_id = connection.exec_driver_sql("SELECT id FROM runs WHERE state = 'RUNNING'").scalar_one()
+        phases = [Phase(9_000 + first, 0.0, "eval", "begin"), Phase(9_001 + first, 0.0, "eval", "end")]
+        results.save_events(connection, run_id, [*iterations, *phases])
+    engine.dispose()
+
+
+def test_a_tracker_knows_what_a_whole_look_finds(queue: Layout) -> None:
+    tracker = Tracker()
+    with read.reading(queue.db) as connection:
+        (row,) = read.runs(connection, "state = 'RUNNING'")
+        for first in (0, 3, 10, 2000):
+            add_iterations(queue, first, 3 if first < 3 else 250 if first > 10 else 7)
+            again, anew = tracker.look(connection, row), Tracker().look(connection, row)
+            assert replace(again, elapsed_s=0) == replace(anew, elapsed_s=0)
+            assert again.phase == "measure" and again.iters > 20
+        assert len(tracker.newest_s) == NEWEST
+        (other,) = read.runs(connection, "run = '1.1'")
+        assert tracker.look(connection, other).iters == 20
+
+
+@pytest.fixture
+def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[watch.Seen | None]]:
+    clock = itertools.count(1000.0, 0.5)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    found = watch.look_again(queue, 10)
+    yield found
+    found.close()  # type: ignore[attr-defined]
+
+
+def test_a_look_reads_no_more_than_what_changed(
+    queue: Layout, looks: Iterator[watch.Seen | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = next(looks)
+    assert first is not None and first.turn == 1 and len(first.newest_s) == 20
+    whole = []
+    monkeypatch.setattr(watch.status, "look", lambda *a, look=status.look: whole.append(a) or look(*a))
+    add_iterations(queue, 0, 5)
+    seen = [next(looks) for _ in range(4)]
+    assert [s is not None for s in seen] == [False, True, False, True] and not whole  # progress, once a second
+    assert seen[1] is not None and seen[1].turn == 1 and len(seen[1].newest_s) == 25
+    end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
+    ended = next(looks)
+    assert ended is not None and ended.turn == 2 and ended.status.running is None and len(whole) == 1
+    assert [next(looks) for _ in range(19)] == [None] * 19  # nothing runs, nothing changes
+    assert next(looks) is not None and len(whole) == 2  # now and then all of it, for what time alone changes
+
+
+def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[watch.Seen | None]) -> None:
+    assert next(looks) is not None
+    copy = queue.db.with_suffix(".copy")
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("VACUUM INTO ?", [str(copy)])
+    copy.replace(queue.db)
+    seen = next(looks)
+    assert seen is not None and seen.turn == 2
+
+
+def test_without_a_terminal_it_prints_each_change_once(queue: Layout) -> None:
+    program = "import sys; from queue_runner.cli.main import main; sys.exit(main(['status', '--watch']))"
+    env = {**os.environ, "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe, env=env, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        head = [process.stdout.readline() for _ in range(9)]
+        assert head[1].startswith("worker   none.") and any("4.1  running" in line for line in head)
+        end_running_run(queue, Ending(Outcome.FAILED, 3, reason="no"))
+        for line in process.stdout:
+            assert "\x1b" not in line
+            if line.startswith("running  nothing"):
+                break
+        process.stdout.close()
+        assert process.wait(20) == 141 and process.stderr.read() == ""
+
+
+def test_watch_refuses_what_it_cannot_do(queue: Layout, mpsq: Cli) -> None:
+    ran = mpsq("status", "--watch", "--json")
+    assert ran.code == 2 and "hint: mpsq status --json prints it once" in ran.err
+    (queue.home / "mpsq.db").unlink()
+    assert "there is no queue here yet" in mpsq("status", "--watch").err

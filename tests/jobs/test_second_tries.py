@@ -1,0 +1,122 @@
+"""Real training, suspended, stalled, killed and resumed under the queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner import suspend
+from queue_runner.model import parse_selector
+from queue_runner.paths import Layout
+from queue_runner.store import read
+from tests.jobs.conftest import SMALL
+from tests.jobs.test_through_the_queue import mpsq, rows
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+
+SUBMIT = ["submit", "nanogpt", "--config", "tiny", "--device", "cpu"]
+
+
+def settings(**changes: object) -> list[str]:
+    return [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
+
+
+def until(condition: Callable[[], Any], what: str, limit_s: float = 90.0) -> Any:
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def worker(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-m", "queue_runner.daemon"], stderr=subprocess.DEVNULL)
+    yield process
+    subprocess.run(
+        [sys.executable, "-m", "queue_runner.cli.main", "cancel", "@last", "--grace", "0"],
+        capture_output=True,
+        check=False,
+    )
+    process.terminate()
+    process.wait()
+
+
+def trainer(layout: Layout, run: str) -> int:
+    pids = layout.run_dir(run) / "warden" / "pids.jsonl"
+    until(lambda: pids.exists() and pids.read_text().count("\n") >= 1, "the trainer to be noted")
+    return int(json.loads(pids.read_text().splitlines()[0])["pid"])
+
+
+def losses(layout: Layout, run: str) -> dict[int, float]:
+    path = layout.run_dir(run) / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {event["i"]: event["loss"] for event in events if event["type"] == "iter"}
+
+
+def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: object) -> None:
+    """On the CPU in fp32 the losses of its two parts are those of the training that nobody interrupted."""
+    long = settings(max_iters=400, lr_decay_iters=400, checkpoint_interval=50, dropout=0.2)
+    mpsq(*SUBMIT, *long, "--retries", "1", "--resume")
+    saved = layout.run_dir("1.1") / "out" / "checkpoint.pt"
+    until(lambda: saved.exists(), "a checkpoint")
+    before = len(losses(layout, "1.1"))
+    until(lambda: len(losses(layout, "1.1")) > before + 10, "some iterations that the checkpoint does not hold")
+    os.kill(trainer(layout, "1.1"), signal.SIGKILL)
+    mpsq(*SUBMIT, *long)
+    mpsq("wait", "1", "2")
+    killed, resumed, whole = rows(layout)
+    assert [row["outcome"] for row in (killed, resumed, whole)] == ["KILLED", "SUCCEEDED", "SUCCEEDED"]
+    parts = losses(layout, "1.1"), losses(layout, "1.2")
+    first = min(parts[1])
+    assert first % 50 == 0 and first > 0 and max(parts[0]) >= first, "some iterations were done twice"
+    assert parts[0] | parts[1] == losses(layout, "2.1")
+    assert {i: parts[0][i] for i in parts[0] if i in parts[1]} == {i: parts[1][i] for i in parts[1] if i in parts[0]}
+    assert resumed["resumed_from"] == killed["run_id"] and resumed["val_loss_last"] == whole["val_loss_last"]
+    assert resumed["n_measure"] == len(parts[1]) - 2, "it warms up anew"
+    assert resumed["projected_real_s"] > resumed["real_s"] and whole["projected_real_s"] is None
+    table = json.loads(mpsq("report", "--json"))["rows"]
+    assert sorted(tuple(row["runs"]) for row in table) == [("1.1", "2.1"), ("1.2",)], "never pooled"
+    alone = json.loads(mpsq("report", "iterations", "1", "--json"))["rows"]
+    assert [row["i"] for row in alone if row["redone_by"] is None] == list(range(400))
+    assert f"1.2: iterations {first} to 399, from a checkpoint of 1.1" in mpsq("show", "1.2")
+
+
+def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker: object) -> None:
+    mpsq(*SUBMIT, *settings(max_iters=1000, lr_decay_iters=1000), "--repeats", "2")
+    until(lambda: len(losses(layout, "1.1")) > 50, "some iterations")
+    (told,) = suspend.suspend(layout, [parse_selector("1.1")])
+    assert told.did
+    before = len(losses(layout, "1.1"))
+    end = time.monotonic() + 0.5
+    until(lambda: time.monotonic() > end, "time to pass")
+    assert len(losses(layout, "1.1")) == before < 1000
+    suspend.go_on(layout, [parse_selector("1.1")])
+    mpsq("wait", "1")
+    paused, quiet = rows(layout)
+    assert losses(layout, "1.1") == losses(layout, "1.2")
+    assert paused["paused_s"] >= 0.5 and "suspended" in paused["taints"] and not paused["valid"]
+    assert "suspended" not in (quiet["taints"] or "") and not quiet["paused_s"]
+    with read.reading(layout.db) as connection:
+        slowest = connection.execute(
+            "SELECT max(dur_s) AS s FROM iterations WHERE run_id = ?", [paused["run_id"]]
+        ).fetchone()["s"]
+    assert slowest >= 0.5, "which is why its numbers are invalid"
+
+
+def test_an_evaluation_that_takes_too_long_is_named(layout: Layout, worker: object) -> None:
+    slow = settings(max_iters=50, eval_interval=10, eval_iters=1_000_000)
+    mpsq(*SUBMIT, *slow, "--stall", "60s", "--stall", "eval=1s")
+    mpsq("wait", "1", code=3)
+    (row,) = rows(layout)
+    assert (row["outcome"], row["reason"]) == ("STALLED", "nothing was reported for 1 s in phase eval")
+    assert row["n_iters"] == 10
