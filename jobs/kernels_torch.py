@@ -53,7 +53,7 @@ WORKLOAD = {
         "heads": {"default": 8, "unit": "heads", "help": "of attention; divides width"},
         "channels": {"default": 64, "unit": "channels", "help": "into and out of conv2d, whose kernel is 3 x 3"},
         "image": {"default": 28, "unit": "pixels", "help": "height and width of an image"},
-        "max_iters": {"default": 30, "unit": "iterations", "help": "samples of each cell, those of the warm-up included"},
+        "max_iters": {"default": 30, "unit": "iterations", "help": "samples of each cell, with those of the warm-up"},
         "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
         "calls": {"default": 0, "unit": "calls", "help": "in a sample; 0: as many as fill it"},
         "sample_ms": {"default": 20.0, "unit": "ms", "help": "how long a sample shall last"},

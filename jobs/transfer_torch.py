@@ -42,7 +42,7 @@ WORKLOAD = {
             "default": "both", "unit": "",
             "help": "of the host: pageable, pinned or both (pinned is CUDA's; elsewhere there is pageable only)",
         },
-        "max_iters": {"default": 60, "unit": "iterations", "help": "copies of each kind, those of the warm-up included"},
+        "max_iters": {"default": 60, "unit": "iterations", "help": "copies of each kind, with those of the warm-up"},
         "warmup_iters": {"default": 5, "unit": "iterations", "help": "after the first that are not measured"},
         "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
     },

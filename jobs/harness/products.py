@@ -155,7 +155,8 @@ def _tell_peak(done: Bench, report: Reporter) -> None:
 def _show(done: Bench, n: int, framework: Matrices) -> None:
     (cell,) = done.cells
     print(f"{'synced':<7}{_line(cell.flops, cell.times_s)}")
-    print(f"       TFLOP/s is 2 n^3 / t, n = {n}; t is the mean of {cell.calls} calls, of {len(cell.times_s)} samples the median")
+    t = f"the median of {len(cell.times_s)} samples, each the mean of {cell.calls} calls"
+    print(f"       TFLOP/s is 2 n^3 / t, n = {n}, t {t}")
     if done.timing == "synced":
         return
     print(f"{'naive':<7}{_line(cell.flops, cell.naive_s)}")

@@ -1,0 +1,119 @@
+"""How fast this machine multiplies matrices: by framework, device, dtype and size, and how near to its peak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.render import Column
+from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts, _rows
+from queue_runner.reports._bench import Measured
+
+NAME = "matmul"
+HELP = "products of matrices: TFLOP/s by framework, device, dtype and n, share of the peak"
+SQL = _bench.sql("matmul")
+COLUMNS = (
+    Column("framework", "framework"),
+    Column("framework_version", "version"),
+    Column("device", "device"),
+    Column("device_name", "device name"),
+    Column("compile", "compile"),
+    Column("dtype", "dtype"),
+    Column("settings", "settings"),
+    Column("n", "n", units.count, True),
+    Column("runs", "runs", " ".join),
+    Column("n_runs", "valid", units.count, True),
+    Column("n_samples", "samples", units.count, True),
+    Column("median_s", "time", units.short_duration, True),
+    Column("spread_s", "spread", units.short_duration, True),
+    Column("spread_over", "spread over"),
+    Column("q1_s", "lower quartile", units.short_duration, True),
+    Column("q3_s", "upper quartile", units.short_duration, True),
+    Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
+    Column("share_of_peak", "of peak", units.percent, True),
+    Column("peak_flops", "peak", units.flops_per_s, True),
+    Column("peak_source", "peak from"),
+    Column("naive_times", "naive clock says", units.ratio, True),
+    Column("taints", "taints", json.dumps),
+)
+_SHOWN = (
+    Column("label", "", flexible=True),
+    Column("dtype", "dtype"),
+    Column("n", "n", units.count, True),
+    Column("n_runs", "runs", units.count, True),
+    Column("time", "time", right=True),
+    Column("rate", "TFLOP/s", right=True),
+    Column("share_of_peak", "of peak", units.percent, True),
+)
+_NAIVE = Column("naive_times", "naive says", units.ratio, True)
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """A table for each device."""
+    cells, notes = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
+    if not cells:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of matmul that counts")], notes=notes)
+    cells.sort(key=_order)
+    peaks = _rows.Peaks(context)
+    told = [(cell, _row(cell, peaks)) for cell in cells]
+    sections, lines = [], []
+    for where in dict.fromkeys((cell.key["machine"], _bench.caption(cell)) for cell in cells):
+        some = [(cell, row) for cell, row in told if (cell.key["machine"], _bench.caption(cell)) == where]
+        columns = [*_SHOWN, _NAIVE] if any(row["naive_times"] for _, row in some) else _SHOWN
+        sections.append(Section(f"matmul {where[1]}", columns, [_shown(cell, row) for cell, row in some]))
+        lines.append(_fastest(some))
+    said = [
+        "TFLOP/s = 2 n^3 / t / 10^12, t the time of one product with the device waited for",
+        *_bench.spreads(cells),
+        *(["naive says: the speed by a clock that does not wait, over the true one"] if _NAIVE in columns else []),
+        *_peaks([row for _, row in told]),
+    ]
+    return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *notes])
+
+
+def _order(cell: Measured) -> tuple[Any, ...]:
+    key = cell.key
+    return (
+        str(key["machine"]), _bench.caption(cell), key["dtype"] != "fp32", str(key["dtype"]), _n(cell),
+        str(key["framework"]), str(key["framework_version"]), str(key["device"]), bool(key["compile"]),
+    )  # fmt: skip
+
+
+def _n(cell: Measured) -> int:
+    return int(cell.cell.removeprefix("n"))
+
+
+def _row(cell: Measured, peaks: _rows.Peaks) -> dict[str, Any]:
+    key, row = cell.key, cell.row()
+    peak = peaks.find(key["machine"], key["device"], key["device_name"], key["dtype"], or_measured=True)
+    naive_s = cell.facts.get("time_unsynced")
+    return {
+        **row,
+        "n": _n(cell),
+        "share_of_peak": row["flops_per_s"] / peak.flops if peak and row["flops_per_s"] else None,
+        "peak_flops": peak.flops if peak else None,
+        "peak_source": peak.source if peak else None,
+        "naive_times": cell.median_s / naive_s if naive_s else None,
+    }
+
+
+def _shown(cell: Measured, row: dict[str, Any]) -> dict[str, Any]:
+    rate = _bench.spread(cell, row["flops_per_s"], 1e12)
+    return {**row, "label": cell.label(), "time": units.short_duration(cell.median_s, 3), "rate": rate}
+
+
+def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> str:
+    cell, row = max(some, key=lambda one: one[1]["flops_per_s"] or 0.0)
+    share = f", {units.percent(row['share_of_peak'])} of its peak" if row["share_of_peak"] else ""
+    rate = units.flops_per_s(row["flops_per_s"])
+    return f"highest {_bench.caption(cell)}: {rate}, {cell.label()} {row['dtype']}, n = {units.count(row['n'])}{share}"
+
+
+def _peaks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    peaks = {(row["device_name"] or row["device"], row["dtype"], row["peak_flops"], row["peak_source"]) for row in rows}
+    return [
+        f"peak: {units.flops_per_s(flops)}, {name} {dtype} ({source})"
+        for name, dtype, flops, source in sorted(peak for peak in peaks if peak[2] is not None)
+    ]
