@@ -169,9 +169,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Op
     return replace(options, dtype="fp64") if double else options
 
 
-def _run(
-    workload: Mapping[str, Any], framework: Framework, build: Build, options: Options, report: Reporter
-) -> None:
+def _run(workload: Mapping[str, Any], framework: Framework, build: Build, options: Options, report: Reporter) -> None:
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)

@@ -5,12 +5,12 @@ A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import stats, units
-from queue_runner.grouping import taints, word
+from queue_runner.grouping import taints
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row, _facts, _notes
 
@@ -21,6 +21,10 @@ _WHAT = frozenset({"n", "op", "direction", "memory"})
 _KEY = ("machine", "framework", "framework_version", "device", "device_name", "compile", "dtype", "config", "settings")
 
 
+_Part = tuple[Row, Mapping[str, list[float]]]
+"""A run, and its metrics of one cell by name."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One cell over all its runs that count. Times are of one call, in seconds."""
@@ -29,6 +33,7 @@ class Measured:
     """by _KEY; config is None where it tells nothing that the cell does not"""
     cell: str
     runs: Sequence[Row]
+    """those that count; where none does, the invalid ones"""
     medians_s: Sequence[float]
     """one for each run"""
     samples_s: Sequence[float]
@@ -72,14 +77,35 @@ class Measured:
             "q3_s": q3_s,
             "flops_per_s": self.rate("flop"),
             "bytes_per_s": self.rate("bytes"),
+            "valid": self.valid,
             "taints": sorted({kind for row in self.runs for kind in taints(row)}),
         }
 
-    def label(self) -> str:
-        """What it ran on and how: "torch cpu compiled"."""
+    @property
+    def valid(self) -> bool:
+        """Whether its numbers are of runs that count."""
+        return all(row["valid"] for row in self.runs)
+
+    def label(self, device: bool = True) -> str:
+        """What it ran on and how: "torch cpu", "torch cpu compiled"."""
         key = self.key
-        words = [key["framework"], key["device"], word("compile", key["compile"]), key["settings"]]
+        compiled = "compiled" if key["compile"] else ""
+        words = [key["framework"], key["device"] if device else "", compiled, key["settings"]]
         return " ".join(str(part) for part in words if part)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a report of micro-benchmarks is made of; `notes` say what the marks mean, and what was left out."""
+
+    cells: Sequence[Measured]
+    marks: Mapping[str, str]
+    notes: Sequence[str]
+
+    def mark(self, cell: Measured) -> str:
+        """The letters of its caveats; "!" in front where its runs are invalid."""
+        kinds = {kind for row in cell.runs for kind in taints(row)}
+        return ("" if cell.valid else "!") + "".join(sorted(self.marks[kind] for kind in kinds if kind in self.marks))
 
 
 def sql(workload: str) -> str:
@@ -87,27 +113,43 @@ def sql(workload: str) -> str:
     return f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND workload = '{workload}' ORDER BY job_id, number"
 
 
-def measured(rows: Sequence[Row], context: Context, with_config: bool) -> tuple[list[Measured], list[str]]:
-    """The cells of prepared rows, and notes: what was left out and why, and the caveats of what was not.
-
-    `with_config`: whether a preset tells cells apart (the sizes of `kernels`).
-    """
-    used = [row for row in rows if _counts(row, context)]
-    metrics = _metrics(used, context)
-    found: dict[tuple[Any, ...], list[tuple[Row, str, Mapping[str, list[float]]]]] = {}
-    for row in used:
+def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
+    """The cells of prepared rows. `with_config`: whether a preset tells cells apart (the sizes of `kernels`)."""
+    able = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
+    metrics = _metrics(able, context)
+    found: dict[tuple[Any, ...], list[_Part]] = {}
+    for row in able:
         said = metrics.get(row["run_id"], {})
         shared = {f"roof.{name}": values for name, values in said.get("roof", {}).items()}
         for cell, values in said.items():
             if values.get("time"):
                 key = (*(_value(row, name, with_config) for name in _KEY), cell)
-                found.setdefault(key, []).append((row, cell, {**values, **shared}))
-    cells = [_cell(key, parts) for key, parts in found.items()]
-    return cells, _told([row for row in rows if row not in used], used, _notes.Taints(rows, context))
+                found.setdefault(key, []).append((row, {**values, **shared}))
+    invalid_too = context.options.include_invalid
+    cells = []
+    for key, parts in found.items():
+        counting = [part for part in parts if part[0]["valid"] or invalid_too]
+        cells.append(_cell(key, counting or parts))
+    shown = {row["run_id"]: row for cell in cells for row in cell.runs}
+    taints_of = _notes.Taints(rows, context)
+    caveats: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+    for row in shown.values():
+        for taint in taints_of.of(row):
+            if taint["severity"] == "caveat":
+                caveats.setdefault(taint["kind"], []).append((row, taint["detail"]))
+    marks = _notes.letters(caveats)
+    notes = [_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks]
+    return Bench(cells, marks, [*notes, *_left_out(rows, shown, taints_of, invalid_too)])
 
 
-def _counts(row: Row, context: Context) -> bool:
-    return row["outcome"] == Outcome.SUCCEEDED and bool(row["valid"] or context.options.include_invalid)
+def _left_out(rows: Sequence[Row], shown: Mapping[int, Row], found: _notes.Taints, invalid_too: bool) -> Iterable[str]:
+    bad = [row for row in rows if row["outcome"] is not None and (row["run_id"] not in shown or not row["valid"])]
+    if bad:
+        each = "; ".join(f"{row['run']} {_notes.why(row, found)}" for row in bad[: _notes.MOST_NAMED])
+        more = f"; and {len(bad) - _notes.MOST_NAMED} more" if len(bad) > _notes.MOST_NAMED else ""
+        yield f"! {'counted all the same (--all)' if invalid_too else 'do not count'}: {each}{more}"
+    if any(not row["valid"] for row in shown.values()) and not invalid_too:
+        yield "a row marked ! has no run that counts: its numbers are those of runs that do not"
 
 
 def _value(row: Row, name: str, with_config: bool) -> Any:
@@ -128,56 +170,36 @@ def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, dict[
     return found
 
 
-def _cell(key: tuple[Any, ...], parts: Sequence[tuple[Row, str, Mapping[str, list[float]]]]) -> Measured:
-    names = {name for _, _, values in parts for name in values} - {"time"}
+def _cell(key: tuple[Any, ...], parts: Sequence[_Part]) -> Measured:
+    names = {name for _, values in parts for name in values} - {"time"}
     return Measured(
         key=dict(zip(_KEY, key[:-1], strict=True)),
         cell=key[-1],
-        runs=[row for row, *_ in parts],
-        medians_s=[stats.median(values["time"]) for *_, values in parts],
-        samples_s=[time_s for *_, values in parts for time_s in values["time"]],
-        facts={n: stats.median(stats.median(values[n]) for *_, values in parts if n in values) for n in sorted(names)},
+        runs=[row for row, _ in parts],
+        medians_s=[stats.median(values["time"]) for _, values in parts],
+        samples_s=[time_s for _, values in parts for time_s in values["time"]],
+        facts={n: stats.median(stats.median(values[n]) for _, values in parts if n in values) for n in sorted(names)},
     )
 
 
-def _told(left_out: Sequence[Row], used: Sequence[Row], found: _notes.Taints) -> list[str]:
-    lines = []
-    for row in left_out[: _notes.MOST_NAMED]:
-        if row["state"] != "DONE":
-            continue
-        invalid = [f"{t['kind']} ({t['detail']})" for t in found.of(row) if t["severity"] == "invalid"]
-        why = ", ".join(invalid) if row["outcome"] == Outcome.SUCCEEDED else row["reason"] or row["outcome"]
-        lines.append(f"left out: {row['run']} {why}")
-    if len(left_out) > _notes.MOST_NAMED:
-        lines.append(f"left out: {len(left_out) - _notes.MOST_NAMED} more")
-    caveats: dict[str, list[str]] = {}
-    for row in used:
-        for taint in found.of(row):
-            caveats.setdefault(f"{taint['kind']}: {taint['detail']}", []).append(row["run"])
-    return lines + [f"{text} ({_notes.named(runs)})" for text, runs in caveats.items()]
-
-
-def spread(found: Measured, rate: float | None, scale: float) -> str:
-    """A rate with its spread, which is as large a share of it as that of the time: `5.27 ± 0.04` over runs,
-    `5.27 (0.04)` over the samples of one run."""
+def spread(found: Measured) -> str:
+    """The spread as a share of the median: "0.8 %" over runs, "(0.8 %)" over the samples of one run."""
     spread_s, over = found.spread_s
-    width = None if spread_s is None or rate is None or not found.median_s else rate * spread_s / found.median_s
-    text = units.plus_minus(rate, width, "", scale)
-    value, plus_minus, after = text.partition(f" {units.PLUS_MINUS} ")
-    return f"{value} ({after})" if plus_minus and over == "samples" else text
+    text = units.percent(spread_s / found.median_s, 2) if spread_s is not None and found.median_s else units.MISSING
+    return f"({text})" if over == "samples" else text
 
 
 def spreads(cells: Sequence[Measured]) -> list[str]:
     """What stands behind the numbers, in words."""
     over = {cell.spread_s[1] for cell in cells}
     what = {
-        "runs": f"{units.PLUS_MINUS} is the MAD of the medians of several runs",
-        "samples": "(in brackets) is the MAD of the samples of one run, which says nothing about another run",
+        "runs": f"{units.PLUS_MINUS} is their MAD",
+        "samples": f"{units.PLUS_MINUS} (in brackets) is the MAD of the samples of one run, which says nothing about another run",
     }
     words = [text for name, text in what.items() if name in over]
-    return [f"median of the runs' medians; {'; '.join(words)}"] if words else []
+    return [f"time: the median of the runs' medians; {'; '.join(words)}"] if words else []
 
 
 def caption(found: Measured) -> str:
-    """The machine's part: "on Apple M1 Max (mps), torch 2.13.0"."""
+    """Where it ran: "on Apple M1 Max"."""
     return f"on {found.key['device_name'] or found.key['device']}"

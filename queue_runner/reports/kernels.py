@@ -8,7 +8,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts
-from queue_runner.reports._bench import Measured
+from queue_runner.reports._bench import Bench, Measured
 
 NAME = "kernels"
 HELP = "single operations, forward and backward: TFLOP/s, GB/s, what bounds them, share of the roofline"
@@ -37,13 +37,16 @@ COLUMNS = (
     Column("intensity", "FLOP/byte", units.number, True),
     Column("bound", "bound"),
     Column("share_of_roof", "of roof", units.percent, True),
+    Column("valid", "counts"),
     Column("taints", "taints", json.dumps),
 )
 _SHOWN = (
     Column("cell", "", flexible=True),
     Column("time", "time", right=True),
-    Column("tflops", "TFLOP/s", right=True),
-    Column("gb", "GB/s", right=True),
+    Column("mark", ""),
+    Column("spread", units.PLUS_MINUS, right=True),
+    Column("flops_per_s", "TFLOP/s", units.tflops, True),
+    Column("gb_per_s", "GB/s", lambda x: units.number(x, 3), True),
     Column("bound", "bound by"),
     Column("share_of_roof", "of roof", units.percent, True),
 )
@@ -51,21 +54,21 @@ _SHOWN = (
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device, dtype, mode and size."""
-    cells, notes = _bench.measured(_facts.prepare(rows, context), context, with_config=True)
-    if not cells:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of kernels that counts")], notes=notes)
-    told = [(cell, _row(cell)) for cell in cells]
+    found = _bench.measured(_facts.prepare(rows, context), context, with_config=True)
+    if not found.cells:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of kernels with results")], notes=found.notes)
+    told = [(cell, _row(cell)) for cell in found.cells]
     sections = []
-    for title in dict.fromkeys(_title(cell) for cell in cells):
-        shown = [_shown(cell, row) for cell, row in told if _title(cell) == title]
+    for title in dict.fromkeys(_title(cell) for cell in found.cells):
+        shown = [_shown(cell, row, found) for cell, row in told if _title(cell) == title]
         sections.append(Section(title, _SHOWN, shown))
     said = [
         "bound by: arithmetic where an operation has more FLOP per byte than the device does in the time of one byte,"
         " both measured by the run (roofline: Williams, Waterman & Patterson 2009)",
         "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved",
-        *_bench.spreads(cells),
+        *_bench.spreads(found.cells),
     ]
-    return Result(COLUMNS, [row for _, row in told], sections, [], [*said, *notes])
+    return Result(COLUMNS, [row for _, row in told], sections, [], [*said, *found.notes])
 
 
 def _title(cell: Measured) -> str:
@@ -94,13 +97,12 @@ def _row(cell: Measured) -> dict[str, Any]:
     }
 
 
-def _shown(cell: Measured, row: dict[str, Any]) -> dict[str, Any]:
-    """The rate that is bound has the spread."""
-    by_memory = row["bound"] == "memory"
-    flops, gb = row["flops_per_s"], row["bytes_per_s"]
+def _shown(cell: Measured, row: dict[str, Any], found: Bench) -> dict[str, Any]:
     return {
         **row,
+        "cell": cell.cell.replace(".", " "),
+        "mark": found.mark(cell),
         "time": units.short_duration(cell.median_s, 3),
-        "tflops": units.tflops(flops) if by_memory else _bench.spread(cell, flops, 1e12),
-        "gb": _bench.spread(cell, gb, 1e9) if by_memory else units.number(gb and gb / 1e9, 3),
+        "spread": _bench.spread(cell),
+        "gb_per_s": row["bytes_per_s"] and row["bytes_per_s"] / 1e9,
     }

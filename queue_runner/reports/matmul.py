@@ -9,7 +9,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts, _rows
-from queue_runner.reports._bench import Measured
+from queue_runner.reports._bench import Bench, Measured
 
 NAME = "matmul"
 HELP = "products of matrices: TFLOP/s by framework, device, dtype and n, share of the peak"
@@ -35,7 +35,9 @@ COLUMNS = (
     Column("share_of_peak", "of peak", units.percent, True),
     Column("peak_flops", "peak", units.flops_per_s, True),
     Column("peak_source", "peak from"),
-    Column("naive_times", "naive clock says", units.ratio, True),
+    Column("naive_flops_per_s", "FLOP/s by a clock that does not wait", units.flops_per_s, True),
+    Column("naive_times", "times the true one", units.ratio, True),
+    Column("valid", "counts"),
     Column("taints", "taints", json.dumps),
 )
 _SHOWN = (
@@ -44,33 +46,48 @@ _SHOWN = (
     Column("n", "n", units.count, True),
     Column("n_runs", "runs", units.count, True),
     Column("time", "time", right=True),
-    Column("rate", "TFLOP/s", right=True),
+    Column("mark", ""),
+    Column("spread", units.PLUS_MINUS, right=True),
+    Column("flops_per_s", "TFLOP/s", units.tflops, True),
     Column("share_of_peak", "of peak", units.percent, True),
 )
-_NAIVE = Column("naive_times", "naive says", units.ratio, True)
+_NAIVE = (
+    *_SHOWN[:3],
+    Column("flops_per_s", "TFLOP/s", units.tflops, True),
+    Column("naive_flops_per_s", "by a clock that does not wait", units.tflops, True),
+    Column("naive_times", "times", units.ratio, True),
+)
 
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device."""
-    cells, notes = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
-    if not cells:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of matmul that counts")], notes=notes)
-    cells.sort(key=_order)
+    found = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
+    if not found.cells:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of matmul with results")], notes=found.notes)
+    cells = sorted(found.cells, key=_order)
     peaks = _rows.Peaks(context)
     told = [(cell, _row(cell, peaks)) for cell in cells]
     sections, lines = [], []
     for where in dict.fromkeys((cell.key["machine"], _bench.caption(cell)) for cell in cells):
         some = [(cell, row) for cell, row in told if (cell.key["machine"], _bench.caption(cell)) == where]
-        columns = [*_SHOWN, _NAIVE] if any(row["naive_times"] for _, row in some) else _SHOWN
-        sections.append(Section(f"matmul {where[1]}", columns, [_shown(cell, row) for cell, row in some]))
-        lines.append(_fastest(some))
+        devices = {cell.key["device"] for cell, _ in some}
+        title = f"matmul {where[1]}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
+        shown = [_shown(cell, row, found, len(devices) > 1) for cell, row in some]
+        sections.append(Section(title, _SHOWN, shown))
+        if naive := [row for row in shown if row["naive_times"]]:
+            sections.append(Section("the loop that guides publish, which reads the clock too early", _NAIVE, naive))
+        lines += _fastest([(cell, row) for cell, row in some if cell.valid or context.options.include_invalid])
     said = [
         "TFLOP/s = 2 n^3 / t / 10^12, t the time of one product with the device waited for",
         *_bench.spreads(cells),
-        *(["naive says: the speed by a clock that does not wait, over the true one"] if _NAIVE in columns else []),
+        *(
+            ["naive: the speed by a clock that does not wait, over the true one"]
+            if any(row["naive_times"] for _, row in told)
+            else []
+        ),
         *_peaks([row for _, row in told]),
     ]
-    return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *notes])
+    return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *found.notes])
 
 
 def _order(cell: Measured) -> tuple[Any, ...]:
@@ -95,20 +112,26 @@ def _row(cell: Measured, peaks: _rows.Peaks) -> dict[str, Any]:
         "share_of_peak": row["flops_per_s"] / peak.flops if peak and row["flops_per_s"] else None,
         "peak_flops": peak.flops if peak else None,
         "peak_source": peak.source if peak else None,
+        "naive_flops_per_s": cell.facts["flop"] / naive_s if naive_s and "flop" in cell.facts else None,
         "naive_times": cell.median_s / naive_s if naive_s else None,
     }
 
 
-def _shown(cell: Measured, row: dict[str, Any]) -> dict[str, Any]:
-    rate = _bench.spread(cell, row["flops_per_s"], 1e12)
-    return {**row, "label": cell.label(), "time": units.short_duration(cell.median_s, 3), "rate": rate}
+def _shown(cell: Measured, row: dict[str, Any], found: Bench, device: bool) -> dict[str, Any]:
+    time = units.short_duration(cell.median_s, 3)
+    label = cell.label(device)
+    return {**row, "label": label, "time": time, "spread": _bench.spread(cell), "mark": found.mark(cell)}
 
 
-def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> str:
+def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> list[str]:
+    """In words, of those that count."""
+    if not some:
+        return []
     cell, row = max(some, key=lambda one: one[1]["flops_per_s"] or 0.0)
     share = f", {units.percent(row['share_of_peak'])} of its peak" if row["share_of_peak"] else ""
     rate = units.flops_per_s(row["flops_per_s"])
-    return f"highest {_bench.caption(cell)}: {rate}, {cell.label()} {row['dtype']}, n = {units.count(row['n'])}{share}"
+    how = f"{cell.label()} {row['dtype']}, n = {units.count(row['n'])}"
+    return [f"highest {_bench.caption(cell)}: {rate}, {how}{share}"]
 
 
 def _peaks(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts
-from queue_runner.reports._bench import Measured
+from queue_runner.reports._bench import Bench, Measured
 
 NAME = "transfer"
 HELP = "copies between host and device: latency and GB/s by size"
@@ -32,6 +32,7 @@ COLUMNS = (
     Column("q1_s", "lower quartile", units.short_duration, True),
     Column("q3_s", "upper quartile", units.short_duration, True),
     Column("bytes_per_s", "bytes/s", units.number, True),
+    Column("valid", "counts"),
     Column("taints", "taints", json.dumps),
 )
 _SHOWN = (
@@ -40,25 +41,27 @@ _SHOWN = (
     Column("n_bytes", "size", units.size, True),
     Column("n_runs", "runs", units.count, True),
     Column("time", "time", right=True),
+    Column("mark", ""),
+    Column("spread", units.PLUS_MINUS, right=True),
     Column("rate", "GB/s", right=True),
 )
 
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device, and in words the latency and the highest rate of each direction."""
-    cells, notes = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
-    if not cells:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of transfer that counts")], notes=notes)
-    told = sorted(((cell, _row(cell)) for cell in cells), key=lambda one: _order(*one))
+    found = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
+    if not found.cells:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of transfer with results")], notes=found.notes)
+    told = sorted(((cell, _row(cell)) for cell in found.cells), key=lambda one: _order(*one))
     sections, lines = [], []
     for title in dict.fromkeys(_title(cell) for cell, _ in told):
         some = [(cell, row) for cell, row in told if _title(cell) == title]
-        sections.append(Section(title, _SHOWN, [_shown(cell, row) for cell, row in some]))
+        sections.append(Section(title, _SHOWN, [_shown(cell, row, found) for cell, row in some]))
         lines += _said(some)
-    if any(cell.key["device"] == "cpu" for cell in cells):
-        notes = ["on the cpu host and device are one: these are copies within the host's memory (memcpy)", *notes]
-    said = ["each copy is waited for by itself; GB/s counts its bytes once, 10^9 a GB", *_bench.spreads(cells)]
-    return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *notes])
+    if any(cell.key["device"] == "cpu" for cell in found.cells):
+        lines.append("on the cpu host and device are one: these are copies within the host's memory (memcpy)")
+    said = ["each copy is waited for by itself; GB/s counts its bytes once, 10^9 a GB", *_bench.spreads(found.cells)]
+    return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *found.notes])
 
 
 def _title(cell: Measured) -> str:
@@ -74,10 +77,12 @@ def _row(cell: Measured) -> dict[str, Any]:
     return {**cell.row(), "direction": direction.replace("_", " "), "memory": memory, "n_bytes": int(size)}
 
 
-def _shown(cell: Measured, row: dict[str, Any]) -> dict[str, Any]:
+def _shown(cell: Measured, row: dict[str, Any], found: Bench) -> dict[str, Any]:
     return {
         **row,
-        "time": units.plus_minus(cell.median_s, cell.spread_s[0], "µs", 1e-6).replace(" µs", "") + " µs",
+        "mark": found.mark(cell),
+        "time": units.short_duration(cell.median_s, 3),
+        "spread": _bench.spread(cell),
         "rate": units.number((row["bytes_per_s"] or 0.0) / 1e9, 3),
     }
 
