@@ -27,6 +27,9 @@ class BenchTorch(Torch):
             torch.backends.cudnn.allow_tf32 = True
         else:  # by torch's own choice convolutions in fp32 are computed in TF32 on CUDA
             torch.backends.cudnn.allow_tf32 = False
+        # what is split over k may be added up in half precision otherwise: sums are in fp32, as in other frameworks
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def repeat(self, call: Callable[[], Any], times: int) -> list[Any]:
         """The results but the last are let go, so that their memory serves the next one, as in a program."""

@@ -12,6 +12,7 @@ from typing import Any
 from queue_runner import stats, units
 from queue_runner.grouping import taints
 from queue_runner.model import Outcome
+from queue_runner.render import Column
 from queue_runner.reports import Context, Row, _facts, _notes
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
@@ -189,12 +190,23 @@ def spread(found: Measured) -> str:
     return f"({text})" if over == "samples" else text
 
 
+def rates(rows: Sequence[Mapping[str, Any]], **titles: str) -> list[Column]:
+    """Columns of FLOP/s by key and title, all in the unit that the fastest number needs."""
+    fastest = max((row[key] or 0.0 for row in rows for key in titles), default=0.0)
+    size, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+
+    def words(x: float | None) -> str:
+        return units.number(None if x is None else x / size, 3)
+
+    return [Column(key, f"{title} {unit}".strip(), words, True) for key, title in titles.items()]
+
+
 def spreads(cells: Sequence[Measured]) -> list[str]:
     """What stands behind the numbers, in words."""
     over = {cell.spread_s[1] for cell in cells}
     what = {
         "runs": f"{units.PLUS_MINUS} is their MAD",
-        "samples": f"{units.PLUS_MINUS} (in brackets) is the MAD of the samples of one run, which says nothing about another run",
+        "samples": f"{units.PLUS_MINUS} in brackets: the MAD of the samples of one run, which says nothing of another",
     }
     words = [text for name, text in what.items() if name in over]
     return [f"time: the median of the runs' medians; {'; '.join(words)}"] if words else []

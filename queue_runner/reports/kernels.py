@@ -45,7 +45,6 @@ _SHOWN = (
     Column("time", "time", right=True),
     Column("mark", ""),
     Column("spread", units.PLUS_MINUS, right=True),
-    Column("flops_per_s", "TFLOP/s", units.tflops, True),
     Column("gb_per_s", "GB/s", lambda x: units.number(x, 3), True),
     Column("bound", "bound by"),
     Column("share_of_roof", "of roof", units.percent, True),
@@ -61,9 +60,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     sections = []
     for title in dict.fromkeys(_title(cell) for cell in found.cells):
         shown = [_shown(cell, row, found) for cell, row in told if _title(cell) == title]
-        sections.append(Section(title, _SHOWN, shown))
+        sections.append(Section(title, [*_SHOWN[:4], *_bench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown))
     said = [
-        "bound by: arithmetic where an operation has more FLOP per byte than the device does in the time of one byte,"
+        "bound by: compute where an operation has more FLOP per byte than the device does in the time of one byte,"
         " both measured by the run (roofline: Williams, Waterman & Patterson 2009)",
         "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved",
         *_bench.spreads(found.cells),
@@ -85,7 +84,7 @@ def _row(cell: Measured) -> dict[str, Any]:
     peak, width = cell.facts.get("roof.flops"), cell.facts.get("roof.bytes")
     bound, roof = None, None
     if intensity and peak and width:
-        bound = "arithmetic" if intensity >= peak / width else "memory"
+        bound = "compute" if intensity >= peak / width else "memory"
         roof = min(peak, intensity * width)
     return {
         **row,

@@ -48,15 +48,9 @@ _SHOWN = (
     Column("time", "time", right=True),
     Column("mark", ""),
     Column("spread", units.PLUS_MINUS, right=True),
-    Column("flops_per_s", "TFLOP/s", units.tflops, True),
-    Column("share_of_peak", "of peak", units.percent, True),
 )
-_NAIVE = (
-    *_SHOWN[:3],
-    Column("flops_per_s", "TFLOP/s", units.tflops, True),
-    Column("naive_flops_per_s", "by a clock that does not wait", units.tflops, True),
-    Column("naive_times", "times", units.ratio, True),
-)
+_SHARE = Column("share_of_peak", "of peak", units.percent, True)
+_TIMES = Column("naive_times", "times", units.ratio, True)
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -73,9 +67,11 @@ def finish(rows: list[Row], context: Context) -> Result:
         devices = {cell.key["device"] for cell, _ in some}
         title = f"matmul {where[1]}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
         shown = [_shown(cell, row, found, len(devices) > 1) for cell, row in some]
-        sections.append(Section(title, _SHOWN, shown))
+        sections.append(Section(title, [*_SHOWN, *_bench.rates(shown, flops_per_s=""), _SHARE], shown))
         if naive := [row for row in shown if row["naive_times"]]:
-            sections.append(Section("the loop that guides publish, which reads the clock too early", _NAIVE, naive))
+            both = _bench.rates(naive, flops_per_s="true", naive_flops_per_s="said")
+            title = "what the loop says that guides publish, whose clock waits for nobody"
+            sections.append(Section(title, [*_SHOWN[:3], *both, _TIMES], naive))
         lines += _fastest([(cell, row) for cell, row in some if cell.valid or context.options.include_invalid])
     said = [
         "TFLOP/s = 2 n^3 / t / 10^12, t the time of one product with the device waited for",
