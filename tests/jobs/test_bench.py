@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from harness import bench, products, rounding
 from harness.bench import Bench, Cell
@@ -29,14 +30,17 @@ RIGHT = Check(True, "fp32", 0.1, 1e-7, "right")
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """Runs a workload of jobs/ in this process: ran("matmul_torch", "--dtype", "bf16", n=8)."""
     monkeypatch.delenv("MPSQ_T0", raising=False)
-    count = iter(range(99))
+    count, threads = iter(range(99)), torch.get_num_threads()
 
     def run(name: str, *words: str, **settings: object) -> Ran:
         job = importlib.import_module(name)
         path = tmp_path / f"events-{next(count)}.jsonl"
         monkeypatch.setenv("MPSQ_EVENTS", str(path))
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        if name.endswith("_torch"):  # two threads that wait for each other cost milliseconds
+            sets += ["--set", "threads=1"]
         code = bench.main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "cpu", *words, *sets])
+        torch.set_num_threads(threads)
         said = capsys.readouterr()
         return Ran(code, read(path), said.out, said.err)
 
@@ -268,7 +272,6 @@ def test_a_kernel_that_is_wrong_in_one_direction_is_found(
     ran: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
     import kernels_torch
-    import torch
 
     class Off(torch.autograd.Function):
         @staticmethod
@@ -301,7 +304,6 @@ def test_transfer(ran: Callable[..., Ran]) -> None:
 
 
 def test_a_byte_that_differs_is_found() -> None:
-    import torch
     import transfer_torch
 
     pattern = torch.arange(100, dtype=torch.uint8)
@@ -372,7 +374,20 @@ def test_through_the_queue_with_its_report(layout: Any) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
     mpsq("submit", "matmul", "--device", "cpu", "--dtype", "fp32,fp64", "--set", "n=16", "--set", "max_iters=12")
-    mpsq("submit", "kernels", "--device", "cpu", "--config", "tiny", "--set", "op=linear", "--set", "max_iters=8")
+    mpsq(
+        "submit",
+        "kernels",
+        "--device",
+        "cpu",
+        "--config",
+        "tiny",
+        "--set",
+        "op=linear",
+        "--set",
+        "max_iters=8",
+        "--set",
+        "threads=1",
+    )
     mpsq("submit", "transfer", "--device", "cpu", "--config", "tiny", "--set", "max_iters=8")
     mpsq("worker", "--until-idle")
     rows = {name: json.loads(mpsq("report", name, "--json"))["rows"] for name in ("matmul", "kernels", "transfer")}
