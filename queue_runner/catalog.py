@@ -14,6 +14,7 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.spec import Value
 
 DTYPES = ("fp32", "bf16", "fp16")
+"""What a workload computes in unless it says otherwise ("dtypes" in its literal)."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Workload:
     params: Mapping[str, Param]
     configs: Mapping[str, Mapping[str, Value]]
     file: Path
+    dtypes: Sequence[str] = DTYPES
 
 
 def read(file: Path) -> Workload | None:
@@ -83,6 +85,7 @@ def _workload(literal: dict[str, Any], file: Path) -> Workload:
         params=params,
         configs=literal.get("configs", {}),
         file=file,
+        dtypes=tuple(literal.get("dtypes", DTYPES)),
     )
 
 

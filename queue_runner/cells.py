@@ -108,7 +108,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
             "config": grid.names(request.config, "--config") if request.config else [next(iter(workload.configs), "")],
             "device": grid.devices(request.device or "auto"),
             "compile": grid.compiles(request.compile or "off"),
-            "dtype": grid.dtypes(request.dtype or "fp32"),
+            "dtype": grid.dtypes(request.dtype or "fp32", workload.dtypes),
         }
         for name in axes["config"]:
             if name:

@@ -66,11 +66,11 @@ def compiles(text: str) -> list[bool]:
     return list(dict.fromkeys(found))
 
 
-def dtypes(text: str) -> list[str]:
-    """`fp32,bf16` as a list. Raises: UsageError for a type no workload has."""
+def dtypes(text: str, known: Sequence[str] = DTYPES) -> list[str]:
+    """`fp32,bf16` as a list. Raises: UsageError for a type that is not known."""
     for word in _words(text, "--dtype"):
-        if word not in DTYPES:
-            raise UsageError(f'no dtype "{word}"', did_you_mean(word, DTYPES, f"it is one of {', '.join(DTYPES)}"))
+        if word not in known:
+            raise UsageError(f'no dtype "{word}"', did_you_mean(word, known, f"it is one of {', '.join(known)}"))
     return _words(text, "--dtype")
 
 

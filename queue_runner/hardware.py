@@ -112,6 +112,12 @@ def given_peak(tflops: float) -> Peak:
     return Peak(tflops * 1e12, "given by the user")
 
 
+def measured_peak(flops: float, by: str) -> Peak:
+    """A peak that was attained on this device (`mpsq submit matmul --config peak`), in FLOP per second: what products
+    of matrices reach there, so that MFU over it is a share of the attainable. `by` says where it is from."""
+    return Peak(flops, f"measured by {by}")
+
+
 def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
     """Model FLOP utilisation as a share of 1 (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second
     over the peak; None when any of the three is unknown or the time is not positive. More than 1 is not hidden."""

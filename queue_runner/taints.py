@@ -63,7 +63,8 @@ def _invalid(f: Facts) -> list[Taint]:
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
         found.append(("suspended", f"it stood still for {pause} (mpsq suspend or SIGSTOP): an iteration may hold that"))
-    for kind, name in (("wrong_loss", "wrong_loss"), ("log_rewritten", "log_rewritten"), ("diverged", "nan_loss")):
+    named = (("wrong_loss", "wrong_loss"), ("wrong_result", "wrong_result"), ("log_rewritten", "log_rewritten"))
+    for kind, name in (*named, ("diverged", "nan_loss")):
         if name in f.notes:
             found.append((kind, f.notes[name]))
     if "nan_loss" not in f.notes and (detail := _diverged(f.summary)):

@@ -43,6 +43,9 @@ def report(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")] = None,
     iters: Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Count invalid runs in.")] = False,
+    peak: Annotated[
+        str, typer.Option(metavar="FROM", help="What MFU is a share of: the sourced peak, or the one measured here.")
+    ] = "sourced",
     format: Annotated[str, typer.Option(help="How it is printed.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="As --format json; docs/json.md describes it.")] = False,
     submit: Annotated[
@@ -77,6 +80,7 @@ def report(
         iters=iters,
         include_invalid=all,
         peak_tflops=config.load(layout.config).peak_tflops,
+        peak=peak,
     )
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)

@@ -34,6 +34,8 @@ class Options:
     iters: tuple[int, int] | None = None
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    peak: str = "sourced"
+    """over what MFU is: sourced (or stated in the configuration), or measured by matmul on the same machine"""
 
     @property
     def chosen(self) -> bool:

@@ -57,7 +57,7 @@ def notes(
     cells = [cell for family in families for cell in family.cells]
     return [
         *_spreads(raw, context),
-        *(_caveat(marks[kind], kind, runs) for kind, runs in found.caveats(families).items() if kind in marks),
+        *(caveat(marks[kind], kind, runs) for kind, runs in found.caveats(families).items() if kind in marks),
         *_left_out(cells, found, context),
         *_waiting(cells),
         *_mixed_first_iteration(cells),
@@ -81,7 +81,7 @@ def _spreads(raw: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str
         yield f"ms/iter is over iterations {units.count(first)} to {units.count(last)} (--iters)"
 
 
-def _caveat(mark: str, kind: str, runs: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+def caveat(mark: str, kind: str, runs: Sequence[tuple[Mapping[str, Any], str]]) -> str:
     """What the mark means, in the words stored with the runs, and whose words they are."""
     told: dict[str, list[str]] = {}
     for row, detail in runs:
@@ -99,18 +99,19 @@ def named(names: Sequence[str]) -> str:
 def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterable[str]:
     rows = [row for cell in cells for row in cell.left_out]
     if rows:
-        each = "; ".join(f"{row['run']} {_why(row, found)}" for row in rows[:MOST_NAMED])
+        each = "; ".join(f"{row['run']} {why(row, found)}" for row in rows[:MOST_NAMED])
         more = f"; and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
         yield f"! left out of the numbers: {each}{more}"
     if any(not cell.used and cell.median_s is not None for cell in cells):
         yield "a row without a valid run shows its invalid runs' numbers and is not compared (--all does)"
     if context.options.include_invalid and any(not row["valid"] for cell in cells for row in cell.used):
         bad = [row for cell in cells for row in cell.used if not row["valid"]]
-        each = "; ".join(f"{row['run']} {_why(row, found)}" for row in bad[:MOST_NAMED])
+        each = "; ".join(f"{row['run']} {why(row, found)}" for row in bad[:MOST_NAMED])
         yield f"invalid runs are in the numbers (--all): {each}"
 
 
-def _why(row: Mapping[str, Any], found: Taints) -> str:
+def why(row: Mapping[str, Any], found: Taints) -> str:
+    """Why a run does not count: how it ended, or what makes it invalid."""
     if row["outcome"] != Outcome.SUCCEEDED:
         ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
         return f"{ending}{': ' + row['reason'] if row['reason'] else ''}"

@@ -26,6 +26,7 @@ def read_options(
     iters: str | None = None,
     include_invalid: bool = False,
     peak_tflops: Mapping[str, float] | None = None,
+    peak: str = "sourced",
     now: float | None = None,
 ) -> Options:
     """Options from texts. Names of columns are checked later, against what the store has.
@@ -52,7 +53,14 @@ def read_options(
         iters=None if iters is None else _window(iters),
         include_invalid=include_invalid,
         peak_tflops=dict(peak_tflops or {}),
+        peak=_peak(peak),
     )
+
+
+def _peak(text: str) -> str:
+    if text not in ("sourced", "measured"):
+        raise UsageError(f'--peak cannot be "{text}"', "it is sourced, or measured (mpsq submit matmul --config peak)")
+    return text
 
 
 def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:

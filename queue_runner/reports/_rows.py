@@ -11,28 +11,68 @@ from queue_runner.compare import Family, break_even_iters, compile_cost_s, first
 from queue_runner.grouping import Cell, taints
 from queue_runner.reports import Context
 
+_PEAKS = (
+    "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value"
+    " FROM v_run r JOIN v_metric m ON m.run_id = r.run_id WHERE r.workload = 'matmul' AND m.name = 'peak'"
+    " AND m.value > 0 AND r.outcome = 'SUCCEEDED' AND r.valid ORDER BY r.ended_at DESC, r.run_id DESC"
+)
+
 
 class Peaks:
-    """The peak of a cell's device: what the user stated for it, else a sourced one; none for a cpu."""
+    """The peak of a device in a dtype: what the user stated for it, else a sourced one; none for a cpu. With --peak
+    measured the one that matmul measured on this machine, and no other."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._cores: dict[str, int | None] = {}
+        self._measured: dict[tuple[Any, ...], hardware.Peak] | None = None
 
     def of(self, cell: Cell) -> hardware.Peak | None:
-        device = cell.key.get("device")
+        """The peak for a cell's runs."""
+        key = cell.key
         name = next((row["device_name"] for row in cell.shown if row["device_name"]), None)
+        device = cell.key.get("device")
+        return self.find(key.get("machine"), device, name, key.get("dtype"))
+
+    def find(
+        self, machine: str | None, device: str | None, name: str | None, dtype: str | None, or_measured: bool = False
+    ) -> hardware.Peak | None:
+        """The peak by the device's name; `or_measured` takes a measured one where there is no other."""
+        asked = self._context.options.peak
+        found = self._stated(machine, device, name, dtype) if asked != "measured" else None
+        return found or (self._on(machine, device, dtype) if asked == "measured" or or_measured else None)
+
+    def _stated(
+        self, machine: str | None, device: str | None, name: str | None, dtype: str | None
+    ) -> hardware.Peak | None:
         stated = self._context.options.peak_tflops
         for known in (str(device), str(device).partition(":")[0], str(name)):
             if known in stated:
                 return hardware.given_peak(stated[known])
         if device is None or device == "cpu":  # a cpu may bear the name of the chip, and so of its GPU
             return None
-        return hardware.peak(name, self._gpu_cores(cell, name), cell.key.get("dtype"))
+        return hardware.peak(name, self._gpu_cores(machine, name), dtype)
 
-    def _gpu_cores(self, cell: Cell, name: str | None) -> int | None:
+    def _on(self, machine: str | None, device: str | None, dtype: str | None) -> hardware.Peak | None:
+        """The newest valid peak run of each framework and mode counts, and of these the highest: what one framework
+        attains lowers nothing that another does."""
+        if self._measured is None:
+            self._measured = {}
+            newest: set[tuple[Any, ...]] = set()
+            for row in self._context.read(_PEAKS):
+                place = (row["machine_hash"], row["device"], row["dtype"])
+                if (by := (*place, row["framework"], row["compile"])) in newest:
+                    continue
+                newest.add(by)
+                before = self._measured.get(place)
+                if before is None or row["value"] > before.flops:
+                    self._measured[place] = hardware.measured_peak(
+                        row["value"], f"run {row['run']}, matmul in {row['framework']} {row['framework_version']}"
+                    )
+        return self._measured.get((machine, device, dtype))
+
+    def _gpu_cores(self, machine: str | None, name: str | None) -> int | None:
         """From the machine's fingerprint; only Apple's names leave the number of cores open."""
-        machine = cell.key.get("machine")
         if machine is None or not str(name).startswith("Apple"):
             return None
         if machine not in self._cores:

@@ -88,3 +88,9 @@ def test_ours_can_be_read() -> None:
             unknown = set(values) - set(workload.params)
             assert not unknown, f"{workload.file.name}: config {name} sets {unknown}"
         assert all(param.help for param in workload.params.values())
+
+
+def test_a_workload_may_have_dtypes_of_its_own(folder: Path) -> None:
+    (folder / "exact_torch.py").write_text(TOY.replace('"name": "toy"', '"name": "exact", "dtypes": ["fp64"]'))
+    assert catalog.find(folder, "exact").dtypes == ("fp64",)
+    assert catalog.find(folder, "toy").dtypes == catalog.DTYPES

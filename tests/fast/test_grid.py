@@ -64,3 +64,9 @@ def test_no_such_mode_or_dtype() -> None:
         with pytest.raises(UsageError):
             call("sometimes")
     assert grid.dtypes("fp32,bf16") == ["fp32", "bf16"]
+
+
+def test_dtypes_are_those_of_the_workload() -> None:
+    assert grid.dtypes("fp64,fp32", ["fp32", "fp64"]) == ["fp64", "fp32"]
+    with pytest.raises(UsageError, match="fp64"):
+        grid.dtypes("fp64")

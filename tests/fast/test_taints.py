@@ -39,6 +39,7 @@ def test_a_clean_run_has_no_taint() -> None:
         ({"paused_s": 0.004}, "suspended", "invalid"),
         ({"resumed_from": "12.1"}, "resumed", "caveat"),
         ({"notes": {"wrong_loss": "cpu 4.17, mps 9.31"}}, "wrong_loss", "invalid"),
+        ({"notes": {"wrong_result": "n1000: relative error 1e-2"}}, "wrong_result", "invalid"),
         ({"notes": {"nan_loss": "not a number from iteration 7 on"}}, "diverged", "invalid"),
         ({"summary": Summary(loss_first=4.0, loss_last=9.0)}, "diverged", "invalid"),
         ({"summary": Summary(loss_first=4.0, loss_last=float("inf"))}, "diverged", "invalid"),

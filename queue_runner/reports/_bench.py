@@ -1,0 +1,217 @@
+"""Micro-benchmarks: the metrics that jobs/harness/bench.py reports become a row for each operation that was measured.
+
+A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.time, its work CELL.flop and CELL.bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from queue_runner import stats, units
+from queue_runner.grouping import taints
+from queue_runner.model import Outcome
+from queue_runner.render import Column
+from queue_runner.reports import Context, Row, _facts, _notes
+
+_HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
+"""Settings that say how long and how something is measured."""
+_WHAT = frozenset({"n", "op", "direction", "memory"})
+"""Settings that a cell's name tells."""
+_KEY = ("machine", "framework", "framework_version", "device", "device_name", "compile", "dtype", "config", "settings")
+
+
+_Part = tuple[Row, Mapping[str, list[float]]]
+"""A run, and its metrics of one cell by name."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One cell over all its runs that count. Times are of one call, in seconds."""
+
+    key: Mapping[str, Any]
+    """by _KEY; config is None where it tells nothing that the cell does not"""
+    cell: str
+    runs: Sequence[Row]
+    """those that count; where none does, the invalid ones"""
+    medians_s: Sequence[float]
+    """one for each run"""
+    samples_s: Sequence[float]
+    """of all runs"""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """medians over the runs of CELL.flop, CELL.bytes, CELL.time_unsynced, and of what is the run's own: roof.flops"""
+
+    @property
+    def median_s(self) -> float:
+        """The median of the runs' medians."""
+        return stats.median(self.medians_s)
+
+    @property
+    def spread_s(self) -> tuple[float | None, str | None]:
+        """MAD over the medians of several runs ("runs"); of one run, over its samples ("samples")."""
+        if len(self.medians_s) > 1:
+            return stats.mad(self.medians_s), "runs"
+        return (stats.mad(self.samples_s), "samples") if len(self.samples_s) > 1 else (None, None)
+
+    def rate(self, what: str) -> float | None:
+        """FLOP or bytes per second; None where the cell has none."""
+        amount = self.facts.get(what)
+        return amount / self.median_s if amount and self.median_s > 0 else None
+
+    def row(self) -> dict[str, Any]:
+        """What every report of micro-benchmarks has, raw and in SI units."""
+        spread_s, over = self.spread_s
+        q1_s, q3_s = stats.quartiles(self.samples_s)
+        key = {name: value for name, value in self.key.items() if name != "machine"}
+        return {
+            **key,
+            "compile": None if key["compile"] is None else bool(key["compile"]),
+            "cell": self.cell,
+            "runs": [row["run"] for row in self.runs],
+            "n_runs": len(self.runs),
+            "n_samples": len(self.samples_s),
+            "median_s": self.median_s,
+            "spread_s": spread_s,
+            "spread_over": over,
+            "q1_s": q1_s,
+            "q3_s": q3_s,
+            "flops_per_s": self.rate("flop"),
+            "bytes_per_s": self.rate("bytes"),
+            "valid": self.valid,
+            "taints": sorted({kind for row in self.runs for kind in taints(row)}),
+        }
+
+    @property
+    def valid(self) -> bool:
+        """Whether its numbers are of runs that count."""
+        return all(row["valid"] for row in self.runs)
+
+    def label(self, device: bool = True) -> str:
+        """What it ran on and how: "torch cpu", "torch cpu compiled"."""
+        key = self.key
+        compiled = "compiled" if key["compile"] else ""
+        words = [key["framework"], key["device"] if device else "", compiled, key["settings"]]
+        return " ".join(str(part) for part in words if part)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a report of micro-benchmarks is made of; `notes` say what the marks mean, and what was left out."""
+
+    cells: Sequence[Measured]
+    marks: Mapping[str, str]
+    notes: Sequence[str]
+
+    def mark(self, cell: Measured) -> str:
+        """The letters of its caveats; "!" in front where its runs are invalid."""
+        kinds = {kind for row in cell.runs for kind in taints(row)}
+        return ("" if cell.valid else "!") + "".join(sorted(self.marks[kind] for kind in kinds if kind in self.marks))
+
+
+def sql(workload: str) -> str:
+    """The runs of a workload of this kind."""
+    return f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND workload = '{workload}' ORDER BY job_id, number"
+
+
+def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
+    """The cells of prepared rows. `with_config`: whether a preset tells cells apart (the sizes of `kernels`)."""
+    able = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
+    metrics = _metrics(able, context)
+    found: dict[tuple[Any, ...], list[_Part]] = {}
+    for row in able:
+        said = metrics.get(row["run_id"], {})
+        shared = {f"roof.{name}": values for name, values in said.get("roof", {}).items()}
+        for cell, values in said.items():
+            if values.get("time"):
+                key = (*(_value(row, name, with_config) for name in _KEY), cell)
+                found.setdefault(key, []).append((row, {**values, **shared}))
+    invalid_too = context.options.include_invalid
+    cells = []
+    for key, parts in found.items():
+        counting = [part for part in parts if part[0]["valid"] or invalid_too]
+        cells.append(_cell(key, counting or parts))
+    shown = {row["run_id"]: row for cell in cells for row in cell.runs}
+    taints_of = _notes.Taints(rows, context)
+    caveats: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+    for row in shown.values():
+        for taint in taints_of.of(row):
+            if taint["severity"] == "caveat":
+                caveats.setdefault(taint["kind"], []).append((row, taint["detail"]))
+    marks = _notes.letters(caveats)
+    notes = [_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks]
+    return Bench(cells, marks, [*notes, *_left_out(rows, shown, taints_of, invalid_too)])
+
+
+def _left_out(rows: Sequence[Row], shown: Mapping[int, Row], found: _notes.Taints, invalid_too: bool) -> Iterable[str]:
+    bad = [row for row in rows if row["outcome"] is not None and (row["run_id"] not in shown or not row["valid"])]
+    if bad:
+        each = "; ".join(f"{row['run']} {_notes.why(row, found)}" for row in bad[: _notes.MOST_NAMED])
+        more = f"; and {len(bad) - _notes.MOST_NAMED} more" if len(bad) > _notes.MOST_NAMED else ""
+        yield f"! {'counted all the same (--all)' if invalid_too else 'do not count'}: {each}{more}"
+    if any(not row["valid"] for row in shown.values()) and not invalid_too:
+        yield "a row marked ! has no run that counts: its numbers are those of runs that do not"
+
+
+def _value(row: Row, name: str, with_config: bool) -> Any:
+    if name == "settings":
+        told = {key: value for key, value in row["settings"].items() if key not in _HOW | _WHAT}
+        return " ".join(f"{key}={value}" for key, value in sorted(told.items()))
+    return None if name == "config" and not with_config else row[name]
+
+
+def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, dict[str, list[float]]]]:
+    """By run, cell and name."""
+    found: dict[int, dict[str, dict[str, list[float]]]] = {}
+    ids = ", ".join(str(int(row["run_id"])) for row in rows)
+    said = context.read(f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({ids}) AND value IS NOT NULL")
+    for metric in said:
+        cell, _, name = metric["name"].rpartition(".")
+        found.setdefault(metric["run_id"], {}).setdefault(cell, {}).setdefault(name, []).append(metric["value"])
+    return found
+
+
+def _cell(key: tuple[Any, ...], parts: Sequence[_Part]) -> Measured:
+    names = {name for _, values in parts for name in values} - {"time"}
+    return Measured(
+        key=dict(zip(_KEY, key[:-1], strict=True)),
+        cell=key[-1],
+        runs=[row for row, _ in parts],
+        medians_s=[stats.median(values["time"]) for _, values in parts],
+        samples_s=[time_s for _, values in parts for time_s in values["time"]],
+        facts={n: stats.median(stats.median(values[n]) for _, values in parts if n in values) for n in sorted(names)},
+    )
+
+
+def spread(found: Measured) -> str:
+    """The spread as a share of the median: "0.8 %" over runs, "(0.8 %)" over the samples of one run."""
+    spread_s, over = found.spread_s
+    text = units.percent(spread_s / found.median_s, 2) if spread_s is not None and found.median_s else units.MISSING
+    return f"({text})" if over == "samples" else text
+
+
+def rates(rows: Sequence[Mapping[str, Any]], **titles: str) -> list[Column]:
+    """Columns of FLOP/s by key and title, all in the unit that the fastest number needs."""
+    fastest = max((row[key] or 0.0 for row in rows for key in titles), default=0.0)
+    size, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+
+    def words(x: float | None) -> str:
+        return units.number(None if x is None else x / size, 3)
+
+    return [Column(key, f"{title} {unit}".strip(), words, True) for key, title in titles.items()]
+
+
+def spreads(cells: Sequence[Measured]) -> list[str]:
+    """What stands behind the numbers, in words."""
+    over = {cell.spread_s[1] for cell in cells}
+    what = {
+        "runs": f"{units.PLUS_MINUS} is their MAD",
+        "samples": f"{units.PLUS_MINUS} in brackets: the MAD of the samples of one run, which says nothing of another",
+    }
+    words = [text for name, text in what.items() if name in over]
+    return [f"time: the median of the runs' medians; {'; '.join(words)}"] if words else []
+
+
+def caption(found: Measured) -> str:
+    """Where it ran: "on Apple M1 Max"."""
+    return f"on {found.key['device_name'] or found.key['device']}"
