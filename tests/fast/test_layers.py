@@ -34,6 +34,8 @@ FLOORS = {
         "notify",
         "rarely",
         "keep",
+        "mps_options",
+        "doctor_check",
     },
     1: {
         "paths",
