@@ -10,7 +10,7 @@ from typing import Any
 from queue_runner import catalog, config, doctor, eta, listing, units, when
 from queue_runner.asking import Said
 from queue_runner.errors import UsageError
-from queue_runner.paths import Layout, jobs_dir
+from queue_runner.paths import Layout, jobs_dir, layout
 from queue_runner.store import read
 from queue_runner.submit import Plan
 
@@ -55,7 +55,9 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
         )
     full: dict[str, Any] = {"repeats": REPEATS, **said}
     notes: list[str] = []
-    framework = catalog.find(jobs_dir(), said["workload"], _one(said.get("framework"))).framework
+    framework = catalog.find(
+        jobs_dir(), said["workload"], _one(said.get("framework")), own=layout().workloads
+    ).framework
     if "device" not in said:
         if framework == "torch":
             devices = doctor.computing_devices(said.get("python"))
