@@ -19,8 +19,8 @@ STEP0_TOLERANCE = {"fp32": 1e-3}
 REDUCED_TOLERANCE = 1e-2
 MOST_PAIRS = 8
 """Ratios put into words; a longer table speaks for itself."""
-MOST_FACTORS = 4
-"""Factors named in one sentence of what else differs."""
+MOST_FACTORS = 3
+"""Factors that part the rows alike and have a sentence each; more share one, which names so many of them."""
 NOTABLE = 1.25
 """How much more than the iterations the real time must have changed to be worth a sentence."""
 NOTABLE_EVAL = 2.0
@@ -207,11 +207,12 @@ def _others_that_differ(family: Family) -> Iterable[str]:
         parts = tuple(tuple(number for number, cell in enumerate(cells) if cell in of) for of in values.values())
         alike.setdefault(parts, []).append(name)
     for parts, names in alike.items():
-        yield _differ(names, [[cells[number] for number in part] for part in parts])
+        members = [[cells[number] for number in part] for part in parts]
+        yield from (_differ(some, members) for some in ([names] if len(names) > MOST_FACTORS else ([n] for n in names)))
 
 
 def _differ(names: Sequence[str], parts: Sequence[Sequence[Cell]]) -> str:
-    """One sentence for all factors that part the cells alike: an environment brings dozens of packages."""
+    """One sentence for factors that part the cells alike: an environment may bring dozens of packages."""
     told = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
     more = [f"{len(names) - len(told)} more"] if len(names) > len(told) else []
     listed = " and ".join(filter(None, [", ".join([*told, *more][:-1]), [*told, *more][-1]]))

@@ -25,6 +25,7 @@ RUN = (
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
 """Columns that a comparison needs; the rest of v_run (the whole question with its environment) is not read."""
+_FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
 DETAILS = ("data_name", "device_name", "optimizer")
 """Told apart, but hardly ever differing where device, dtype and settings are the same."""
 
@@ -68,7 +69,7 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     options = context.options
     settings = sorted({name for row in rows for name in row["settings"]})
     named = {name for row in rows for name in row["factors"]} - set(settings)
-    others = sorted(named, key=lambda name: (name != "env", not name.startswith("mps_"), name))
+    others = sorted(named, key=_rank)
     names: Sequence[str] = [*MAIN, *settings, *others, *DETAILS]
     if options.group_by:
         names = [_name(context, name, "--group-by", [*settings, *others]) for name in options.group_by]
@@ -82,6 +83,11 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     if "compile" in vs:
         vs["compile"] = vs["compile"] == "1"
     return Question(names, [name for name in settings if name in names], vs, options.include_invalid)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """What was asked for names rows before what came with it."""
+    return 0 if name == "env" else 1 if name.startswith("mps_") else 2 if name in _FRAMEWORKS else 3, name
 
 
 def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queue_runner.cli.main import COMMANDS
-from tests.cli_support import Cli, ROOT, full_queue, schemas, stand_in_venv, use_toy_workloads
+from tests.cli_support import ROOT, Cli, full_queue, schemas, stand_in_venv, use_toy_workloads
 
 LINES = {
     "mpsq.submit/1": ["submit", "toy", "--set", "lr=0.1,0.2", "--json"],
