@@ -12,9 +12,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -70,13 +72,13 @@ def create(layout: Layout, name: str, pip: Sequence[str], python: str | None = N
     base = _base(python)
     layout.envs.mkdir(mode=0o700, exist_ok=True)
     folder = layout.envs / name
-    with _making(layout, name):
+    with _making(layout, name) as lock, _ended_gently():
         if (folder / RECORD).exists():
             raise UsageError(f'there is an environment "{name}" already', f"mpsq env remove {name}, or another name")
         if folder.is_symlink() or folder.exists():
             discard.remove(folder)  # half made, by one that was killed
         try:
-            return _make(Venv(name, folder), base, words)
+            return _make(Venv(name, folder), base, words, lock)
         except BaseException:
             with contextlib.suppress(OSError):
                 discard.remove(folder)
@@ -132,12 +134,25 @@ def _users(layout: Layout, name: str, folder: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def _making(layout: Layout, name: str) -> Iterator[None]:
+def _making(layout: Layout, name: str) -> Iterator[locks.Lock]:
     lock = locks.try_lock(layout.envs / f".{name}.lock")
     if lock is None:
         raise MpsqError(f'environment "{name}" is just being made or removed by another mpsq', "wait for that to end")
     with lock:
+        yield lock
+
+
+@contextlib.contextmanager
+def _ended_gently() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: what is half made is removed first."""
+    if threading.current_thread() is not threading.main_thread():
         yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -166,12 +181,12 @@ def _base(python: str | None) -> str:
     return str(Path(found).absolute())
 
 
-def _make(venv: Venv, base: str, words: Sequence[str]) -> Venv:
+def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv:
     with tempfile.TemporaryFile() as log:
-        _run([base, "-m", "venv", str(venv.folder)], log, "the venv cannot be made")
+        _run([base, "-m", "venv", str(venv.folder)], log, lock, "the venv cannot be made")
         if words:
             install = [str(venv.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *words]
-            _run(install, log, f"pip could not install {redacted(words)}")
+            _run(install, log, lock, f"pip could not install {redacted(words)}")
         version, packages = _packages(venv)
     made = Venv(
         venv.name,
@@ -192,17 +207,30 @@ def redacted(words: Sequence[str]) -> str:
     return shlex.join(_PASSWORD.sub("", word) for word in words)
 
 
-def _run(argv: Sequence[str], log: IO[bytes], failed: str) -> None:
-    """Run a command whose end is shown if it fails. Ctrl-C ends it as well: it is in the same group of processes."""
+def _run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> None:
+    """Run a command whose end is shown if it fails, and all that it starts: none of it outlives an interruption. It
+    holds the lock as well: if we are killed it may go on, and nobody makes or removes the environment meanwhile."""
     log.seek(0)
     log.truncate()
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "MPSQ_", "PIP_USER"))}
     try:
-        code = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env, check=False
-        ).returncode
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+            pass_fds=[lock.fd],
+            start_new_session=True,
+        )
     except OSError as error:
         raise MpsqError(f"{failed}: {argv[0]} cannot be run: {error.strerror}", "name another by --python") from error
+    try:
+        code = child.wait()
+    except BaseException:
+        os.killpg(child.pid, signal.SIGKILL)  # not reaped yet: the group is still its own
+        child.wait()
+        raise
     if code:
         log.seek(0)
         lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]

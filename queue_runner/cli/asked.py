@@ -72,7 +72,9 @@ def _options(
     ] = None,
     mps: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE,...", help="torch's switches for MPS; several --mps are swept. Repeatable."),
+        typer.Option(
+            metavar="NAME=VALUE,...", help="torch's MPS switches, as fallback=on,fast_math=on. Repeatable: swept."
+        ),
     ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="End a run after this: 90s, 15m, 2h.")] = None,
     parser: Annotated[str | None, typer.Option(metavar="NAME", help="Reads a command's output live: nanogpt.")] = None,

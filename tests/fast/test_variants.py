@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -203,6 +205,15 @@ def test_what_cannot_be_made(home: Path, arguments: list[str], said: str, capsys
     ran = Cli(capsys)("env", "create", *arguments)
     assert ran.code == 2 and said in ran.err
     assert not (home / "envs" / "fresh").exists()
+
+
+def test_gc_finds_what_a_killed_maker_left(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty_queue(home)
+    for name, age_s in (("half", 7200.0), ("young", 0.0)):
+        (home / "envs" / name).mkdir()
+        os.utime(home / "envs" / name, (time.time() - age_s,) * 2)
+    Cli(capsys).ok("gc")
+    assert sorted(path.name for path in (home / "envs").glob("[!.]*")) == ["new", "old", "young"]
 
 
 def test_passwords_of_addresses_are_not_shown() -> None:
