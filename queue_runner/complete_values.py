@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -179,10 +180,11 @@ def _literals() -> list[dict[str, Any]]:
     from queue_runner.paths import home, jobs_dir
 
     found = []
-    for path in sorted([*jobs_dir().glob("*.py"), *(home() / "workloads").glob("*.py")]):
-        text = path.read_text(encoding="utf-8")
+    for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):
+        text = path.read_text(encoding="utf-8", errors="replace")
         if match := re.search(r"^WORKLOAD\b[^=\n]*= *(\{.*?^\})", text, re.MULTILINE | re.DOTALL):
-            found.append(ast.literal_eval(match[1]))
+            with contextlib.suppress(ValueError, SyntaxError):  # one of the user's, half written
+                found.append(ast.literal_eval(match[1]))
     return found
 
 

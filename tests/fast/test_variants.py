@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import asking, cells, fingerprint, mps_options, venv_make, venvs
+from queue_runner import asking, cells, fingerprint, mps_options, pip_install, schedules, venv_make, venvs
 from queue_runner.asking import request
 from queue_runner.cells import Request
 from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
+from queue_runner.store.engine import open_engine
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.fast.report_fixture import Store, words
 
@@ -179,6 +180,24 @@ def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.Captur
     assert mpsq("env", "remove", "old").code == 2
 
 
+def test_an_environment_that_a_schedule_submits_to(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mpsq, layout = Cli(capsys), empty_queue(home)
+    asked = ["--env-name", "old,new", "--device", "mps", "--mps", "fallback=on"]
+    mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "toy", *asked)
+    refused = mpsq("env", "remove", "new")
+    assert refused.code == 1 and "mpsq schedule remove nightly" in refused.err
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET next_at = 1")
+    engine = open_engine(layout.db, check=False)
+    schedules.submit_due(layout, engine, lambda _: None)
+    engine.dispose()
+    jobs = mpsq.ok("list", "--json").json()["jobs"]
+    assert [(job["env_name"], job["mps"]) for job in jobs] == [(name, {"fallback": "on"}) for name in ("old", "new")]
+    mpsq.ok("schedule", "remove", "nightly")
+    mpsq.ok("cancel", *(str(job["job"]) for job in jobs))
+    mpsq.ok("env", "remove", "new")
+
+
 def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "envs" / "half").mkdir()
     out = Cli(capsys).ok("env", "list").out
@@ -197,6 +216,7 @@ def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["../up"], "cannot be named"),
         (["new"], 'there is an environment "new" already'),
         (["fresh", "--pip", "torch --target /tmp/x"], "--pip cannot have --target"),
+        (["fresh", "--pip", "torch -t/tmp/x"], "--pip cannot have -t"),
         (["fresh", "--pip", "torch '"], "close the quotes"),
         (["fresh", "--python", "/no/python"], "there is no interpreter"),
     ],
@@ -217,7 +237,7 @@ def test_gc_finds_what_a_killed_maker_left(home: Path, capsys: pytest.CaptureFix
 
 
 def test_passwords_of_addresses_are_not_shown() -> None:
-    assert venv_make.redacted(["torch", "https://me:secret@index.invalid/x"]) == "torch https://index.invalid/x"
+    assert pip_install.redacted(["torch", "https://me:secret@index.invalid/x"]) == "torch https://index.invalid/x"
 
 
 def test_an_interpreter_that_makes_none(home: Path, tmp_path: Path) -> None:
