@@ -51,6 +51,8 @@ OPTIONS: dict[str, Kind] = {
     "env": Kind.PAIRS,
     "cwd": Kind.TEXT,
     "python": Kind.TEXT,
+    "env_name": Kind.LIST,
+    "mps": Kind.WORDS,
     "timeout": Kind.TIME,
     "parser": Kind.TEXT,
     "allow_daemons": Kind.FLAG,
@@ -76,7 +78,7 @@ _ALSO = {"tags": "tag", "sets": "set"}
 _SAME = (
     "workload", "framework", "device", "compile", "config", "dtype", "repeats", "priority", "name", "cwd", "python",
     "parser", "allow_daemons", "order_seed", "allow_changed", "at", "deadline", "hold", "note", "retries", "retry_on",
-    "resume",
+    "resume", "env_name",
 )  # fmt: skip
 """Options that are fields of a Request as they are."""
 _MOST_DIGITS = 18
@@ -92,6 +94,7 @@ def request(said: Said, title: str) -> Request:
         tags=tuple(said.get("tag", ())),
         env=tuple(said.get("env", ())),
         stall=tuple(said.get("stall", ())),
+        mps=tuple(said.get("mps", ())),
         after=tuple(said.get("after", ())),
         seed=said.get("seed", DEFAULT_SEED),
         timeout_s=units.parse_duration(timeout, "--timeout") if timeout else None,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import catalog, config, doctor, eta, listing, units, when
+from queue_runner import catalog, config, doctor, eta, listing, units, venvs, when
 from queue_runner.asking import Said
 from queue_runner.errors import UsageError
-from queue_runner.paths import Layout, jobs_dir
+from queue_runner.paths import Layout, jobs_dir, layout
 from queue_runner.store import read
 from queue_runner.submit import Plan
 
@@ -55,10 +55,14 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
         )
     full: dict[str, Any] = {"repeats": REPEATS, **said}
     notes: list[str] = []
-    framework = catalog.find(jobs_dir(), said["workload"], _one(said.get("framework"))).framework
+    framework = catalog.find(
+        jobs_dir(), said["workload"], _one(said.get("framework")), own=layout().workloads
+    ).framework
     if "device" not in said:
-        if framework == "torch":
-            devices = doctor.computing_devices(said.get("python"))
+        if said.get("mps"):
+            full["device"] = "mps"  # its switches mean nothing to others
+        elif framework == "torch":
+            devices = doctor.computing_devices(said.get("python") or _first(said.get("env_name")))
             if not devices:
                 raise UsageError("no device computes here", "mpsq doctor says why; --device names one all the same")
             full["device"] = ",".join(devices)
@@ -70,6 +74,12 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
         if checked.verdict != "ok":
             notes.append(f"eager only: {checked.finding}")
     return full, notes
+
+
+def _first(environments: str | None) -> str | None:
+    """The interpreter of the first environment that is named: it stands for all when devices are looked for."""
+    names = [name for name in (environments or "").split(",") if name.strip()]
+    return str(venvs.find(layout(), names[0].strip()).python) if names else None
 
 
 def _one(frameworks: str | None) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +58,9 @@ def _read(file: Path, _mtime_ns: int, _size_bytes: int) -> Workload | None:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise MpsqError(f"{file.name} is not Python: {error}", "mend the file or take it out of jobs/") from error
+        raise MpsqError(
+            f"{file.name} is not Python: {error}", f"mend the file or take it out of {file.parent}"
+        ) from error
     for node in tree.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -89,18 +93,67 @@ def _workload(literal: dict[str, Any], file: Path) -> Workload:
     )
 
 
-def workloads(folder: Path) -> list[Workload]:
-    """Every workload of the folder, by name and framework. Raises: MpsqError as read."""
-    found = (read(file) for file in sorted(folder.glob("*.py")))
-    return sorted((w for w in found if w is not None), key=lambda w: (w.name, w.framework))
+def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
+    """Every workload of the folder, and of the user's `own`, by name and framework.
+
+    Raises: MpsqError as read, and for one of the user's that takes the name of one of ours.
+    """
+    found = [w for file in sorted(folder.glob("*.py")) if (w := read(file)) is not None]
+    if own is not None:
+        ours, files = {w.name for w in found}, {path.name for path in folder.iterdir()}
+        for file in _scripts(own):
+            if (w := read(file)) is not None:
+                _refuse_clash(w, ours, files, found)
+                found.append(w)
+    return sorted(found, key=lambda w: (w.name, w.framework))
 
 
-def find(folder: Path, name: str, framework: str | None = None) -> Workload:
-    """The workload of this name; torch where no framework is named and several offer it.
+def readable(own: Path) -> list[Workload]:
+    """The workloads among the user's files that can be read; a broken one is for whoever asks for it."""
+    found = []
+    for file in _scripts(own):
+        with contextlib.suppress(MpsqError):
+            found += [w] if (w := read(file)) is not None else []
+    return found
+
+
+def _scripts(own: Path) -> list[Path]:
+    return sorted(path for path in own.glob("*.py") if path.is_file() and not path.name.startswith("."))
+
+
+def _refuse_clash(one: Workload, ours: set[str], files: set[str], before: Sequence[Workload]) -> None:
+    if one.name in ours or one.file.name in files:
+        taken = f'the workload "{one.name}"' if one.name in ours else f"the file {one.file.name}"
+        raise MpsqError(f"{one.file} would take the place of {taken} of mpsq", "give it another name")
+    for other in before:
+        if (other.name, other.framework) == (one.name, one.framework):
+            raise MpsqError(
+                f'{other.file.name} and {one.file.name} in {one.file.parent} are both "{one.name}" in {one.framework}',
+                "give one of them another name",
+            )
+
+
+def files_of(own: Path, script: str) -> list[Path]:
+    """What a workload of the user's needs besides ours: its file, and those beside it that are no workloads; nothing
+    for one of ours. Another workload there changes nothing for it."""
+    scripts = _scripts(own)
+    if script not in {path.name for path in scripts}:
+        return []
+    return [path for path in scripts if path.name == script or not _DECLARES.search(path.read_text("utf-8", "replace"))]
+
+
+_DECLARES = re.compile(r"^WORKLOAD\b", re.MULTILINE)
+
+
+def find(folder: Path, name: str, framework: str | None = None, *, own: Path | None = None) -> Workload:
+    """The workload of this name; torch where no framework is named and several offer it. What is wrong with a file in
+    the user's `own` folder does not keep ours from being found.
 
     Raises: UsageError when there is none, with what is close.
     """
     known = workloads(folder)
+    if own is not None and not any(w.name == name for w in known):
+        known = workloads(folder, own)
     named = [w for w in known if w.name == name]
     if not named:
         raise UsageError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import capture, catalog, grid, parsers
+from queue_runner import capture, catalog, grid, parsers, variants
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
@@ -75,6 +75,9 @@ class Request:
     backoff_s: float = 0.0
     retry_on: str | None = None
     resume: bool = False
+    env_name: str | None = None
+    mps: tuple[str, ...] = ()  # each a set of settings; several are swept
+    home: str | None = None  # the queue whose environments and workloads are meant; MPSQ_HOME or the usual one if None
     environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
 
 
@@ -94,7 +97,7 @@ def expand(request: Request) -> list[JobSpec]:
         raise UsageError("--name holds a line break or another control character", "write --name on one line")
     if request.parser is not None:
         parsers.find(request.parser)
-    return list(_workload_cells(request) if request.workload else _command_cells(request))
+    return variants.of(request, list(_workload_cells(request) if request.workload else _command_cells(request)))
 
 
 def _workload_cells(request: Request) -> Iterator[JobSpec]:
@@ -103,7 +106,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
     folder, place = jobs_dir(), _place(request)
     frameworks = grid.names(request.framework, "--framework") if request.framework else [None]
     for framework in frameworks:
-        workload = catalog.find(folder, str(request.workload), framework)
+        workload = catalog.find(folder, str(request.workload), framework, own=variants.home(request).workloads)
         axes: dict[str, Sequence[str | bool | Value]] = {
             "config": grid.names(request.config, "--config") if request.config else [next(iter(workload.configs), "")],
             "device": grid.devices(request.device or "auto"),
@@ -160,7 +163,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
                 f"{axis} has {len(values)} values, and the command does not use {{{axis}}}",
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
-    _check_program(request.argv[0], place["cwd"], place["env"])
+    if request.env_name is None:  # else the program may be one of the environment's
+        variants.check_program(request.argv[0], place["cwd"], place["env"])
     for cell in grid.product(axes):
         yield JobSpec(
             kind="command",
@@ -257,9 +261,3 @@ def _python(named: str | None, env: Mapping[str, str]) -> str:
             f'there is no interpreter "{named}"', "--python names a python that can be run, e.g. ~/nightly/bin/python"
         )
     return str(Path(found).absolute())
-
-
-def _check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
-    path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
-    if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
-        raise UsageError(f'there is no program "{program}"', "give its path, or see what PATH holds")

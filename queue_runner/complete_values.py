@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ _FIXED = {
     "format": ("table", "csv", "json", "md"),
     "shell": ("bash", "zsh", "fish"),
 }
-_LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on"})
+_LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on", "env_name"})
 """Kinds of which several may be given, a comma between."""
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _HERE = Path(__file__).resolve().parent
@@ -82,7 +83,7 @@ def values(kind: str, current: str, line: Line) -> Answer:
         given = before.split(",")
         return Answer("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
     found = list(_of(kind, current, line))
-    return Answer("nospace" if kind in ("set", "phase") else "words", found)
+    return Answer("nospace" if kind in ("set", "phase", "mps") else "words", found)
 
 
 def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
@@ -176,14 +177,31 @@ def _sets(_current: str, line: Line) -> list[Candidate]:
 
 def _literals() -> list[dict[str, Any]]:
     """The WORKLOAD literals of all job files, each cut out of its file: parsing all of the files takes too long."""
-    from queue_runner.paths import jobs_dir
+    from queue_runner.paths import home, jobs_dir
 
     found = []
-    for path in sorted(jobs_dir().glob("*.py")):
-        text = path.read_text(encoding="utf-8")
+    for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):
+        text = path.read_text(encoding="utf-8", errors="replace")
         if match := re.search(r"^WORKLOAD\b[^=\n]*= *(\{.*?^\})", text, re.MULTILINE | re.DOTALL):
-            found.append(ast.literal_eval(match[1]))
+            with contextlib.suppress(ValueError, SyntaxError):  # one of the user's, half written
+                found.append(ast.literal_eval(match[1]))
     return found
+
+
+def _environments(_current: str, _line: Line) -> list[Candidate]:
+    from queue_runner.paths import layout
+    from queue_runner.venvs import every
+
+    return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
+
+
+def _mps(current: str, _line: Line) -> list[Candidate]:
+    from queue_runner.mps_options import NONE, SWITCHES
+
+    before = current[: current.rfind(",") + 1]
+    given = {part.partition("=")[0] for part in before.split(",")}
+    named = [(f"{before}{name}=", one.help) for name, one in SWITCHES.items() if name not in given]
+    return named if before else [*named, (NONE, "no settings, to be compared with others")]
 
 
 def _keys(_current: str, line: Line) -> list[Candidate]:
@@ -241,6 +259,8 @@ _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "report": _reports,
     "parser": _parsers,
     "phase": _phases,
+    "env_name": _environments,
+    "mps": _mps,
     "zone": _zones,
 }
 KINDS = frozenset({"", "file", "folder", *_FIXED, *_FINDERS})

@@ -1,59 +1,48 @@
-"""Examine this machine: everything that a queue needs, each with a verdict and what mends it."""
+"""Examine this machine: everything that a queue needs, each with a verdict and what mends it.
+
+The queue itself is looked at in doctor_house.py, the machine in doctor_machine.py; torch is tried in a child process
+(doctor_torch.py).
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import doctor_house, doctor_torch, locks, queue_state, units
-from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host.filesystem import nearest_existing, network_kind
-from queue_runner.paths import MIN_FREE_BYTES, Layout
-from queue_runner.store.backup import remedy
-from queue_runner.store.read import HEAD, reading, schema_revision
+from queue_runner import doctor_house, doctor_machine, doctor_torch
+from queue_runner.doctor_check import Check
+from queue_runner.errors import UsageError
+from queue_runner.host import machine
+from queue_runner.host.ask import Ask, ask
+from queue_runner.paths import Layout
 
-_WAL_BYTES = 256 << 20
-"""A log of this size says that nobody has checkpointed for long: the worker does so every five minutes."""
-_LOW_BYTES = 2 << 30
-_WAL_RESET_MENDED = (3, 51, 3)
 _COMPILE_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One finding. `verdict` is ok, warn or fail; `fix` says what mends it."""
-
-    name: str
-    verdict: str
-    finding: str
-    fix: str = ""
+_NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
+"""From which torch on MPS needs which macOS (libtorch's own text, docs/macos.md); torch's documentation says 12.3."""
 
 
 def examine(layout: Layout, python: str | None = None) -> list[Check]:
-    """Look at everything. `python` is the interpreter whose torch is tried; ours when None.
+    """Look at everything. `python` is the interpreter whose frameworks are tried; ours when None.
 
     Raises: UsageError when that interpreter is not there.
     """
     interpreter = _interpreter(python)
+    found = doctor_torch.ask(interpreter)
     return [
-        _python(),
-        *_torch(doctor_torch.ask(interpreter), interpreter),
+        _python(found),
+        _system(found),
+        *_torch(found, interpreter),
+        *_others(interpreter),
         compiler(),
-        *home(layout),
-        *store(layout),
-        _sqlite(),
-        _locks(),
-        worker(layout),
-        service(layout),
-        *(Check(*found) for found in (*doctor_house.hooks(layout), doctor_house.backups(layout))),
+        *doctor_machine.of_machine(layout),
+        *doctor_house.of_queue(layout),
     ]
 
 
@@ -75,23 +64,59 @@ def _interpreter(named: str | None) -> str:
     return found
 
 
-def _python() -> Check:
-    about = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    if sys.platform == "darwin" and platform.machine() == "x86_64" and _is_apple_silicon():
+def _python(torch: doctor_torch.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
+    """The interpreter that runs the jobs: on Apple silicon it must not be an Intel one."""
+    name = torch.machine or platform.machine()
+    about = f"Python {torch.python or platform.python_version()}, built for {name}"
+    if machine.under_rosetta(ask=ask, system=system, machine=name):
         fix = "install an arm64 Python: under Rosetta there is no MPS and no torch later than 2.2"
-        return Check("python", "fail", f"{about}, translated by Rosetta", fix)
+        return Check("python", "fail", f"{about}: Rosetta translates it on this Apple silicon", fix)
     return Check("python", "ok", about)
 
 
-def _is_apple_silicon() -> bool:
-    """hw.optional.arm64 is 1 on Apple silicon, for a translated process as well."""
-    try:
-        asked = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "hw.optional.arm64"], capture_output=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return asked.stdout.strip() == b"1"
+def _system(torch: doctor_torch.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
+    """The system's version, on macOS against what this torch's MPS needs."""
+    told = machine.software(ask=ask, system=system)
+    finding = " ".join(str(word) for word in (told["os"] or platform.system(), told["os_version"]) if word)
+    finding += f", kernel {told['kernel']}" + (f", GPU driver {driver}" if (driver := told.get("gpu_driver")) else "")
+    if system != "darwin":
+        return Check("system", "ok", finding)
+    needs, has = needed_macos(torch.version), _leading(told["os_version"])
+    if needs is None or has is None or has[0] >= needs:
+        return Check("system", "ok", finding + (f"; this torch needs {needs} for MPS" if needs else ""))
+    older = next((f"{major}.{minor}" for (major, minor), macos in _NEEDS_MACOS if macos > has[0] >= 14), None)
+    fix = f"update macOS to {needs}" + (f', or install an older torch: pip install "torch<{older}"' if older else "")
+    return Check("system", "fail", f"{finding}: MPS of torch {torch.version} needs macOS {needs}", fix)
+
+
+def needed_macos(torch: str | None) -> int | None:
+    """The macOS that MPS of this torch needs; None where that is not known."""
+    version = _leading(torch)
+    return next((macos for since, macos in reversed(_NEEDS_MACOS) if version and version >= since), None)
+
+
+def _leading(version: str | None) -> tuple[int, ...] | None:
+    """The first two numbers of a version: "2.13.0+cpu" is (2, 13), "26" is (26,)."""
+    match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?", version or "")
+    return tuple(int(number) for number in match.groups() if number) if match else None
+
+
+def _others(interpreter: str) -> Iterator[Check]:
+    """mlx, jax and tinygrad: which are there, and whether they can be imported."""
+    found = doctor_torch.others(interpreter)
+    for name, (version, trouble) in found.items():
+        if trouble:
+            yield Check(name, "warn", f"{name} {version} cannot be imported: {trouble}", _repair(name, interpreter))
+        else:
+            yield Check(name, "ok", f"{name} {version}")
+    missing = [name for name in doctor_torch.OTHERS if name not in found]
+    if missing:
+        yield Check("frameworks", "ok", f"not installed: {', '.join(missing)}")
+
+
+def _repair(name: str, interpreter: str) -> str:
+    package = '"mlx[cpu]" (or "mlx[cuda]")' if name == "mlx" and sys.platform.startswith("linux") else name
+    return f"{interpreter} -m pip install --force-reinstall {package}"
 
 
 def _torch(found: doctor_torch.Torch, interpreter: str) -> Iterator[Check]:
@@ -109,16 +134,21 @@ def _device(name: str, state: str, text: str, torch: doctor_torch.Torch) -> Chec
     if state == "computes":
         return Check(name, "ok", f"multiplies matrices, and right{f' ({text})' if text else ''}")
     if state == "absent":
-        if name == "mps" and sys.platform == "darwin" and torch.mps_built:
-            fix = "torch 2.9 to 2.14 needs macOS 14, torch 2.15 needs macOS 15; a virtual machine has no Metal"
-            return Check(name, "warn", "this torch knows it, and finds none", fix)
+        if name == "mps" and sys.platform == "darwin":
+            if not torch.mps_built:
+                return Check(name, "warn", "this torch was built without it", "install the torch of macOS on arm64")
+            fix = "see the line of the system; a virtual machine, a sandbox or an Intel Mac has no Metal for torch"
+            return Check(name, "warn", "built into this torch, which finds no GPU: it is not available", fix)
         if name == "cuda" and torch.cuda_built and shutil.which("nvidia-smi"):
             return Check(name, "warn", "this torch knows it, and finds none", "see what nvidia-smi says of the driver")
         return Check(name, "ok", "not there: jobs that ask for it end as DEVICE_UNAVAILABLE")
     if state == "wrong":
         return Check(name, "fail", "its product of two matrices is wrong", "do not measure on it; try another torch")
     return Check(
-        name, "fail", f"it is there and does not compute: {text}", "end what uses it, restart, or try another torch"
+        name,
+        "fail",
+        f"it is available and does not compute: {text}",
+        "end what uses it, or restart; a virtual machine's Metal cannot; else try another torch",
     )
 
 
@@ -147,95 +177,3 @@ def compiler() -> Check:
         said = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[0]
         return Check("compiler", "warn", f"{found} does not compile a small program: {said}", fix)
     return Check("compiler", "ok", f"{found} compiles")
-
-
-def home(layout: Layout) -> Iterator[Check]:
-    """The folder of the queue: local, ours to write, with room."""
-    place = nearest_existing(layout.home)
-    later = "" if layout.home.is_dir() else ", made at the first submit"
-    if kind := network_kind(layout.home):
-        yield Check(
-            "home", "fail", f"{layout.home} is on a network file system ({kind})", "set MPSQ_HOME to a local folder"
-        )
-    elif not place.is_dir():
-        yield Check("home", "fail", f"{place} is no folder", "move it away, or set MPSQ_HOME to another folder")
-    elif not os.access(place, os.W_OK | os.X_OK):
-        yield Check("home", "fail", f"{layout.home} cannot be written", "mend the permissions, or set MPSQ_HOME")
-    else:
-        yield Check("home", "ok", f"{layout.home}{later}")
-    free = shutil.disk_usage(place).free
-    verdict = "fail" if free < MIN_FREE_BYTES else "warn" if free < _LOW_BYTES else "ok"
-    yield Check(
-        "disk", verdict, f"{units.size(free)} free", "free some space: a run stops when less than 1 GiB is left"
-    )
-
-
-def store(layout: Layout) -> Iterator[Check]:
-    """The database: its schema, whether it is sound, and how long its log is."""
-    if not layout.db.exists():
-        yield Check("store", "ok", "no queue yet; the first submit makes it")
-        return
-    try:
-        revision = schema_revision(layout.db)
-        with reading(layout.db, any_schema=True) as connection:
-            found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA quick_check(5)")]
-    except MpsqError as error:
-        yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")
-        return
-    if found != ["ok"]:
-        yield Check("store", "fail", f"the database is damaged: {found[0]}", remedy(layout))
-    elif revision != HEAD:
-        newer = revision is not None and revision > HEAD
-        fix = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
-        yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", fix)
-    else:
-        yield Check("store", "ok", f"sound, schema {revision}, {units.size(layout.db.stat().st_size)}")
-    log = Path(f"{layout.db}-wal")
-    size = log.stat().st_size if log.exists() else 0
-    fix = "start a worker: it alone writes the log back"
-    yield Check("log of the store", "warn" if size > _WAL_BYTES else "ok", units.size(size), fix)
-
-
-def _sqlite() -> Check:
-    said = f"SQLite {sqlite3.sqlite_version}"
-    if sqlite3.sqlite_version_info < _WAL_RESET_MENDED:
-        said += "; its WAL-reset bug cannot happen here: only the worker checkpoints"
-    if sqlite3.sqlite_version_info < (3, 35):  # UPDATE ... RETURNING
-        return Check("sqlite", "fail", said, "use a Python whose SQLite is 3.35 or newer")
-    return Check("sqlite", "ok", said)
-
-
-def _locks() -> Check:
-    try:
-        folder = locks.lock_dir()
-    except MpsqError as error:
-        return Check("locks", "fail", error.message, error.hint)
-    if kind := network_kind(folder):
-        return Check(
-            "locks", "fail", f"{folder} is on a network file system ({kind})", "set MPSQ_LOCKS to a local folder"
-        )
-    return Check("locks", "ok", str(folder))
-
-
-def worker(layout: Layout) -> Check:
-    """Whether anybody runs the queue."""
-    alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
-    if alive:
-        return Check("worker", "ok", f"process {pid}" if pid else "running")
-    return Check("worker", "warn", "no worker runs: what is submitted waits", queue_state.START_A_WORKER)
-
-
-def service(layout: Layout) -> Check:
-    """Whether the worker is a service, and a healthy one."""
-    from queue_runner import config
-    from queue_runner.host.service import for_this_machine
-
-    try:
-        found = for_this_machine(layout, config.load(layout.config)).status()
-    except MpsqError as error:
-        return Check("service", "warn", error.message, error.hint)
-    if found.problems:
-        return Check("service", "warn", *found.problems[0])
-    if not found.installed:
-        return Check("service", "ok", "not installed; mpsq service install runs the worker at every login")
-    return Check("service", "ok" if found.running else "warn", found.detail, "mpsq service install")

@@ -1,48 +1,172 @@
-"""What doctor looks at beside the machine: the hooks, the desktop's notifications, the backups."""
+"""What doctor looks at of the queue itself: its folder, the database, the locks, who runs it, hooks and backups."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
+import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from queue_runner import config, notify, units
+from queue_runner import config, locks, notify, queue_state, units
+from queue_runner.doctor_check import Check, warn_if
 from queue_runner.errors import MpsqError
-from queue_runner.paths import Layout
-from queue_runner.store.backup import stored
+from queue_runner.host.filesystem import nearest_existing, network_kind
+from queue_runner.paths import MIN_FREE_BYTES, Layout
+from queue_runner.store.backup import remedy, stored
+from queue_runner.store.read import HEAD, reading, schema_revision
 
-Found = tuple[str, str, str, str]
-"""Name, verdict, finding and what mends it: the fields of doctor.Check."""
 _STALE_S = 7 * 86400.0
 """A newest backup that lacks more than a week of changes is worth a word."""
+_WAL_BYTES = 256 << 20
+"""A log of this size says that nobody has checkpointed for long: the worker does so every five minutes."""
+_LOW_BYTES = 2 << 30
+_WAL_RESET_MENDED = (3, 51, 3)
+_RETURNING = (3, 35)  # UPDATE ... RETURNING
 _SHELL_WORDS = frozenset({"if", "for", "while", "case", "exit", "cd", "export", "eval", "exec", "trap", ".", ":"})
 
 
-def hooks(layout: Layout) -> Iterator[Found]:
+def of_queue(layout: Layout) -> Iterator[Check]:
+    """Everything of the queue at `layout`."""
+    yield from home(layout)
+    yield from store(layout)
+    yield sqlite_version()
+    yield lock_folder()
+    yield worker(layout)
+    yield service(layout)
+    yield from hooks(layout)
+    yield backups(layout)
+
+
+def home(layout: Layout) -> Iterator[Check]:
+    """The folder of the queue: local, ours to write, with room."""
+    place = nearest_existing(layout.home)
+    later = "" if layout.home.is_dir() else ", made at the first submit"
+    if kind := network_kind(layout.home):
+        yield Check(
+            "home", "fail", f"{layout.home} is on a network file system ({kind})", "set MPSQ_HOME to a local folder"
+        )
+    elif not place.is_dir():
+        yield Check("home", "fail", f"{place} is no folder", "move it away, or set MPSQ_HOME to another folder")
+    elif refused := _cannot_write(place):
+        finding = f"{layout.home} cannot be {'made' if later else 'written'}: {refused}"
+        yield Check("home", "fail", finding, "mend the permissions, or set MPSQ_HOME to a folder of yours")
+        return
+    else:
+        yield Check("home", "ok", f"{layout.home}{later}")
+    free = shutil.disk_usage(place).free
+    verdict = "fail" if free < MIN_FREE_BYTES else "warn" if free < _LOW_BYTES else "ok"
+    yield Check(
+        "disk", verdict, f"{units.size(free)} free", "free some space: a run stops when less than 1 GiB is left"
+    )
+
+
+def _cannot_write(folder: Path) -> str | None:
+    """Why no folder can be made there; None where one could. Permissions alone do not tell: root has them in /proc."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=folder).cleanup()
+            return None
+        return "the system makes no folder there"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+
+
+def store(layout: Layout) -> Iterator[Check]:
+    """The database: its schema, whether it is sound, and how long its log is."""
+    if not layout.db.exists():
+        yield Check("store", "ok", "no queue yet; the first submit makes it")
+        return
+    try:
+        revision = schema_revision(layout.db)
+        with reading(layout.db, any_schema=True) as connection:
+            found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA quick_check(5)")]
+    except MpsqError as error:
+        yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")
+        return
+    if found != ["ok"]:
+        yield Check("store", "fail", f"the database is damaged: {found[0]}", remedy(layout))
+    elif revision != HEAD:
+        newer = revision is not None and revision > HEAD
+        fix = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
+        yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", fix)
+    else:
+        yield Check("store", "ok", f"sound, schema {revision}, {units.size(layout.db.stat().st_size)}")
+    log = Path(f"{layout.db}-wal")
+    size = log.stat().st_size if log.exists() else 0
+    yield warn_if(
+        size > _WAL_BYTES, "log of the store", units.size(size), "start a worker: it alone writes the log back"
+    )
+
+
+def sqlite_version() -> Check:
+    """Whether this Python's SQLite can do what the store needs."""
+    said = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info < _WAL_RESET_MENDED:
+        said += "; its WAL-reset bug cannot happen here: only the worker checkpoints"
+    if sqlite3.sqlite_version_info < _RETURNING:
+        return Check("sqlite", "fail", said, "use a Python whose SQLite is 3.35 or newer")
+    return Check("sqlite", "ok", said)
+
+
+def lock_folder() -> Check:
+    """Whether the locks can be where they must be."""
+    try:
+        folder = locks.lock_dir()
+    except MpsqError as error:
+        return Check("locks", "fail", error.message, error.hint)
+    if kind := network_kind(folder):
+        return Check(
+            "locks", "fail", f"{folder} is on a network file system ({kind})", "set MPSQ_LOCKS to a local folder"
+        )
+    return Check("locks", "ok", str(folder))
+
+
+def worker(layout: Layout) -> Check:
+    """Whether anybody runs the queue."""
+    alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
+    if alive:
+        return Check("worker", "ok", f"process {pid}" if pid else "running")
+    return Check("worker", "warn", "no worker runs: what is submitted waits", queue_state.START_A_WORKER)
+
+
+def service(layout: Layout) -> Check:
+    """Whether the worker is a service, and a healthy one."""
+    from queue_runner.host.service import for_this_machine
+
+    try:
+        found = for_this_machine(layout, config.load(layout.config)).status()
+    except MpsqError as error:
+        return Check("service", "warn", error.message, error.hint)
+    if found.problems:
+        return Check("service", "warn", *found.problems[0])
+    if not found.installed:
+        return Check("service", "ok", "not installed; mpsq service install runs the worker at every login")
+    return Check("service", "ok" if found.running else "warn", found.detail, "mpsq service install")
+
+
+def hooks(layout: Layout) -> Iterator[Check]:
     """Whether what the settings want called can be called."""
     try:
         settings = config.load(layout.config)
     except MpsqError as error:
-        yield ("hooks", "warn", error.message, error.hint)
+        yield Check("hooks", "warn", error.message, error.hint)
         return
     lines = {name: getattr(settings, f"hook_{name}") for name in ("done", "failed", "idle")}
     missing = [f"hook_{name}: {word}" for name, line in lines.items() if (word := _missing(line))]
     if missing:
-        yield ("hooks", "warn", f"no such program: {', '.join(missing)}", "mend the line: mpsq config set")
+        yield Check("hooks", "warn", f"no such program: {', '.join(missing)}", "mend the line: mpsq config set")
     else:
         told = ", ".join(name for name, line in lines.items() if line) or "none"
-        yield ("hooks", "ok", told + ("; mpsq status shows those that fail" if told != "none" else ""), "")
+        yield Check("hooks", "ok", told + ("; mpsq status shows those that fail" if told != "none" else ""))
     if settings.notify != "off":
         found = shutil.which(notify.program())
         finding = f"{settings.notify}, by {found or notify.program()}"
-        yield (
-            "notify",
-            "ok" if found else "warn",
-            finding + ("" if found else ", which is not there"),
-            notify.remedy(),
-        )
+        yield warn_if(not found, "notify", finding + ("" if found else ", which is not there"), notify.remedy())
 
 
 def _missing(line: str) -> str | None:
@@ -56,12 +180,12 @@ def _missing(line: str) -> str | None:
     return None if shutil.which(words[0]) else words[0]
 
 
-def backups(layout: Layout) -> Found:
+def backups(layout: Layout) -> Check:
     """Whether there is a backup, and how old the newest is."""
     newest = next(reversed(stored(layout.backups)), None) if layout.backups.is_dir() else None
     if newest is None:
-        return ("backups", "ok", "none yet: the worker makes one when nothing runs", "")
+        return Check("backups", "ok", "none yet: the worker makes one when nothing runs")
     age_s = max(time.time() - newest.stat().st_mtime, 0.0)
     stale = age_s > _STALE_S and layout.db.exists() and layout.db.stat().st_mtime - newest.stat().st_mtime > _STALE_S
     finding = f"the newest is {units.duration(age_s)} old"
-    return ("backups", "warn" if stale else "ok", finding, "mpsq db backup makes one; the worker's log says why not")
+    return warn_if(stale, "backups", finding, "mpsq db backup makes one; the worker's log says why not")

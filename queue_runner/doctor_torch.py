@@ -1,4 +1,5 @@
-"""Does torch compute, on which devices? Asked of a child process: a device can hang or kill whoever tries it.
+"""Does torch compute, on which devices, and which frameworks are there? Asked of child processes, in the interpreter
+that would run the jobs: a device can hang or kill whoever tries it, and no framework is ever imported here.
 
 `is_available()` is no answer: it can be True where the first allocation fails (virtual machines without Metal), so the
 child multiplies two matrices on each device and looks at the product.
@@ -16,9 +17,10 @@ TIMEOUT_S = 120.0
 """For the import of torch from a cold disk and the first kernel of each device."""
 
 _PROGRAM = """
-import json, sys
+import json, platform, sys
 def say(**what):
     print(json.dumps(what), flush=True)
+say(python=platform.python_version(), machine=platform.machine())
 try:
     import torch
 except ImportError as error:
@@ -46,22 +48,30 @@ for name in ("cpu", "cuda", "mps"):
 
 @dataclass(frozen=True)
 class Torch:
-    """What the child said. `devices` maps cpu, cuda, mps to (computes|wrong|fails|absent|died, text)."""
+    """What the child said. `devices` maps cpu, cuda, mps to (computes|wrong|fails|absent|died, text); `machine` is what
+    its Python was built for: x86_64 on an Apple chip is Rosetta."""
 
     version: str | None = None
     cuda_built: str | None = None
     mps_built: bool = False
     trouble: str | None = None
     devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    python: str | None = None
+    machine: str | None = None
 
 
 def ask(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
     """Try torch and its devices in `python`. What the child said before it died or hung counts."""
+    said, trouble = _run(python, _PROGRAM, timeout_s)
+    return _understand(said, trouble)
+
+
+def _run(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
+    """What a child wrote to stdout before it ended, died or hung, and what is wrong with its end."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPSQ_"))}
-    trouble = None
     try:
         child = subprocess.run(
-            [python, "-P", "-c", _PROGRAM],
+            [python, "-P", "-c", program],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=timeout_s,
@@ -69,15 +79,14 @@ def ask(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
             cwd="/",  # ours may have been deleted, and then torch finds none of its libraries
             check=False,
         )
-        said, wrong = child.stdout, child.stderr
-        if child.returncode:
-            lines = wrong.decode("utf-8", "replace").strip().splitlines()
-            trouble = f"it ended with status {child.returncode}" + (f": {lines[-1]}" if lines else "")
     except subprocess.TimeoutExpired as error:
-        said, trouble = error.stdout or b"", f"it did not answer within {timeout_s:.0f} s"
+        return error.stdout or b"", f"it did not answer within {timeout_s:.0f} s"
     except OSError as error:
-        return Torch(trouble=f"{python} cannot be run: {error.strerror}")
-    return _understand(said, trouble)
+        return b"", f"{python} cannot be run: {error.strerror}"
+    if not child.returncode:
+        return child.stdout, None
+    lines = child.stderr.decode("utf-8", "replace").strip().splitlines()
+    return child.stdout, f"it ended with status {child.returncode}" + (f": {lines[-1]}" if lines else "")
 
 
 def _understand(said: bytes, trouble: str | None) -> Torch:
@@ -101,7 +110,44 @@ def _understand(said: bytes, trouble: str | None) -> Torch:
             trouble = None
     if "missing" in head:
         trouble = str(head["missing"])
-    version, cuda = head.get("version"), head.get("cuda_built")
-    return Torch(
-        str(version) if version else None, str(cuda) if cuda else None, bool(head.get("mps_built")), trouble, devices
-    )
+    words = {name: str(head[name]) for name in ("version", "cuda_built", "python", "machine") if head.get(name)}
+    return Torch(mps_built=bool(head.get("mps_built")), trouble=trouble, devices=devices, **words)
+
+
+# -- the other frameworks --------------------------------------------------------------------------------------------
+
+OTHERS = {"mlx": "mlx.core", "jax": "jax", "tinygrad": "tinygrad"}
+"""Their distributions, and what is imported of each."""
+
+_VERSIONS = """
+import importlib.metadata, json
+for name in NAMES:
+    try:
+        print(json.dumps([name, importlib.metadata.version(name)]), flush=True)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+"""
+_IMPORT = """
+import importlib, sys
+try:
+    importlib.import_module(MODULE)
+except BaseException as error:
+    sys.exit((str(error).strip().splitlines() or [type(error).__name__])[0])
+"""
+
+
+def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, str | None]]:
+    """The version of each of OTHERS that is installed in `python`, and why it cannot be imported (None: it can).
+
+    Plain `mlx` installs on Linux and does not import: a version alone says little.
+    """
+    said, _ = _run(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", timeout_s)
+    found: dict[str, tuple[str, str | None]] = {}
+    for line in said.decode("utf-8", "replace").splitlines():
+        try:
+            name, version = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        if name in OTHERS:
+            found[name] = str(version), _run(python, f"MODULE = {OTHERS[name]!r}\n{_IMPORT}", timeout_s)[1]
+    return found

@@ -35,6 +35,7 @@ def _of_system() -> dict[str, Any]:
 def of_software(hello: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
     """Versions as the trainer told them, the system's, and the variables that matter. Paths of caches do not."""
     return {
+        **({"packages": dict(spec.packages)} if spec.packages else {}),
         "versions": dict(hello.get("versions") or {}),
         "python": None if hello.get("versions") else spec.python,
         "system": _of_system(),

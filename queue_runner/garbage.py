@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import discard
+from queue_runner import discard, locks
 from queue_runner.keep import Ended, Keep
 from queue_runner.paths import Layout
 from queue_runner.store import backup, read
+from queue_runner.venvs import RECORD
 
 YOUNG_S = 3600.0
 """Whatever has no row in the database must be older than this: no submit takes nearly as long."""
@@ -47,7 +48,7 @@ class Item:
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
     """Everything that may go by these rules. Raises: MpsqError where there is no queue."""
-    leftovers = list(_leftovers(layout, now))
+    leftovers = [*_leftovers(layout, now), *_half_made(layout, now)]
     folders = sorted(path for path in _entries(layout.runs) if _RUN.fullmatch(path.name))  # before the rows are read
     with read.reading(layout.db) as connection:
         jobs = list(connection.execute(_JOBS))
@@ -74,7 +75,7 @@ def _is_old(path: Path, now: float) -> bool:
 
 def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
     """What an earlier removal, copy or backup left when it was killed."""
-    for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups):
+    for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups, layout.envs):
         for path in sorted(_entries(folder)):
             trash = path.name.startswith(discard.TRASH)
             half = path.name.startswith(".partial-") or path.suffix == ".partial"
@@ -82,6 +83,16 @@ def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
                 size = discard.used_bytes(path)
                 why = "left by a removal that was cut off" if trash else "left by a copy that was cut off"
                 yield Item("leftover", f"{folder.name}/{path.name}", why, size, path.name, (path,))
+
+
+def _half_made(layout: Layout, now: float) -> Iterator[Item]:
+    """Environments whose maker was killed."""
+    for path in sorted(_entries(layout.envs)):
+        lock = layout.envs / f".{path.name}.lock"
+        if path.name.startswith(".") or (path / RECORD).exists() or not _is_old(path, now) or locks.is_held(lock):
+            continue
+        size = discard.used_bytes(path)
+        yield Item("leftover", f"envs/{path.name}", "an environment that was never finished", size, path.name, (path,))
 
 
 def _runs(layout: Layout, jobs: list[read.Row], keep: Keep, now: float) -> Iterator[Item]:

@@ -82,17 +82,17 @@ def run_object(row: Row) -> dict[str, Any]:
     """One row of v_run as docs/json.md describes a run."""
     return {name: row[name] for name in _AS_STORED} | {
         "compile": boolean(row["compile"]),
-        "sets": sets(row),
+        **asked(row),
         "tags": row["tags"].split(",") if row["tags"] else [],
         "taints": row["taints"].split(",") if row["taints"] else [],
         "valid": bool(row["valid"]),
     }
 
 
-def sets(row: Row) -> dict[str, Any]:
-    """What --set said of the question."""
-    found: dict[str, Any] = json.loads(row["spec_json"])["params"]
-    return found
+def asked(row: Row) -> dict[str, Any]:
+    """What --set, --env-name and --mps said of the question."""
+    spec = json.loads(row["spec_json"])
+    return {"sets": spec["params"], "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}}
 
 
 def boolean(value: int | None) -> bool | None:
@@ -110,7 +110,7 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
         | {name: first[name] for name in _OF_JOB}
         | {
             "compile": first["compile"],
-            "sets": first["sets"],
+            **{name: first[name] for name in ("sets", "env_name", "mps")},
             "tags": first["tags"],
             "state": state_of(runs),
             "ok": _ok(last),
@@ -232,6 +232,8 @@ def question(item: Row) -> str:
     compiled = {True: "compiled", False: "eager", None: None}[item["compile"]]
     dtype = None if item["dtype"] == "fp32" else item["dtype"]
     words = [item["device"], compiled, dtype, item["config"], *(f"{k}={v}" for k, v in item["sets"].items())]
+    words += [f"env={name}"] if (name := item.get("env_name")) else []
+    words += [f"mps_{k}={v}" for k, v in (item.get("mps") or {}).items()]
     if item["framework"] not in (None, "torch"):
         words.insert(0, item["framework"])
     return ", ".join(str(word) for word in words if word)

@@ -19,6 +19,8 @@ STEP0_TOLERANCE = {"fp32": 1e-3}
 REDUCED_TOLERANCE = 1e-2
 MOST_PAIRS = 8
 """Ratios put into words; a longer table speaks for itself."""
+MOST_FACTORS = 3
+"""Factors that part the rows alike and have a sentence each; more share one, which names so many of them."""
 NOTABLE = 1.25
 """How much more than the iterations the real time must have changed to be worth a sentence."""
 NOTABLE_EVAL = 2.0
@@ -194,6 +196,7 @@ def _losses(cells: Sequence[Cell]) -> Iterable[str]:
 def _others_that_differ(family: Family) -> Iterable[str]:
     """Factors that differ along with those in the labels, so that a ratio is not of device and mode alone."""
     cells = [cell for cell in family.cells if cell.times]
+    alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for name in cells[0].key if len(cells) > 1 else ():
         values: dict[Any, list[Cell]] = {}
         for cell in cells:
@@ -201,5 +204,18 @@ def _others_that_differ(family: Family) -> Iterable[str]:
         hidden = any(word(name, cell.key[name]) not in cell.label for cell in cells)
         if name in MAIN or name == "device_name" or len(values) < 2 or not hidden:
             continue
-        each = "; ".join(f"{value or 'unset'}: {', '.join(cell.label for cell in of)}" for value, of in values.items())
-        yield f"the rows differ in {name.replace('_', ' ')} as well ({each})"
+        parts = tuple(tuple(number for number, cell in enumerate(cells) if cell in of) for of in values.values())
+        alike.setdefault(parts, []).append(name)
+    for parts, names in alike.items():
+        members = [[cells[number] for number in part] for part in parts]
+        yield from (_differ(some, members) for some in ([names] if len(names) > MOST_FACTORS else ([n] for n in names)))
+
+
+def _differ(names: Sequence[str], parts: Sequence[Sequence[Cell]]) -> str:
+    """One sentence for factors that part the cells alike: an environment may bring dozens of packages."""
+    told = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
+    more = [f"{len(names) - len(told)} more"] if len(names) > len(told) else []
+    listed = " and ".join(filter(None, [", ".join([*told, *more][:-1]), [*told, *more][-1]]))
+    each = [(", ".join(str(of[0].key[name] or "unset") for name in names[: len(told)]), of) for of in parts]
+    where = "; ".join(f"{values}: {', '.join(cell.label for cell in of)}" for values, of in each)
+    return f"the rows differ in {listed} as well ({where})"

@@ -82,6 +82,16 @@ class Layout:
         return self.home / "cache"
 
     @property
+    def envs(self) -> Path:
+        """The environments of mpsq env."""
+        return self.home / "envs"
+
+    @property
+    def workloads(self) -> Path:
+        """The user's own workloads."""
+        return self.home / "workloads"
+
+    @property
     def sizes(self) -> Path:
         """What queue_runner.disk remembers of the sizes of folders."""
         return self.home / "sizes"

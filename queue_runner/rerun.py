@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import code_check, grid, locks, stop_points, terms, tree_store, wake
+from queue_runner import code_check, grid, locks, stop_points, terms, tree_store, venvs, wake
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
@@ -112,6 +112,8 @@ def _terms(row: Mapping[str, Any], wanted: Wanted) -> Terms:
 def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[JobSpec, str]:
     """The question with the code that it was asked of, and a sentence where that is another place than before."""
     spec, job = JobSpec.from_json(row["spec_json"]), row["job_id"]
+    if spec.env_name:
+        spec = replace(spec, packages=venvs.find(layout, spec.env_name).packages)
     if spec.kind == "import":
         raise UsageError(f"job {job} was imported: it never ran here", "submit a job that asks the same")
     if spec.kind == "workload" or spec.copy:

@@ -60,7 +60,8 @@ def add(
     planned = submit.plan(request)
     _refuse_days(request)
     spec = planned.jobs[0].spec
-    kept = replace(request, environment=capture.environment(os.environ), cwd=spec.cwd, python=spec.python)
+    python = None if request.env_name else spec.python
+    kept = replace(request, environment=capture.environment(os.environ), cwd=spec.cwd, python=python)
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
         choose.dependencies(connection, planned.after)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,26 +42,29 @@ class Taken:
     root: str = ""
     inside: str = ""
     code: str = ""  # hash of what matters in the tree
+    packages: Mapping[str, str] = field(default_factory=dict)  # versions in the job's environment of mpsq env
     notes: tuple[str, ...] = ()
 
     def applied_to(self, spec: JobSpec) -> JobSpec:
         """The question of a job that is asked of this code."""
+        spec = replace(spec, packages=self.packages)
         if self.snapshot is None:
             return spec
         kept, tree = self.snapshot.hash, self.snapshot.tree_hash or ""
         return replace(spec, snapshot=kept, tree=tree, code=self.code, root=self.root, inside=self.inside)
 
 
-def of_workloads(jobs: Path, store: Path, revision: Revision | None) -> Snapshot:
-    """Copy the workloads' source to `store`/<sha256>, unless that content is there already.
+def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequence[Path] = ()) -> Snapshot:
+    """Copy the workloads' source to `store`/<sha256>, unless that content is there already; beside it the files `own`
+    of a workload of the user's.
 
     Raises: OSError when the disk refuses; nothing half-copied is ever seen under its hash.
     """
     files = sorted(path for path in jobs.rglob("*.py") if "__pycache__" not in path.parts)
+    named = [(path.relative_to(jobs).as_posix(), path) for path in files]
     digest = hashlib.sha256()
     contents = {}
-    for path in files:
-        name = path.relative_to(jobs).as_posix()
+    for name, path in (*named, *((path.name, path) for path in own)):
         contents[name] = path.read_bytes()
         digest.update(f"{name}\0{len(contents[name])}\0".encode() + contents[name])
     target = store / digest.hexdigest()
@@ -173,7 +176,7 @@ def _taken(tree: Tree, cwd: Path, revision: Revision | None, *, copied: bool) ->
     digest = hashlib.sha256("\0".join([*seen, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
     inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
     kept = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
-    return Taken(kept, str(tree.root), inside, tree.code, tuple(_told(tree, copied)))
+    return Taken(kept, str(tree.root), inside, tree.code, notes=tuple(_told(tree, copied)))
 
 
 def _told(tree: Tree, copied: bool) -> Iterator[str]:

@@ -14,9 +14,11 @@ Value = str | int | float | bool
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "code", "root", "inside", "resume"),
+    *("tree", "code", "root", "inside", "resume", "packages"),
 )
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
+_LATER = ("env_name", "mps")
+"""Part of the question where they say something; hashes that were stored before there were any stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class JobSpec:
     root: str = ""  # the folder whose content that is
     inside: str = ""  # cwd, relative to root
     stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
+    env_name: str = ""  # the environment of mpsq env whose interpreter asks it
+    packages: Mapping[str, str] = field(default_factory=dict)  # what was in it at submit: versions by name
+    mps: Mapping[str, str] = field(default_factory=dict)  # settings of --mps; their variables are in env
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
@@ -65,11 +70,13 @@ class JobSpec:
         mode = None if self.compile is None else "compiled" if self.compile else "eager"
         framework = self.framework if self.framework != "torch" else None
         words = [self.name, framework, self.config, self.device, self.dtype, mode]
-        return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items())])
+        with_what = [f"env={self.env_name}"] if self.env_name else []
+        with_what += [f"mps_{k}={v}" for k, v in self.mps.items()]
+        return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])
 
     def content_hash(self) -> str:
         """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
-        asked = {k: v for k, v in vars(self).items() if k not in _PLACE}
+        asked = {k: v for k, v in vars(self).items() if k not in _PLACE and (v or k not in _LATER)}
         asked["resume"] = False  # says nothing, and keeps the hashes that are stored
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import cells, grid, locks, snapshot, stop_points, terms, units, vcs, wake
+from queue_runner import catalog, cells, grid, locks, snapshot, stop_points, terms, units, vcs, venvs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition
@@ -167,18 +167,25 @@ def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     Raises: MpsqError when it cannot be kept.
     """
     taken: dict[tuple[object, ...], snapshot.Taken] = {}
-    places = [(job.spec.kind, job.spec.cwd, job.spec.copy, job.spec.allow_changed) for job in planned.jobs]
+    places = [_place(job.spec) for job in planned.jobs]
     for place, job in zip(places, planned.jobs, strict=True):
         if place not in taken:
-            taken[place] = _take(layout, job)
+            name = job.spec.env_name  # looked up again: now nobody can remove it before the job is there
+            taken[place] = replace(_take(layout, job), packages=venvs.find(layout, name).packages if name else {})
     return [taken[place] for place in places]
+
+
+def _place(spec: JobSpec) -> tuple[object, ...]:
+    """Jobs that are alike in these have the same code."""
+    return spec.kind, spec.cwd, spec.copy, spec.allow_changed, spec.env_name, spec.workload, spec.framework
 
 
 def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
     spec, cwd = job.spec, Path(job.spec.cwd)
     try:
         if spec.kind == "workload":
-            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd)))
+            own = catalog.files_of(layout.workloads, str(spec.script))
+            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd), own))
         return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
         raise MpsqError(

@@ -87,6 +87,20 @@ def use_toy_workloads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def stand_in_venv(home: Path, name: str, **packages: str) -> Path:
+    """An environment as `mpsq env create` leaves it, but that its python is this one and nothing is installed."""
+    import sys
+
+    from queue_runner.venvs import RECORD, Venv
+
+    folder = home / "envs" / name
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    record = Venv(name, folder, "3.11.7", ("torch", "--index-url", "https://index.invalid/nightly"), packages, 1e9)
+    (folder / RECORD).write_text(record.record())
+    return folder
+
+
 @functools.cache
 def _empty_database() -> bytes:
     folder = Path(tempfile.mkdtemp(prefix="mpsq-test-"))

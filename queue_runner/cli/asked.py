@@ -67,6 +67,15 @@ def _options(
     ] = None,
     cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the job runs; here when not given.")] = None,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="The interpreter of a workload.")] = None,
+    env_name: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Environments of mpsq env; several are swept.")
+    ] = None,
+    mps: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE,...", help="torch's MPS switches, as fallback=on,fast_math=on. Repeatable: swept."
+        ),
+    ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="End a run after this: 90s, 15m, 2h.")] = None,
     parser: Annotated[str | None, typer.Option(metavar="NAME", help="Reads a command's output live: nanogpt.")] = None,
     allow_daemons: Annotated[

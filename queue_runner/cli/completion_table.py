@@ -14,7 +14,7 @@ from queue_runner.complete_values import Command
 
 _BY_PARAMETER = {
     "import set_": "",
-    "workloads name": "workload",
+    "workloads words": "workload",
     "report format": "format",
     "report group": "group",
 }
@@ -28,6 +28,8 @@ _BY_METAVAR = {
     "WORD": "tag",
     "KEY=VALUE": "set",
     "[PHASE=]TIME": "phase",
+    "NAME=VALUE,...": "mps",
+    "ENV": "env_name",
     "NAME|ID": "schedule",
     "ZONE": "zone",
     "KEY": "key",
@@ -40,7 +42,19 @@ _BY_METAVAR = {
 }
 _BY_NAME = {
     name: name.rstrip("_")
-    for name in ("device", "compile", "config", "dtype", "framework", "snapshot", "retry_on", "parser", "tag", "group")
+    for name in (
+        "device",
+        "compile",
+        "config",
+        "dtype",
+        "framework",
+        "snapshot",
+        "retry_on",
+        "parser",
+        "tag",
+        "group",
+        "env_name",
+    )
 } | {"state": "state"}
 
 _HEAD = '''"""Every command, its arguments and options: what completion needs and would take too long to ask typer for.

@@ -34,8 +34,26 @@ def doctor(
     else:
         width = max(len(one.name) for one in found) + 2
         for one in found:
-            print(plain(f"{one.verdict:<6}{one.name:<{width}}{one.finding}"))
+            _print(f"{one.verdict:<6}{one.name:<{width}}", plain(one.finding))
             if one.fix and one.verdict != "ok":
-                print(plain(f"{'':<6}{'':<{width}}fix: {one.fix}"))
+                _print(" " * (6 + width), plain(f"fix: {one.fix}"))
     if failed:
         raise typer.Exit(1)
+
+
+def _print(head: str, text: str) -> None:
+    """A line, and those that it needs besides: words stay whole, since most of the long ones are paths."""
+    import textwrap
+    from shutil import get_terminal_size
+
+    room = max(get_terminal_size().columns, 60)
+    print(
+        textwrap.fill(
+            text,
+            room,
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )

@@ -50,7 +50,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "bench": "Queue a workload over this machine's devices and modes, with repeats.",
         "report": "Answer a question from the runs that are stored.",
         "import": "Take over the logs of runs that happened elsewhere.",
-        "workloads": "List the built-in workloads, or one's settings.",
+        "workloads": "List the workloads, show one's settings, or begin one of your own.",
+        "env": "Keep environments by name: other versions of torch, another framework.",
     },
     "Keep": {
         "delete": "Remove the files of ended jobs and hide the jobs.",

@@ -134,5 +134,7 @@ _CELL = (
     "seed",
     "cwd",
     "python",
+    "env_name",
+    "mps",
     "timeout_s",
 )

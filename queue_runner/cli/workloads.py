@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, new_app, print_json
+from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 if TYPE_CHECKING:
     from queue_runner.catalog import Workload
@@ -14,24 +14,37 @@ if TYPE_CHECKING:
 app = new_app()
 
 
-@app.command("workloads")
+EPILOG = (
+    "mpsq workloads new NAME writes a file that runs as it is: the beginning of a workload of your own. What lies in "
+    "the folder workloads of MPSQ_HOME is found by name like those of mpsq; docs/workloads.md says how to write one."
+)
+
+
+@app.command("workloads", epilog=EPILOG)
 def workloads(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's settings and presets.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME | new NAME]", help="Show this one's settings and presets; or write a new one."),
+    ] = None,
     framework: Annotated[str | None, typer.Option(help="Its version in this framework.")] = None,
     json: Json = False,
 ) -> None:
-    """List the built-in workloads, or one's settings."""
+    """List the workloads, show one's settings, or begin one of your own."""
     from queue_runner import catalog, paths, render
 
-    folder = paths.jobs_dir()
+    folder, own = paths.jobs_dir(), home().workloads
+    name = _name(words or [])
+    if words and words[0] == "new":
+        _new(name, json)
+        return
     if name is not None:
-        found = catalog.find(folder, name, framework)
+        found = catalog.find(folder, name, framework, own=own)
         if json:
             print_json("mpsq.workload/1", workload=_object(found))
         else:
             print(_text(found))
         return
-    known = catalog.workloads(folder)
+    known = catalog.workloads(folder, own)
     if framework is not None:
         known = [workload for workload in known if workload.framework == framework]
     if json:
@@ -45,6 +58,26 @@ def workloads(
         render.Column("about", "about", words=lambda text: render.shorten(text, 28)),
     ]
     print(render.table(rows, columns))
+
+
+def _name(words: list[str]) -> str | None:
+    from queue_runner.errors import UsageError
+
+    new = words[:1] == ["new"]
+    if len(words) > 1 + new or (new and len(words) == 1):
+        raise UsageError("workloads takes one name", "mpsq workloads nanogpt, or mpsq workloads new my_model")
+    return words[-1] if words else None
+
+
+def _new(name: str | None, json: bool) -> None:
+    from queue_runner import new_workload, paths
+
+    file = new_workload.write(paths.ensure_home(), paths.jobs_dir(), str(name))
+    if json:
+        print_json("mpsq.workload.new/1", name=name, file=str(file))
+        return
+    print(file)
+    say(f"it runs as it is: mpsq run {name} --device cpu. Change it, and run it again")
 
 
 def _object(workload: Workload) -> dict[str, Any]:

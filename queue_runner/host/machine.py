@@ -57,7 +57,7 @@ def under_rosetta(*, ask: Ask = ask, system: str = sys.platform, machine: str | 
     """Whether this Python is an Intel one on Apple silicon: translated, and without any current torch."""
     if system != "darwin":
         return False
-    if (machine or platform.machine()) != "x86_64":
+    if (machine or platform.machine()) not in ("x86_64", "i386"):  # some builds of Python say i386
         return False
     # sysctl.proc_translated would be about sysctl's own process
     return _sysctl(ask, ["hw.optional.arm64"]).get("hw.optional.arm64") == "1"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from queue_runner import mps_options
 from queue_runner.compare import Question
 from queue_runner.errors import UsageError
 from queue_runner.grouping import MAIN, SUBJECT
@@ -14,7 +15,8 @@ from queue_runner.reports import Context, Row, _arguments, _choose
 RUN = (
     "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device, "
     "device_name, compile, dtype, config, seed, repeat, spec_hash, "
-    "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.argv') AS argv_json, "
+    "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.env_name') AS env_name, "
+    "json_extract(spec_json, '$.argv') AS argv_json, "
     "outcome, exit_code, signal, reason, state, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
     "tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
@@ -23,6 +25,7 @@ RUN = (
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
 """Columns that a comparison needs; the rest of v_run (the whole question with its environment) is not read."""
+_FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
 DETAILS = ("data_name", "device_name", "optimizer")
 """Told apart, but hardly ever differing where device, dtype and settings are the same."""
 
@@ -38,14 +41,17 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     versions = _software(rows, context)
     arguments = _arguments.of(rows)
     newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
+    environments = any(row["env_name"] for row in rows)
     for row in rows:
-        text = row.pop("params_json")
+        text, environment = row.pop("params_json"), row.pop("env_name") or None
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
         row["subject"] = row["workload"] or row["name"]
         row["machine"] = row["machine_hash"] or (None if row["kind"] == "import" else newest)
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
+        if environments:
+            row["factors"]["env"] = environment
         if row["resumed_from"]:
             row["factors"]["resumed"] = True
     return rows
@@ -62,7 +68,8 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     """
     options = context.options
     settings = sorted({name for row in rows for name in row["settings"]})
-    others = sorted({name for row in rows for name in row["factors"]} - set(settings))
+    named = {name for row in rows for name in row["factors"]} - set(settings)
+    others = sorted(named, key=_rank)
     names: Sequence[str] = [*MAIN, *settings, *others, *DETAILS]
     if options.group_by:
         names = [_name(context, name, "--group-by", [*settings, *others]) for name in options.group_by]
@@ -76,6 +83,11 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     if "compile" in vs:
         vs["compile"] = vs["compile"] == "1"
     return Question(names, [name for name in settings if name in names], vs, options.include_invalid)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """What was asked for names rows before what came with it."""
+    return 0 if name == "env" else 1 if name.startswith("mps_") else 2 if name in _FRAMEWORKS else 3, name
 
 
 def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> str:
@@ -94,18 +106,24 @@ def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]
     if len(seen) == len({framework for framework, *_ in seen}):
         return {}
     texts = context.read("SELECT hash, data_json FROM fingerprints WHERE kind = 'software'")
-    known = {row["hash"]: flatten(json.loads(row["data_json"])) for row in texts}
-    flat = {key: {**known.get(key[2], {}), **({key[0]: key[1]} if key[0] and key[1] else {})} for key in seen}
+    known = {row["hash"]: json.loads(row["data_json"]) for row in texts}
+    flat = {key: {**flatten(known.get(key[2], {})), **({key[0]: key[1]} if key[0] and key[1] else {})} for key in seen}
     differ = {
         name
         for framework in {key[0] for key in seen}
         for name in {name for key in seen if key[0] == framework for name in flat[key]}
         if len({str(flat[key].get(name)) for key in seen if key[0] == framework and flat[key]}) > 1
     }
+    packages = {key: known[key[2]]["packages"] for key in seen if "packages" in known.get(key[2], {})}
+    versions = [(name, version) for one in packages.values() for name, version in one.items()]
+    uneven = {name for name, _ in versions if len({one.get(name) for one in packages.values()}) > 1} - differ
     return {
-        row["run_id"]: {name: data.get(name) for name in differ}
+        row["run_id"]: {
+            **{name: packages[key].get(name) for name in (uneven if key in packages else ())},
+            **{name: data.get(name) for name in differ},
+        }
         for row in rows
-        if (data := flat.get((row["framework"], row["framework_version"], row["software_hash"]))) is not None
+        if (data := flat.get(key := (row["framework"], row["framework_version"], row["software_hash"]))) is not None
     }
 
 
@@ -113,8 +131,10 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
     """A software fingerprint as one level: versions and variables by their own names, the code by its first digits."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
+        if name == "packages":
+            continue  # compared among environments whose packages are known
         if isinstance(value, Mapping):
-            flat.update(value)
+            flat.update(mps_options.factor(*pair) for pair in value.items())
         elif name == "code":
             flat["code"] = str(value)[:8] if value else None
         elif value is not None:

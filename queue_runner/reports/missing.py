@@ -60,7 +60,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 def _row(gap: Gap) -> Row:
     last = gap.last
-    item = {**gap.first, "sets": listing.sets(gap.first), "compile": listing.boolean(gap.first["compile"])}
+    item = {**gap.first, **listing.asked(gap.first), "compile": listing.boolean(gap.first["compile"])}
     return {
         "label": " ".join(filter(None, [gap.first["workload"] or gap.first["name"], listing.question(item)])),
         "jobs": list(gap.jobs),

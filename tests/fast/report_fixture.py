@@ -65,6 +65,7 @@ class Store:
         dtype: str | None = "fp32",
         params: Mapping[str, Any] | None = None,
         argv: Sequence[str] = (),
+        env_name: str = "",
         outcome: str | None = "SUCCEEDED",
         exit_code: int | None = None,
         reason: str | None = None,
@@ -89,6 +90,7 @@ class Store:
             config=config,
             params=dict(params or {}),
             argv=tuple(argv),
+            env_name=env_name,
             env={"PATH": "/bin"},
         )
         job, number = self._job(spec, tags)

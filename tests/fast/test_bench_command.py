@@ -12,7 +12,7 @@ from queue_runner import bench, doctor
 from queue_runner.bench import Forecast
 from queue_runner.doctor import Check
 from queue_runner.errors import UsageError
-from tests.cli_support import Cli, empty_queue, use_toy_workloads
+from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 
 Machine = Callable[..., None]
 
@@ -55,6 +55,25 @@ def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machin
     assert mpsq.ok("bench", "toy", "--device", "cpu", "--dry-run", "--json").json()["order"]
     ran = mpsq.ok("bench", "toy", "--framework", "mlx", "--dry-run", "--json")
     assert {cell["device"] for cell in ran.json()["cells"]} == {"auto"} and "mlx" in ran.err
+
+
+def test_environments_and_switches_are_asked_where_they_mean_something(
+    home: Path, mpsq: Cli, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stand_in_venv(home, "stable")
+    machine("cpu")
+    asked: list[str | None] = []
+    monkeypatch.setattr(doctor, "computing_devices", lambda python: asked.append(python) or ["cpu"])
+    ran = mpsq.ok("bench", "toy", "--env-name", "stable", "--compile", "off", "--dry-run", "--json")
+    assert [cell["env_name"] for cell in ran.json()["cells"]] == ["stable"]
+    assert asked == [str(folder / "bin" / "python")]
+    ran = mpsq.ok(
+        "bench", "toy", "--mps", "default", "--mps", "fast_math=on", "--compile", "off", "--dry-run", "--json"
+    )
+    assert [(cell["device"], cell["mps"]) for cell in ran.json()["cells"]] == [
+        ("mps", {}),
+        ("mps", {"fast_math": "on"}),
+    ]
 
 
 def test_a_command_is_not_a_workload(home: Path, mpsq: Cli) -> None:

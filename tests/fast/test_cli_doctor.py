@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import doctor, doctor_torch, locks
+from queue_runner import doctor, doctor_house, doctor_torch, locks
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, empty_queue
 
@@ -61,7 +61,32 @@ def test_a_devices_verdict(state: str, verdict: str) -> None:
 def test_a_torch_for_metal_that_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     found = doctor_torch.Torch("2.15.0", None, True, None, {"mps": ("absent", "")})
-    assert "macOS 15" in list(doctor._torch(found, "python"))[1].fix
+    check = list(doctor._torch(found, "python"))[1]
+    assert check.verdict == "warn" and "not available" in check.finding and "virtual machine" in check.fix
+    found = doctor_torch.Torch("2.15.0", None, False, None, {"mps": ("absent", "")})
+    assert "built without it" in list(doctor._torch(found, "python"))[1].finding
+
+
+def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name, code in (("mlx", "raise ImportError('libmlx.so: not found')"), ("tinygrad", "")):
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").write_text("")
+        (site / name / "core.py" if name == "mlx" else site / name / "__init__.py").write_text(code)
+        (site / f"{name}-1.2.dist-info").mkdir()
+        (site / f"{name}-1.2.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
+    paths = f"import sys; sys.path[:] = [{str(site)!r}, *(p for p in sys.path if 'site-packages' not in p)]"
+    python = program(tmp_path / "p", f'exec {sys.executable} -S -P -c "{paths}; exec(sys.argv[1])" "$3"')
+    assert doctor_torch.others(python) == {
+        "mlx": ("1.2", "it ended with status 1: libmlx.so: not found"),
+        "tinygrad": ("1.2", None),
+    }
+    assert [(check.name, check.verdict) for check in doctor._others(python)] == [
+        ("mlx", "warn"),
+        ("tinygrad", "ok"),
+        ("frameworks", "ok"),
+    ]
+    assert not {"mlx", "jax", "tinygrad"} & set(sys.modules)
 
 
 def test_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,33 +98,39 @@ def test_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_store(home: Path) -> None:
-    assert [check.verdict for check in doctor.store(Layout(home))] == ["ok"]
+    assert [check.verdict for check in doctor_house.store(Layout(home))] == ["ok"]
     layout = empty_queue(home)
-    assert [check.name for check in doctor.store(layout)] == ["store", "log of the store"]
+    assert [check.name for check in doctor_house.store(layout)] == ["store", "log of the store"]
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert next(doctor.store(layout)).fix == "use the mpsq that made it, or a newer one"
+    assert next(doctor_house.store(layout)).fix == "use the mpsq that made it, or a newer one"
     with layout.db.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 40_000)
-    assert next(doctor.store(layout)).verdict == "fail"
+    assert next(doctor_house.store(layout)).verdict == "fail"
     layout.db.write_text("no database" * 100)
-    assert next(doctor.store(layout)).verdict == "fail"
+    assert next(doctor_house.store(layout)).verdict == "fail"
 
 
 def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "made at the first submit" in next(doctor.home(Layout(home))).finding
-    monkeypatch.setattr(doctor, "network_kind", lambda _: "smbfs")
-    assert next(doctor.home(Layout(home))).verdict == "fail"
+    assert "made at the first submit" in next(doctor_house.home(Layout(home))).finding
+    monkeypatch.setattr(doctor_house, "network_kind", lambda _: "smbfs")
+    assert next(doctor_house.home(Layout(home))).verdict == "fail"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which even root makes nothing")
+def test_a_home_that_cannot_be_made() -> None:
+    (check,) = doctor_house.home(Layout(Path("/proc/mpsq")))
+    assert check.verdict == "fail" and "cannot be made" in check.finding and "MPSQ_HOME" in check.fix
 
 
 def test_the_worker(home: Path) -> None:
     layout = empty_queue(home)
-    assert doctor.worker(layout).verdict == "warn" and "mpsq worker" in doctor.worker(layout).fix
+    assert doctor_house.worker(layout).verdict == "warn" and "mpsq worker" in doctor_house.worker(layout).fix
     lock = locks.try_lock(locks.worker_lock_path(home))
     assert lock is not None
     with lock:
-        assert doctor.worker(layout).verdict == "ok"
+        assert doctor_house.worker(layout).verdict == "ok"
 
 
 def test_exit_code_and_fixes(
@@ -108,7 +139,9 @@ def test_exit_code_and_fixes(
     mpsq = Cli(capsys)
     good = program(tmp_path / "good", said(HEAD, {"device": "cpu", "state": "computes"}))
     monkeypatch.chdir(tmp_path)
-    assert mpsq.ok("doctor", "--python", "./good").out == mpsq.ok("doctor", "--python", good).out
+    found = [mpsq.ok("doctor", "--python", python, "--json").json()["checks"] for python in ("./good", good)]
+    torch = [[check for check in checks if check["name"] in ("python", "torch", "cpu")] for checks in found]
+    assert torch[0] == torch[1] and len(torch[0]) == 3
     ran = mpsq("doctor", "--python", good)
     assert ran.code == 0 and "ok    cpu" in ran.out
     bad = program(tmp_path / "bad", said({"missing": "No module named 'torch'"}))

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queue_runner.cli.main import COMMANDS
-from tests.cli_support import ROOT, Cli, full_queue, schemas, use_toy_workloads
+from tests.cli_support import ROOT, Cli, full_queue, schemas, stand_in_venv, use_toy_workloads
 
 LINES = {
     "mpsq.submit/1": ["submit", "toy", "--set", "lr=0.1,0.2", "--json"],
@@ -37,6 +37,8 @@ LINES = {
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],
     "mpsq.workloads/1": ["workloads", "--json"],
     "mpsq.workload/1": ["workloads", "toy", "--json"],
+    "mpsq.workload.new/1": ["workloads", "new", "mine", "--json"],
+    "mpsq.envs/1": ["env", "list", "--json"],
     "mpsq.config/1": ["config", "list", "--json"],
     "mpsq.db.check/1": ["db", "check", "--json"],
     "mpsq.doctor/1": ["doctor", "--json"],
@@ -59,11 +61,13 @@ def mpsq(capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_output_is_as_documented(name: str, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_as_documented(name: str, mpsq: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "mpsq.doctor/1":
         _without_torch(monkeypatch)
     if name == "mpsq.service/1":
         _with_a_service(monkeypatch)
+    if name == "mpsq.envs/1":
+        stand_in_venv(home, "nightly", torch="2.14.0")
     if name.startswith("mpsq.schedule"):
         mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "toy")
     ran = mpsq(*LINES[name])
@@ -102,7 +106,7 @@ def test_every_reading_command_has_json() -> None:
 
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "pause", "resume", "drain"}
+    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "pause", "resume", "drain", "env"}
     for name in set(COMMANDS) - without:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name

@@ -16,7 +16,7 @@ from queue_runner.complete_line import split, text_behind_break
 from queue_runner.complete_values import KINDS
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.store.engine import open_engine, writing
-from tests.cli_support import ROOT, TOY, Cli, full_queue
+from tests.cli_support import ROOT, TOY, Cli, full_queue, stand_in_venv
 
 
 @pytest.fixture
@@ -27,6 +27,10 @@ def queue(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "toy_torch.py").write_text(TOY)
     (folder / "toy_mlx.py").write_text(TOY.replace('"torch"', '"mlx"'))
+    stand_in_venv(home, "old")
+    (home / "workloads").mkdir()
+    (home / "workloads" / "mine.py").write_text(TOY.replace('"toy"', '"mine"'))
+    (home / "workloads" / "half.py").write_text("WORKLOAD = {\n    'name': name,\n}\n")
     monkeypatch.setattr("queue_runner.paths.jobs_dir", lambda: folder)
     return home
 
@@ -64,7 +68,7 @@ def test_every_kind_of_value_is_known() -> None:
         ("mpsq config set keep_awake ", ["--help"]),
         ("mpsq nonsense ", []),
         ("mpsq config nonsense ", []),
-        ("mpsq submit ", ["toy"]),
+        ("mpsq submit ", ["toy", "mine"]),
         ("mpsq submit --dev", ["--device"]),
         ("mpsq submit toy --config ", ["tiny", "large"]),
         ("mpsq submit --config ", []),
@@ -94,6 +98,11 @@ def test_every_kind_of_value_is_known() -> None:
         ("mpsq completion z", ["zsh"]),
         ("FOO=1 mpsq sub", ["submit"]),
         ("mpsq submit 'to", ["toy"]),
+        ("mpsq submit mi", ["mine"]),
+        ("mpsq submit toy --env-name ", ["old"]),
+        ("mpsq env remove o", ["old"]),
+        ("mpsq submit toy --mps fast_math=on,fa", ["fast_math=on,fallback="]),
+        ("mpsq submit toy --mps de", ["default"]),
     ],
 )
 def test_what_is_offered(line: str, wanted: list[str], queue: Path) -> None:

@@ -212,14 +212,14 @@ def test_doctor_looks_for_their_programs(home: Path, line: str, missing: str | N
     layout = empty_queue(home)
     layout.config.write_text(f'hook_failed = "{line}"\n')
     (found,) = list(doctor_house.hooks(layout))
-    assert (missing in found[2] and found[1] == "warn") if missing else found[1] == "ok"
+    assert (missing in found.finding and found.verdict == "warn") if missing else found.verdict == "ok"
 
 
 def test_doctor_looks_for_the_desktop(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = empty_queue(home)
     layout.config.write_text('notify = "failed"\n')
     monkeypatch.setenv("PATH", str(home))
-    assert [found[1] for found in doctor_house.hooks(layout)] == ["ok", "warn"]
+    assert [found.verdict for found in doctor_house.hooks(layout)] == ["ok", "warn"]
 
 
 @pytest.mark.parametrize("value", ["on", "done;failed", "off,done", "", "done failed idle always"])

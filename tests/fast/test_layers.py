@@ -34,6 +34,8 @@ FLOORS = {
         "notify",
         "rarely",
         "keep",
+        "mps_options",
+        "doctor_check",
     },
     1: {
         "paths",
@@ -64,6 +66,9 @@ FLOORS = {
         "warden_pause",
         "hook_process",
         "discard",
+        "venvs",
+        "new_workload",
+        "variants",
     },
     2: {"store"},
     4: {"daemon"},

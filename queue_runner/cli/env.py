@@ -1,0 +1,96 @@
+"""mpsq env."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.venvs import Venv
+
+app = new_app("Keep environments by name: other versions of torch, another framework.")
+
+_SHOWN = ("torch", "mlx", "jax", "tinygrad")
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What --env-name will call it.")],
+    pip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORDS", help='What pip is to install: "torch==2.14 numpy --index-url URL". Repeatable.'),
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The interpreter it is made from; ours when not given.")
+    ] = None,
+) -> None:
+    """Make a venv, install packages into it and record them."""
+    import shlex
+
+    from queue_runner import paths, venv_make
+    from queue_runner.errors import UsageError
+
+    try:
+        words = [word for text in pip or () for word in shlex.split(text)]
+    except ValueError as error:
+        raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside of it") from error
+    say(f"making {name}; torch takes minutes" if words else f"making {name}")
+    made = venv_make.create(paths.ensure_home(), name, words, python)
+    count = len(made.packages)
+    print(f"{made.name}: Python {made.python_version}, {count} package{'s' * (count != 1)}, {made.folder}")
+    hint(f"mpsq submit nanogpt --env-name {made.name}; several with commas between are compared")
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List the environments and what is in them."""
+    from queue_runner import render, venvs
+
+    found = venvs.every(home())
+    if json:
+        print_json("mpsq.envs/1", envs=[_object(venv) for venv in found])
+        return
+    if not found:
+        say("no environment yet: mpsq env create NAME --pip torch")
+        return
+    columns = [
+        render.Column("name", "name"),
+        render.Column("python", "python"),
+        render.Column("frameworks", "frameworks"),
+        render.Column("packages", "packages"),
+        render.Column("folder", "folder"),
+    ]
+    print(render.table([_row(venv) for venv in found], columns))
+
+
+@app.command("remove")
+def remove(name: Annotated[str, typer.Argument(metavar="ENV", help="One of mpsq env list.")]) -> None:
+    """Remove an environment that no waiting or running job needs."""
+    from queue_runner import venv_make
+
+    print(f"removed {venv_make.remove(home(), name)}")
+
+
+def _object(venv: Venv) -> dict[str, Any]:
+    return {
+        "name": venv.name,
+        "python": str(venv.python),
+        "python_version": venv.python_version,
+        "pip": list(venv.pip),
+        "packages": dict(venv.packages),
+        "created_at": venv.created_at,
+    }
+
+
+def _row(venv: Venv) -> dict[str, Any]:
+    named = [f"{name} {venv.packages[name]}" for name in _SHOWN if name in venv.packages]
+    return {
+        "name": venv.name,
+        "python": venv.python_version,
+        "frameworks": ", ".join(named) or None,
+        "packages": len(venv.packages),
+        "folder": str(venv.folder),
+    }

@@ -1,0 +1,188 @@
+"""What doctor looks at of the machine: cores, memory, power, heat, who else computes, priority, caches, variables.
+
+Texts of tools are read by the functions that sample a run's conditions; what cannot be known is said to be unknown and
+never a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from queue_runner import mps_options, queue_state, units
+from queue_runner.doctor_check import Check, warn_if
+from queue_runner.host import conditions, machine, power
+from queue_runner.host.ask import Ask, ask
+from queue_runner.paths import Layout
+
+BUSY_SHARE = 0.1
+"""A GPU that others use more than this tells little about a job; a window server alone stays below."""
+_LOW_MEMORY_SHARE = 0.1
+_HOT_C = 85.0
+"""Data-centre cards slow down a few degrees above."""
+NORMAL_PRIORITY = 31
+"""macOS: what a program has that nothing throttles; launchd's Standard is 20, Background 4, and children inherit it."""
+_SLOWING = {
+    "PYTORCH_DEBUG_MPS_ALLOCATOR": "logs every allocation",
+    "PYTORCH_MPS_LOG_PROFILE_INFO": "profiles",
+    "PYTORCH_MPS_TRACE_SIGNPOSTS": "traces",
+    "CUDA_LAUNCH_BLOCKING": "waits for every kernel",
+    "TORCH_LOGS": "logs",
+    "TORCHDYNAMO_DISABLE": "turns torch.compile off",
+}
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_OF_FRAMEWORKS = ("PYTORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "MLX_", "JAX_", "XLA_", "OMP_", "MKL_", "CUDA_")
+
+
+def of_machine(
+    layout: Layout,
+    *,
+    ask: Ask = ask,
+    root: Path = Path("/"),
+    system: str = sys.platform,
+    variables: Mapping[str, str] = os.environ,
+) -> Iterator[Check]:
+    """Everything of the machine. Args: as host.machine.describe; `variables` is the environment of a submit."""
+    told = machine.describe(ask=ask, root=root, system=system)
+    yield cores(told)
+    yield memory(told, root, system)
+    yield power_source(_power(ask, root, system))
+    gpu = _gpu(ask, system)
+    yield thermal(_pressure(ask, system), gpu.get("gpu_temperature_c"))
+    yield gpu_use(gpu.get("gpu_busy_share"))
+    yield priority(layout, ask, system)
+    yield caches(layout, variables)
+    yield from of_variables(variables)
+
+
+def cores(told: Mapping[str, Any]) -> Check:
+    """The processor, and what a container leaves of it."""
+    tiers = told.get("cores_by_tier") or {}
+    logical, physical = told.get("cores_logical"), told.get("cores_physical")
+    said = " and ".join(f"{count} {name}" for name, count in tiers.items() if count)
+    if not said:
+        said = f"{physical or logical or '?'}" + (f" ({logical} threads)" if physical and logical != physical else "")
+    finding = f"{told.get('cpu') or 'a processor that has no name here'}, cores: {said}"
+    quota = told.get("cpu_quota")
+    if quota and logical and quota < logical:
+        fix = "raise the container's limit, or give --set threads=N: torch counts all cores and would be throttled"
+        return Check("cores", "warn", f"{finding}; this container may use {quota:g}", fix)
+    return Check("cores", "ok", finding)
+
+
+def memory(told: Mapping[str, Any], root: Path = Path("/"), system: str = sys.platform) -> Check:
+    """How much there is, and how much is free: a run that swaps is invalid."""
+    total_gib = told.get("memory_gib")
+    read = conditions.psutil_memory if system == "darwin" else lambda: conditions.linux_memory(root)
+    available = read()[0]
+    finding = f"{total_gib or '?'} GiB" + (f", {units.size(available)} available" if available is not None else "")
+    low = bool(total_gib and available is not None and available < total_gib * 2**30 * _LOW_MEMORY_SHARE)
+    return warn_if(low, "memory", finding, "end what takes it: a run that swaps does not count")
+
+
+def _power(ask: Ask, root: Path, system: str) -> power.Power:
+    if system != "darwin":
+        return power.linux_power(root)
+    battery = power.parse_battery(ask(["/usr/bin/pmset", "-g", "batt"]))
+    low = power.parse_low_power(ask(["/usr/bin/pmset", "-g"]))
+    return power.Power(battery.on_battery, battery.battery_share, low)
+
+
+def power_source(found: power.Power) -> Check:
+    """Mains or battery, and whether the system saves power."""
+    charge = f" ({found.battery_share:.0%})" if found.battery_share is not None else ""
+    source = {True: f"battery{charge}", False: "mains", None: "source not known here"}[found.on_battery]
+    if found.low_power:
+        fix = "turn low power mode off: it costs a third to a half of the speed"
+        return Check("power", "warn", f"{source}, low power mode", fix)
+    return warn_if(bool(found.on_battery), "power", source, "plug it in: runs on battery are marked")
+
+
+def _pressure(ask: Ask, system: str) -> int | None:
+    if system != "darwin":
+        return None
+    return power.parse_pressure(ask(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"]))
+
+
+def thermal(pressure: int | None, gpu_c: float | None) -> Check:
+    """macOS's thermal pressure (0 to 4), or the GPU's temperature (degrees Celsius) where a driver tells it."""
+    if pressure is not None:
+        word = ("nominal", "moderate", "heavy", "trapping", "sleeping")[min(pressure, 4)]
+        fix = "let it cool before measuring; mpsq config set cooldown_s 2m rests between runs"
+        return warn_if(pressure > 0, "thermal", f"pressure {word}", fix)
+    if gpu_c is not None:
+        fix = "let it cool: it slows down when hot"
+        return warn_if(gpu_c >= _HOT_C, "thermal", f"GPU at {gpu_c:.0f} degrees C", fix)
+    return Check("thermal", "ok", "not known here: a run that is throttled shows it by its drift")
+
+
+def _gpu(ask: Ask, system: str) -> Mapping[str, float | None]:
+    if system == "darwin":
+        text = ask(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"])
+        return {"gpu_busy_share": conditions.parse_accelerators(text)}
+    query = "--query-gpu=utilization.gpu,temperature.gpu"
+    return conditions.parse_nvidia_smi(ask(["nvidia-smi", query, "--format=csv,noheader,nounits"]))
+
+
+def gpu_use(share: float | None) -> Check:
+    """Whether somebody uses the GPU already."""
+    if share is None:
+        return Check("gpu use", "ok", "not known here")
+    fix = "end what draws or computes: runs share it with that"
+    return warn_if(share > BUSY_SHARE, "gpu use", f"{share:.0%} by everybody", fix)
+
+
+def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Check:
+    """Whether the worker, which every run inherits from, is throttled; where none runs, this process."""
+    alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
+    whose, number = (f"worker {pid}", pid) if alive and pid else ("this terminal", os.getpid())
+    if system == "darwin":
+        found = conditions.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))
+        normal, told = NORMAL_PRIORITY, f"{whose} has priority {found}"
+        low = found is not None and found < normal
+    else:
+        nice = _nice(number)
+        found, normal, told = nice, 0, f"{whose} has nice {nice}"
+        low = nice is not None and nice > normal
+    if found is None:
+        return Check("priority", "ok", "not known here")
+    fix = "start the worker without nice, or by mpsq service install: runs inherit it"
+    return warn_if(low, "priority", told + (f", {normal} is normal" if low else ""), fix)
+
+
+def _nice(pid: int) -> int | None:
+    try:
+        return os.getpriority(os.PRIO_PROCESS, pid)
+    except OSError:
+        return None
+
+
+def caches(layout: Layout, variables: Mapping[str, str] = os.environ) -> Check:
+    """Where compiled code is kept: by question, so that cold and warm mean something."""
+    set_here = [name for name in _CACHES if variables.get(name)]
+    if set_here:
+        finding = f"{' and '.join(set_here)} is set: every job takes it along, and questions share what they compiled"
+        return Check("caches", "warn", finding, f"unset {' '.join(set_here)}: mpsq keeps a cache for each question")
+    return Check("caches", "ok", f"{layout.cache}, a compiler cache for each question")
+
+
+def of_variables(variables: Mapping[str, str] = os.environ) -> Iterator[Check]:
+    """Variables of frameworks that every job would take along."""
+    trouble = mps_options.trouble(variables)
+    if trouble:
+        yield Check("variables", "fail", *trouble)
+        return
+    slow = [f"{name} ({why})" for name, why in _SLOWING.items() if variables.get(name) not in (None, "", "0")]
+    if slow:
+        names = " ".join(name for name in _SLOWING if variables.get(name) not in (None, "", "0"))
+        yield Check("variables", "warn", f"set here, and taken along by every job: {', '.join(slow)}", f"unset {names}")
+    elif variables.get("PYTORCH_ENABLE_MPS_FALLBACK", "0") != "0":
+        finding = "PYTORCH_ENABLE_MPS_FALLBACK is set: what MPS cannot do is computed by the CPU, and slow"
+        yield Check("variables", "warn", finding, "unset it, and ask for it where it is wanted: --mps fallback=on")
+    else:
+        known = sorted(name for name in variables if name.startswith(_OF_FRAMEWORKS))
+        told = f"taken along by every job: {', '.join(known)}" if known else "none of frameworks"
+        yield Check("variables", "ok", told)

@@ -1,0 +1,155 @@
+"""torch's switches for Apple's GPU: what `--mps fallback=on,high_watermark=0.0` means, and the variables it becomes.
+
+torch reads these variables when it is imported or first used, and some of them once for all: they belong into the
+environment of the process that computes, and nowhere else. A job keeps what was asked in words (`fallback=on`); the
+variables are made from them when it starts.
+
+What is known of the variables is from the libraries of torch 2.9 to 2.15 for macOS (docs/macos.md): the fallback is
+parsed as a number, so that "true" ends the import; the low watermark's default is above some high ones, so that one of
+them alone can end the first use of the device: here the pair is always whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from queue_runner.errors import UsageError
+
+HIGHEST_RATIO = 2.0
+"""torch refuses a watermark above this share of what Metal recommends; a high one of 0 is no limit."""
+DEFAULT_HIGH, DEFAULT_LOW = 1.7, 1.4
+NONE = "default"
+"""The word for no settings, where they are swept: `--mps default --mps fast_math=on`."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One setting. `on` and `off` are the variable's values, None where the variable must not be there; a watermark
+    has neither: its value is a number."""
+
+    variable: str
+    help: str
+    on: str | None = None
+    off: str | None = None
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.on is None
+
+
+SWITCHES: dict[str, Switch] = {
+    "fallback": Switch(
+        "PYTORCH_ENABLE_MPS_FALLBACK", "operators without a kernel run on the CPU instead of ending the run", "1", "0"
+    ),
+    "high_watermark": Switch("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "most memory, a share of Metal's limit; 0: no limit"),
+    "low_watermark": Switch("PYTORCH_MPS_LOW_WATERMARK_RATIO", "from this share on, memory is collected"),
+    "fast_math": Switch("PYTORCH_MPS_FAST_MATH", "Metal kernels are compiled with fast math", "1"),
+    "prefer_metal": Switch("PYTORCH_MPS_PREFER_METAL", "Metal kernels instead of MPSGraph where there are both", "1"),
+    "layout_optimization": Switch(
+        "TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "torch.compile makes convolutions channels_last", "1", "0"
+    ),
+}
+"""By the name in `--mps`. `off` of fast_math and prefer_metal takes the variable away: its mere presence may count."""
+
+_OF_VARIABLE = {switch.variable: name for name, switch in SWITCHES.items()}
+_WORDS = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
+
+
+def parse(text: str) -> dict[str, str]:
+    """The settings of one `--mps`, sorted, in one spelling, both watermarks or none; {} for "default".
+
+    Raises: UsageError for a name or value that there is not, or watermarks that torch would refuse.
+    """
+    if text.strip() == NONE:
+        return {}
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name not in SWITCHES:
+            raise UsageError(f'--mps cannot be "{part.strip()}"', f"it takes NAME=VALUE with {', '.join(SWITCHES)}")
+        if name in found:
+            raise UsageError(f"--mps says {name} twice", "several --mps are swept; one says each name once")
+        found[name] = _ratio(name, value) if SWITCHES[name].is_ratio else _switch(name, value)
+    return dict(sorted(_with_pair(found).items()))
+
+
+def _switch(name: str, value: str) -> str:
+    if value.lower() not in _WORDS:
+        raise UsageError(f'--mps {name} cannot be "{value}"', f"{name} is on or off: {SWITCHES[name].help}")
+    return "on" if _WORDS[value.lower()] else "off"
+
+
+def _ratio(name: str, value: str) -> str:
+    number = float(value) if re.fullmatch(r"\d{1,9}(\.\d{0,9})?|\.\d{1,9}", value) else -1.0
+    if not 0 <= number <= HIGHEST_RATIO:
+        hint = f"{name} is a number from 0 to {HIGHEST_RATIO:g}: {SWITCHES[name].help}"
+        raise UsageError(f'--mps {name} cannot be "{value}"', hint)
+    return str(number)
+
+
+def _with_pair(found: Mapping[str, str]) -> dict[str, str]:
+    if not {"high_watermark", "low_watermark"} & set(found):
+        return dict(found)
+    high = float(found.get("high_watermark", DEFAULT_HIGH))
+    low = float(found.get("low_watermark", min(DEFAULT_LOW, high or HIGHEST_RATIO)))
+    if refused := _refused(high, low):
+        hint = "lower low_watermark or raise high_watermark; high_watermark=0 is no limit"
+        raise UsageError(f"--mps: {refused}", hint)
+    return {**found, "high_watermark": str(high), "low_watermark": str(low)}
+
+
+def _refused(high: float, low: float) -> str | None:
+    if not (0 <= high <= HIGHEST_RATIO and 0 <= low <= HIGHEST_RATIO):
+        return f"watermarks are from 0 to {HIGHEST_RATIO:g}, not {high:g} and {low:g}"
+    if low > (high or HIGHEST_RATIO):
+        return f"low_watermark {low:g} is above high_watermark {high:g}, which torch refuses"
+    return None
+
+
+def environment(settings: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """`inherited` with the variables of the settings in it; what a setting turns off may be taken out of it."""
+    changed = dict(inherited)
+    for name, value in settings.items():
+        switch = SWITCHES[name]
+        wanted = value if switch.is_ratio else switch.on if value == "on" else switch.off
+        if wanted is None:
+            changed.pop(switch.variable, None)
+        else:
+            changed[switch.variable] = wanted
+    return changed
+
+
+def factor(variable: str, value: str) -> tuple[str, str]:
+    """A variable as a report names it: `mps_fallback`, "on". Others as they are."""
+    name = _OF_VARIABLE.get(variable)
+    if name is None:
+        return variable, value
+    if SWITCHES[name].is_ratio:
+        return f"mps_{name}", value
+    return f"mps_{name}", {"1": "on", "0": "off"}.get(value, value)
+
+
+def words(settings: Mapping[str, str]) -> str:
+    """The settings as `--mps` takes them."""
+    return ",".join(f"{name}={value}" for name, value in settings.items())
+
+
+def trouble(variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """What in an environment would end torch, and what mends it; None where all can be understood."""
+    fallback = variables.get("PYTORCH_ENABLE_MPS_FALLBACK")
+    if fallback is not None and not re.match(r"\s*[+-]?\d", fallback):
+        return (
+            f'PYTORCH_ENABLE_MPS_FALLBACK is "{fallback}", and the import of torch ends',
+            "export PYTORCH_ENABLE_MPS_FALLBACK=1, or unset it",
+        )
+    pair = [SWITCHES[name].variable for name in ("high_watermark", "low_watermark")]
+    if not any(variable in variables for variable in pair):
+        return None
+    try:
+        high, low = (float(variables.get(v, d)) for v, d in zip(pair, (DEFAULT_HIGH, DEFAULT_LOW), strict=True))
+        refused = _refused(high, low)
+    except ValueError:
+        refused = f"{' or '.join(variable for variable in pair if variable in variables)} is no number"
+    return (f"{refused} ({', '.join(pair)})", f"set both or neither: {pair[1]} at most {pair[0]}") if refused else None

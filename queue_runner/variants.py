@@ -1,0 +1,89 @@
+"""With what a question is asked: each cell of a grid in each environment (--env-name) and with each --mps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from queue_runner import grid, mps_options, paths, venvs
+from queue_runner.errors import UsageError
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec
+from queue_runner.venvs import Venv
+
+if TYPE_CHECKING:
+    from queue_runner.cells import Request
+
+
+def of(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
+    """Every cell in every environment with every set of MPS settings that the request names; as it is where it names
+    none.
+
+    Raises: UsageError for an environment that there is not, MPS settings that cannot be or are for no MPS device.
+    """
+    if request.env_name is None and not request.mps:
+        return list(specs)
+    named = _environments(request)
+    settings = _settings(request)
+    return [
+        _with_settings(inside, wanted)
+        for spec in specs
+        for inside in (_inside(spec, named) if named else [spec])
+        for wanted in settings
+    ]
+
+
+def home(request: Request) -> Layout:
+    """The queue whose environments and workloads the request means."""
+    return Layout(Path(request.home)) if request.home else Layout(paths.home())
+
+
+def check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
+    """Raises: UsageError when there is no such program, unless its name is still to be filled in."""
+    path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
+    if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
+        raise UsageError(f'there is no program "{program}"', "give its path, or see what PATH holds")
+
+
+def _environments(request: Request) -> list[Venv]:
+    if request.env_name is None:
+        return []
+    if request.python is not None:
+        raise UsageError("--python and --env-name both name an interpreter", "give one of them")
+    layout = home(request)
+    return [venvs.find(layout, name) for name in grid.names(request.env_name, "--env-name")]
+
+
+def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
+    for venv in named:
+        env = venv.activated(spec.env)
+        if spec.kind == "command":
+            program = spec.argv[0]
+            if "/" in program and Path(program).name.startswith("python"):
+                raise UsageError(
+                    f"the command names its own interpreter, {program}, and --env-name would do nothing",
+                    f"write python in its place: mpsq submit --env-name {venv.name} -- python ...",
+                )
+            check_program(program, spec.cwd, env)
+        yield replace(spec, env_name=venv.name, python=str(venv.python), env=env)
+
+
+def _settings(request: Request) -> list[dict[str, str]]:
+    said = [request.mps] if isinstance(request.mps, str) else request.mps
+    found = [mps_options.parse(text) for text in said] or [{}]
+    taken = {pair.partition("=")[0] for pair in request.env}
+    for name in {name for one in found for name in one}:
+        if (variable := mps_options.SWITCHES[name].variable) in taken:
+            raise UsageError(f"--mps {name} and --env {variable} say the same thing", "leave --env out")
+    return [one for at, one in enumerate(found) if one not in found[:at]]
+
+
+def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:
+    if settings and spec.device not in ("mps", "auto", None):
+        raise UsageError(
+            f"--mps means nothing to device {spec.device}", "submit what runs on other devices apart, without --mps"
+        )
+    return replace(spec, mps=settings, env=mps_options.environment(settings, spec.env)) if settings else spec

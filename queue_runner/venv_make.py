@@ -1,0 +1,176 @@
+"""Make and remove environments of `mpsq env`: a venv with what pip was told to put there, and a record of it.
+
+An environment is there when its record is, which is written last; whatever ends the making before, nothing is left, and
+what a killed maker leaves is removed by the next one. Nothing can be removed that a job still needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from queue_runner import discard, locks, pip_install, venvs
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.paths import Layout
+from queue_runner.store import read
+from queue_runner.venvs import RECORD, Venv
+
+_TOOLS = frozenset({"pip", "setuptools", "wheel"})
+"""Come with a venv, and change no number."""
+
+
+def create(layout: Layout, name: str, pip: Sequence[str], python: str | None = None) -> Venv:
+    """Make a venv from `python` (ours when None) and install what `pip` says, words as `pip install` takes them.
+
+    Raises: UsageError for a name that cannot be or is taken and for options of pip that leave the venv; MpsqError with
+    the last lines of what venv or pip said, after which there is nothing left.
+    """
+    if not venvs.NAME.fullmatch(name):
+        raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots and dashes, 64 at most")
+    words = list(pip)
+    pip_install.refuse_elsewhere(words)
+    base = _base(python)
+    layout.envs.mkdir(mode=0o700, exist_ok=True)
+    folder = layout.envs / name
+    with _making(layout, name) as lock, _ended_gently():
+        if (folder / RECORD).exists():
+            raise UsageError(f'there is an environment "{name}" already', f"mpsq env remove {name}, or another name")
+        if folder.is_symlink() or folder.exists():
+            discard.remove(folder)  # half made, by one that was killed
+        try:
+            return _make(Venv(name, folder), base, words, lock)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                discard.remove(folder)
+            raise
+
+
+def remove(layout: Layout, name: str) -> Path:
+    """Remove an environment. Returns the folder that it was.
+
+    Raises: UsageError when there is none; MpsqError when a schedule or a job that waits or runs needs it, or it cannot
+    be removed.
+    """
+    folder = layout.envs / name
+    half_made = venvs.NAME.fullmatch(name) and folder.is_dir() and not (folder / RECORD).exists()
+    if not half_made:
+        folder = _known(layout, name)
+    with _making(layout, name), _alone(layout):
+        if scheduled := _schedules(layout, name):
+            raise MpsqError(
+                f'schedule "{scheduled[0]}" submits to environment "{name}"', f"mpsq schedule remove {scheduled[0]}"
+            )
+        if users := _users(layout, name, folder):
+            listed = ", ".join(map(str, users[:5])) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
+            raise MpsqError(
+                f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}, not yet ended',
+                f"wait for what runs, or mpsq cancel {' '.join(map(str, users[:5]))}",
+            )
+        try:
+            trash = discard.set_aside(layout.envs, [folder])
+        except OSError as error:
+            raise MpsqError(f"{folder} cannot be removed: {error.strerror}", "mend its permissions") from error
+    with contextlib.suppress(OSError):  # out of sight already; gc finishes it
+        discard.remove(trash)
+    return folder
+
+
+def _known(layout: Layout, name: str) -> Path:
+    try:
+        return venvs.find(layout, name).folder
+    except UsageError:
+        raise
+    except MpsqError:  # a record that nobody can read is removed like any other
+        return layout.envs / name
+
+
+def _users(layout: Layout, name: str, folder: Path) -> list[int]:
+    """The jobs that have not ended and run in it: by its name, or by its interpreter's path."""
+    if not layout.db.exists():
+        return []
+    sql = (
+        "SELECT DISTINCT job_id FROM v_run WHERE state <> 'DONE' AND (json_extract(spec_json, '$.env_name') = ?"
+        " OR substr(json_extract(spec_json, '$.python'), 1, ?) = ?) ORDER BY job_id"
+    )
+    inside = f"{folder}/"
+    with read.reading(layout.db) as connection:
+        return [int(row["job_id"]) for row in connection.execute(sql, [name, len(inside), inside])]
+
+
+def _schedules(layout: Layout, name: str) -> list[str]:
+    """The schedules that name it."""
+    if not layout.db.exists():
+        return []
+    sql = "SELECT name, json_extract(request_json, '$.env_name') AS environments FROM schedules ORDER BY id"
+    with read.reading(layout.db) as connection:
+        rows = [(str(row["name"]), str(row["environments"] or "")) for row in connection.execute(sql)]
+    return [schedule for schedule, names in rows if name in (word.strip() for word in names.split(","))]
+
+
+@contextlib.contextmanager
+def _making(layout: Layout, name: str) -> Iterator[locks.Lock]:
+    lock = locks.try_lock(layout.envs / f".{name}.lock")
+    if lock is None:
+        raise MpsqError(f'environment "{name}" is just being made or removed by another mpsq', "wait for that to end")
+    with lock:
+        yield lock
+
+
+@contextlib.contextmanager
+def _ended_gently() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: what is half made is removed first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """Apart from every submit: it looks its environments up under the same lock."""
+    deadline = time.monotonic() + 30.0
+    while (lock := locks.try_lock(layout.snapshots_lock)) is None:
+        if time.monotonic() > deadline:
+            raise MpsqError("somebody has been submitting or collecting for 30 s", "try again when that has ended")
+        time.sleep(0.01)
+    with lock:
+        yield
+
+
+def _base(python: str | None) -> str:
+    found = shutil.which(str(Path(python).expanduser()) if python else sys.executable)
+    if found is None:
+        raise UsageError(f'there is no interpreter "{python}"', "--python names a python that can be run")
+    return str(Path(found).absolute())
+
+
+def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv:
+    with tempfile.TemporaryFile() as log:
+        pip_install.run([base, "-m", "venv", str(venv.folder)], log, lock, "the venv cannot be made")
+        if words:
+            install = [str(venv.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *words]
+            pip_install.run(install, log, lock, f"pip could not install {pip_install.redacted(words)}")
+        version, packages = pip_install.packages(venv.python)
+    made = Venv(
+        venv.name,
+        venv.folder,
+        version,
+        tuple(pip_install.without_password(word) for word in words),
+        {name: text for name, text in packages.items() if name not in _TOOLS},
+        time.time(),
+    )
+    partial = venv.folder / f".{RECORD}"
+    partial.write_text(made.record(), encoding="utf-8")
+    partial.rename(venv.folder / RECORD)
+    return made

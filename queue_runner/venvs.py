@@ -1,0 +1,75 @@
+"""Environments by name: a venv below MPSQ_HOME/envs with a record of what is in it.
+
+The record is written last: a folder without one is half made, and there is no such environment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from queue_runner.catalog import did_you_mean
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.paths import Layout
+
+RECORD = "mpsq-env.json"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Venv:
+    """One environment. `pip` is what pip was given, without passwords; `packages` are versions by name, as they were
+    when it was made; `created_at` is Unix seconds."""
+
+    name: str
+    folder: Path
+    python_version: str = ""
+    pip: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
+    created_at: float = 0.0
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def record(self) -> str:
+        """What is kept of it, as JSON."""
+        return json.dumps({k: v for k, v in asdict(self).items() if k not in ("name", "folder")}, indent=1)
+
+    def activated(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """An environment in which its programs come first, as its `activate` script would leave it."""
+        kept = {name: value for name, value in variables.items() if name != "PYTHONHOME"}
+        path = ":".join(filter(None, (str(self.folder / "bin"), kept.get("PATH"))))
+        return {**kept, "PATH": path, "VIRTUAL_ENV": str(self.folder)}
+
+
+def every(layout: Layout) -> list[Venv]:
+    """All of them, by name. Raises: MpsqError for a record that cannot be read."""
+    return [_read(path.parent) for path in sorted(layout.envs.glob(f"[!.]*/{RECORD}"))]
+
+
+def find(layout: Layout, name: str) -> Venv:
+    """The environment of this name. Raises: UsageError when there is none, with what is close."""
+    if not NAME.fullmatch(name) or not (layout.envs / name / RECORD).is_file():
+        otherwise = "mpsq env list shows them; mpsq env create makes one"
+        raise UsageError(
+            f'no environment "{name}"', did_you_mean(name, [venv.name for venv in every(layout)], otherwise)
+        )
+    return _read(layout.envs / name)
+
+
+def _read(folder: Path) -> Venv:
+    try:
+        data: dict[str, Any] = json.loads((folder / RECORD).read_text("utf-8"))
+        known = {name: data[name] for name in ("python_version", "packages", "created_at")}
+        return Venv(folder.name, folder, pip=tuple(data["pip"]), **known)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MpsqError(
+            f'the record of environment "{folder.name}" cannot be read: {error}',
+            f"mpsq env remove {folder.name}, and make it again",
+        ) from error

@@ -1,0 +1,166 @@
+"""doctor on machines that are not here: stand-ins that answer what docs/macos.md records of real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from queue_runner import doctor, doctor_machine
+from queue_runner.doctor_torch import Torch
+from queue_runner.host.ask import Ask
+from queue_runner.host.power import Power
+from queue_runner.paths import Layout
+
+SYSCTL = {
+    "machdep.cpu.brand_string": "Apple M1 Max",
+    "hw.model": "MacBookPro18,2",
+    "hw.memsize": str(64 << 30),
+    "hw.physicalcpu": "10",
+    "hw.logicalcpu": "10",
+    "hw.nperflevels": "2",
+    "hw.perflevel0.name": "Performance",
+    "hw.perflevel0.physicalcpu": "8",
+    "hw.perflevel1.name": "Efficiency",
+    "hw.perflevel1.physicalcpu": "2",
+    "hw.optional.arm64": "1",
+}
+ACCELERATOR = (
+    '"PerformanceStatistics" = {{"In use system memory (driver)"=0,"Alloc system memory"=52967440384,'
+    '"Tiler Utilization %"=10,"recoveryCount"=0,"Device Utilization %"={busy},"In use system memory"=2363801600}}'
+)
+
+
+def mac(
+    *,
+    macos: str = "15.6",
+    source: str = "AC Power",
+    low_power: int = 0,
+    pressure: int = 0,
+    busy: int = 3,
+    priority: int = 31,
+    **sysctl: str,
+) -> Ask:
+    """A stand-in for the tools of a Mac."""
+
+    def answer(argv: Sequence[str]) -> str | None:
+        program, *rest = argv
+        name = Path(program).name
+        if name == "sysctl":
+            known = {**SYSCTL, **sysctl}
+            return "".join(f"{one}: {known[one]}\n" for one in rest if one in known) or None
+        battery = "\n -InternalBattery-0 (id=1234)\t87%; discharging; 4:41 remaining present: true\n"
+        return {
+            "sw_vers": f"{macos}\n",
+            "ps": f"{priority:>4}\n",
+            "notifyutil": f"com.apple.system.thermalpressurelevel {pressure}\n",
+            "ioreg": ACCELERATOR.format(busy=busy) if "IOAccelerator" in rest else None,
+            "pmset": f"Now drawing from '{source}'{battery}" if "batt" in rest else f" lowpowermode\t{low_power}\n",
+        }.get(name)
+
+    return answer
+
+
+def verdicts(ask: Ask, home: Path) -> dict[str, str]:
+    found = doctor_machine.of_machine(Layout(home), ask=ask, system="darwin", variables={})
+    return {check.name: check.verdict for check in found}
+
+
+def test_a_quiet_mac(home: Path) -> None:
+    found = list(doctor_machine.of_machine(Layout(home), ask=mac(), system="darwin", variables={}))
+    assert {check.verdict for check in found if check.name != "memory"} == {"ok"}
+    told = {check.name: check.finding for check in found}
+    assert told["cores"] == "Apple M1 Max, cores: 8 Performance and 2 Efficiency"
+    assert told["memory"].startswith("64 GiB, ") and told["power"] == "mains"
+    assert (told["thermal"], told["gpu use"]) == ("pressure nominal", "3% by everybody")
+    assert told["priority"] == "this terminal has priority 31"
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("power", mac(source="Battery Power")),
+        ("power", mac(low_power=1)),
+        ("thermal", mac(pressure=2)),
+        ("gpu use", mac(busy=16)),
+        ("priority", mac(priority=20)),
+        ("priority", mac(priority=4)),
+    ],
+)
+def test_what_spoils_a_measurement_is_a_warning(home: Path, name: str, ask: Ask) -> None:
+    assert verdicts(ask, home)[name] == "warn"
+
+
+def test_what_no_tool_tells_is_unknown_and_no_warning(home: Path) -> None:
+    found = verdicts(lambda _: None, home)
+    assert {found[name] for name in ("cores", "power", "thermal", "gpu use", "priority")} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("torch", "macos", "verdict", "fix"),
+    [
+        ("2.15.0", "15.1", "ok", ""),
+        ("2.15.0", "14.7", "fail", 'update macOS to 15, or install an older torch: pip install "torch<2.15"'),
+        ("2.14.1", "14.0", "ok", ""),
+        ("2.11.0", "13.6", "fail", "update macOS to 14"),
+        ("2.13.0", "26.0", "ok", ""),
+        ("2.2.2", "12.3", "ok", ""),
+        (None, "26.0", "ok", ""),
+    ],
+)
+def test_macos_against_what_torch_needs(torch: str | None, macos: str, verdict: str, fix: str) -> None:
+    found = doctor._system(Torch(torch, mps_built=True), ask=mac(macos=macos), system="darwin")
+    assert (found.verdict, found.fix) == (verdict, fix)
+    assert found.finding.startswith(f"macOS {macos}")
+
+
+@pytest.mark.parametrize(
+    ("built_for", "arm64", "verdict"),
+    [("arm64", "1", "ok"), ("x86_64", "1", "fail"), ("i386", "1", "fail"), ("x86_64", "0", "ok")],
+)
+def test_an_intel_python_on_apple_silicon(built_for: str, arm64: str, verdict: str) -> None:
+    ask = mac(**{"hw.optional.arm64": arm64})
+    found = doctor._python(Torch(python="3.11.7", machine=built_for), ask=ask, system="darwin")
+    assert found.verdict == verdict and (verdict == "ok" or "arm64 Python" in found.fix)
+
+
+def test_a_card_that_is_hot_and_used(home: Path) -> None:
+    def nvidia(argv: Sequence[str]) -> str | None:
+        return "45, 88\n3, 40\n" if argv[0] == "nvidia-smi" and "utilization" in argv[1] else None
+
+    found = {c.name: c for c in doctor_machine.of_machine(Layout(home), ask=nvidia, system="linux", variables={})}
+    assert found["thermal"].verdict == found["gpu use"].verdict == "warn"
+    assert "45%" in found["gpu use"].finding and "88 degrees" in found["thermal"].finding
+
+
+def test_a_container_that_may_use_half_a_core() -> None:
+    told = {"cpu": "x", "cores_logical": 8, "cores_physical": 4, "cpu_quota": 0.5}
+    assert doctor_machine.cores(told).finding == "x, cores: 4 (8 threads); this container may use 0.5"
+
+
+def test_power_that_nobody_knows() -> None:
+    assert doctor_machine.power_source(Power()).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("variables", "verdict", "word"),
+    [
+        ({}, "ok", "none"),
+        ({"OMP_NUM_THREADS": "4"}, "ok", "OMP_NUM_THREADS"),
+        ({"PYTORCH_ENABLE_MPS_FALLBACK": "1"}, "warn", "--mps fallback=on"),
+        ({"PYTORCH_ENABLE_MPS_FALLBACK": "true"}, "fail", "import of torch ends"),
+        ({"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.8"}, "fail", "low_watermark 1.4 is above high_watermark 0.8"),
+        ({"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}, "ok", "HIGH"),
+        ({"PYTORCH_MPS_LOW_WATERMARK_RATIO": "x"}, "fail", "is no number"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "warn", "waits for every kernel"),
+    ],
+)
+def test_variables_that_every_job_would_take_along(variables: dict[str, str], verdict: str, word: str) -> None:
+    (found,) = doctor_machine.of_variables(variables)
+    assert found.verdict == verdict and word in found.finding + found.fix
+
+
+def test_caches_that_questions_would_share(home: Path) -> None:
+    assert doctor_machine.caches(Layout(home), {}).verdict == "ok"
+    assert "TRITON_CACHE_DIR" in doctor_machine.caches(Layout(home), {"TRITON_CACHE_DIR": "/x"}).fix
