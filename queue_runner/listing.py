@@ -90,8 +90,12 @@ def run_object(row: Row) -> dict[str, Any]:
 
 
 def sets(row: Row) -> dict[str, Any]:
-    """What --set said of the question."""
-    found: dict[str, Any] = json.loads(row["spec_json"])["params"]
+    """What --set said of the question; of a probe (--find-max) last what it looks for: lists leave out the middle."""
+    spec = json.loads(row["spec_json"])
+    found: dict[str, Any] = spec["params"]
+    key = spec.get("find_max", "").partition("=")[0]
+    if key in found:
+        found[key] = found.pop(key)
     return found
 
 

@@ -14,7 +14,7 @@ Value = str | int | float | bool
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "code", "root", "inside", "resume"),
+    *("tree", "code", "root", "inside", "resume", "find_max", "template"),
 )
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 
@@ -50,6 +50,8 @@ class JobSpec:
     root: str = ""  # the folder whose content that is
     inside: str = ""  # cwd, relative to root
     stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
+    find_max: str = ""  # it is a probe: the setting, its first and its largest value, as search.Asked has them
+    template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
@@ -58,7 +60,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         data: dict[str, Any] = json.loads(text)
-        return cls(**{**data, "argv": tuple(data["argv"])})
+        return cls(**{**data, "argv": tuple(data["argv"]), "template": tuple(data.get("template", ()))})
 
     def label(self) -> str:
         """The question in a few words, `nanogpt tiny cpu fp32 compiled max_iters=20`, as a person tells runs apart."""

@@ -34,6 +34,7 @@ FLOORS = {
         "notify",
         "rarely",
         "keep",
+        "search",
     },
     1: {
         "paths",
@@ -64,6 +65,7 @@ FLOORS = {
         "warden_pause",
         "hook_process",
         "discard",
+        "probing",
     },
     2: {"store"},
     4: {"daemon"},
@@ -74,7 +76,7 @@ FLOORS = {
 OWNERS = {
     "sqlalchemy": {
         *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
-        *("suspend", "resume", "hooks", "collect"),
+        *("suspend", "resume", "hooks", "collect", "find_max"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar
