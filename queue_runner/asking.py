@@ -68,6 +68,7 @@ OPTIONS: dict[str, Kind] = {
     "backoff": Kind.TIME,
     "retry_on": Kind.LIST,
     "resume": Kind.FLAG,
+    "find_max": Kind.TEXT,
     "order_seed": Kind.NUMBER,
 }
 """Every option of a submission."""
@@ -78,7 +79,7 @@ _ALSO = {"tags": "tag", "sets": "set"}
 _SAME = (
     "workload", "framework", "device", "compile", "config", "dtype", "repeats", "priority", "name", "cwd", "python",
     "parser", "allow_daemons", "order_seed", "allow_changed", "at", "deadline", "hold", "note", "retries", "retry_on",
-    "resume", "env_name",
+    "resume", "env_name", "find_max",
 )  # fmt: skip
 """Options that are fields of a Request as they are."""
 _MOST_DIGITS = 18

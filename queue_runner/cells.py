@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import capture, catalog, grid, parsers, variants
+from queue_runner import capture, catalog, grid, parsers, probing, search, variants
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
@@ -78,6 +78,7 @@ class Request:
     env_name: str | None = None
     mps: tuple[str, ...] = ()  # each a set of settings; several are swept
     home: str | None = None  # the queue whose environments and workloads are meant; MPSQ_HOME or the usual one if None
+    find_max: str | None = None
     environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
 
 
@@ -97,6 +98,8 @@ def expand(request: Request) -> list[JobSpec]:
         raise UsageError("--name holds a line break or another control character", "write --name on one line")
     if request.parser is not None:
         parsers.find(request.parser)
+    if request.find_max is not None and request.repeats > 1:
+        raise UsageError("--find-max tries each value once", "leave --repeats out; mpsq rerun repeats what it found")
     return variants.of(request, list(_workload_cells(request) if request.workload else _command_cells(request)))
 
 
@@ -116,9 +119,14 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
         for name in axes["config"]:
             if name:
                 catalog.config(workload, str(name))
+        sets: Mapping[str, Sequence[Value]]
         sets = {key: _sweep(workload, key, text) for key, text in capture.assignments(request.sets, "--set").items()}
+        asked = search.parse(request.find_max) if request.find_max is not None else None
+        said = sets.get(asked.key, []) if asked else []
+        if asked:
+            sets = probing.settings(workload, sets, asked)
         for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
-            yield JobSpec(
+            spec = JobSpec(
                 kind="workload",
                 name=request.name or workload.name,
                 workload=workload.name,
@@ -132,6 +140,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
                 params={k: cell[f"set:{k}"] for k in sets},
                 **place,
             )
+            yield probing.of_workload(workload, spec, asked, said) if asked else spec
 
 
 def _sweep(workload: catalog.Workload, key: str, text: str) -> list[Value]:
@@ -157,6 +166,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
         if capture.names_a_secret(key):
             raise UsageError(f"--set {key} would store a secret", "let the command read it from its environment")
         axes[key] = grid.names(text, f"--set {key}")
+    asked = search.parse(request.find_max) if request.find_max is not None else None
+    begin = axes.pop(asked.key, []) if asked else []
     for axis, values in axes.items():
         if len(values) > 1 and not any("{" + axis + "}" in word for word in request.argv):
             raise UsageError(
@@ -166,7 +177,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
     if request.env_name is None:  # else the program may be one of the environment's
         variants.check_program(request.argv[0], place["cwd"], place["env"])
     for cell in grid.product(axes):
-        yield JobSpec(
+        spec = JobSpec(
             kind="command",
             name=request.name or _command_name(request.argv),
             device=cell.get("device"),
@@ -178,6 +189,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             parser=request.parser,
             **place,
         )
+        yield probing.of_command(spec, asked, begin) if asked else spec
 
 
 def labels(argv: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import resume, stop_points
+from queue_runner import find_max, resume, stop_points
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.rundir import RunDir, read_end
@@ -53,10 +53,21 @@ def finish(
             blocked_reason=None,
         )
         stop_points.reach("finish.before_retry")
-        attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), _checkpoint(connection, run, folder))
+        again = None
+        if not find_max.is_answer(run.spec, ending):
+            checkpoint = _checkpoint(connection, run, folder)
+            again = attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
+        if again is None:
+            find_max.go_on(connection, run.id.job, run.spec, _memory_bytes(machine))
         hooks.note_end(connection, run.run_id, ending.outcome, orders)
         stop_points.reach("finish.before_commit")
     return ending
+
+
+def _memory_bytes(machine: Mapping[str, Any]) -> float | None:
+    """What this machine has in all."""
+    gib = machine.get("memory_gib")
+    return gib * 2.0**30 if isinstance(gib, int | float) else None
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:

@@ -90,9 +90,13 @@ def run_object(row: Row) -> dict[str, Any]:
 
 
 def asked(row: Row) -> dict[str, Any]:
-    """What --set, --env-name and --mps said of the question."""
+    """What --set, --env-name and --mps said of the question; what a probe looks for last: lists leave out the middle."""
     spec = json.loads(row["spec_json"])
-    return {"sets": spec["params"], "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}}
+    found: dict[str, Any] = spec["params"]
+    key = spec.get("find_max", "").partition("=")[0]
+    if key in found:
+        found[key] = found.pop(key)
+    return {"sets": found, "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}}
 
 
 def boolean(value: int | None) -> bool | None:

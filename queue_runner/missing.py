@@ -95,7 +95,7 @@ def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], titl
             retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
             rerun_of=job_id,
         )
-        new.append(NewJob(replace(JobSpec.from_json(row["spec_json"]), snapshot=None), repeats, terms))
+        new.append(NewJob(replace(JobSpec.from_json(row["spec_json"]), snapshot=None, find_max=""), repeats, terms))
     seed = submit.drawn(None)
     return Plan(title, seed, tuple(new), tuple(grid.rounds([job.repeats for job in new], seed)), ())
 

@@ -65,7 +65,7 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title:
     for job_id, row in rows.items():
         spec, note = _code(layout, row, wanted.allow_changed)
         notes += [note] if note and note not in notes else []
-        new.append(NewJob(spec, wanted.repeats or repeats[job_id], _terms(row, wanted)))
+        new.append(NewJob(replace(spec, find_max=""), wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > grid.MAX_RUNS:
         raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {grid.MAX_RUNS:,} at most")

@@ -14,7 +14,7 @@ Value = str | int | float | bool
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "code", "root", "inside", "resume", "packages"),
+    *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template"),
 )
 """What says where and with what the question is asked, not what is asked: left out of the hash."""
 _LATER = ("env_name", "mps")
@@ -55,6 +55,8 @@ class JobSpec:
     env_name: str = ""  # the environment of mpsq env whose interpreter asks it
     packages: Mapping[str, str] = field(default_factory=dict)  # what was in it at submit: versions by name
     mps: Mapping[str, str] = field(default_factory=dict)  # settings of --mps; their variables are in env
+    find_max: str = ""  # it is a probe: the setting, its first and its largest value, as search.Asked has them
+    template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
@@ -63,7 +65,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         data: dict[str, Any] = json.loads(text)
-        return cls(**{**data, "argv": tuple(data["argv"])})
+        return cls(**{**data, "argv": tuple(data["argv"]), "template": tuple(data.get("template", ()))})
 
     def label(self) -> str:
         """The question in a few words, `nanogpt tiny cpu fp32 compiled max_iters=20`, as a person tells runs apart."""

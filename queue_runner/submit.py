@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import catalog, cells, grid, locks, snapshot, stop_points, terms, units, vcs, venvs, wake
+from queue_runner import catalog, cells, grid, locks, probing, snapshot, stop_points, terms, units, vcs, venvs, wake
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition
@@ -95,9 +95,22 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     if request.workload is None and set(limits) - {"*"}:
         held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
         found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
+    if request.find_max is not None:
+        found.append(_search_note(request, specs))
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
     return found
+
+
+def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
+    brief = ""
+    if request.workload:
+        shown = ", ".join(f"{key}={specs[0].params[key]}" for key in probing.BRIEF if key in specs[0].params)
+        brief = f" Each runs with {shown} (--set changes that)." if shown else ""
+    key = specs[0].find_max.partition("=")[0]
+    return (
+        f"the queue adds a run for each {key} that it tries, one after the other.{brief} mpsq report scaling shows it"
+    )
 
 
 def _names_its_folder(request: Request) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,5 +96,12 @@ def last_attempts(rows: Sequence[Row]) -> list[Row]:
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:
-    """The last attempts that ended in anything but SUCCEEDED."""
-    return [r for r in last_attempts(rows) if r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED]
+    """The last attempts that ended in anything but SUCCEEDED. A probe of --find-max that ran out of memory is none of
+    them: that is what the search looks for."""
+    ended = [r for r in last_attempts(rows) if r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED]
+    return [row for row in ended if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
+
+
+def is_probe(row: Row) -> bool:
+    """Whether a row of v_run is of a job that a search (--find-max) asked."""
+    return bool(json.loads(row["spec_json"]).get("find_max"))

@@ -105,6 +105,10 @@ def _options(
         list[str] | None,
         typer.Option(metavar="[PHASE=]TIME", help="End a run that reports nothing for so long. Repeatable."),
     ] = None,
+    find_max: Annotated[
+        str | None,
+        typer.Option("--find-max", metavar="KEY[=FIRST[:LAST]]", help="Look for the largest batch_size that works."),
+    ] = None,
     snapshot: Annotated[
         str | None, typer.Option(metavar="MODE", help="copy: a command runs in a copy of its folder as it is now.")
     ] = None,

@@ -138,13 +138,14 @@ def _print_json(group: int, rows: Sequence[Row]) -> None:
 
 def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     """The table of devices where there are iterations to compare, else the times."""
-    from queue_runner import config, printing, reports
+    from queue_runner import config, printing, reports, wait
     from queue_runner.model import Selector
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops
     options = reports.Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
     name = reports.DEFAULT if any(row["n_iters"] for row in rows) else "time"
+    name = "scaling" if any(wait.is_probe(row) for row in rows) else name
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
     say("")

@@ -55,7 +55,9 @@ def wait(
     if json:
         print_json("mpsq.wait/1", ok=not failed, runs=[listing.run_object(row) for row in rows])
     else:
-        print(f"{len(counted) - len(failed)} of {len(counted)} runs succeeded")
+        probed = [row for row in counted if row["outcome"] == "OUT_OF_MEMORY" and row not in failed]
+        too_large = f"; {len(probed)} found what does not fit into memory" if probed else ""
+        print(f"{len(counted) - len(failed) - len(probed)} of {len(counted)} runs succeeded{too_large}")
         for row in failed:
             print(plain(f"run {row['run']}: {listing.fate(row)}"))
     if failed:

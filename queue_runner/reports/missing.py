@@ -14,7 +14,8 @@ NAME = "missing"
 HELP = "cells without a valid result, and why; --submit queues them again"
 SQL = (
     "SELECT job_id, group_id, repeat, spec_hash, name, workload, framework, device, compile, dtype, config, spec_json"
-    " FROM v_run WHERE {chosen} AND kind <> 'import' ORDER BY job_id, number"
+    " FROM v_run WHERE {chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
+    " ORDER BY job_id, number"
 )
 COLUMNS = (
     Column("label", "what", flexible=True),

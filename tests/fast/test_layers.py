@@ -36,6 +36,7 @@ FLOORS = {
         "keep",
         "mps_options",
         "doctor_check",
+        "search",
     },
     1: {
         "paths",
@@ -69,6 +70,7 @@ FLOORS = {
         "venvs",
         "new_workload",
         "variants",
+        "probing",
     },
     2: {"store"},
     4: {"daemon"},
@@ -79,7 +81,7 @@ FLOORS = {
 OWNERS = {
     "sqlalchemy": {
         *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
-        *("suspend", "resume", "hooks", "collect", "retry"),
+        *("suspend", "resume", "hooks", "collect", "retry", "find_max"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar

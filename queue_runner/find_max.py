@@ -1,0 +1,69 @@
+"""--find-max in the queue: each probe is a job of the group, and the end of one stores the next, in one transaction.
+
+So a search is where its last stored run is: a worker that dies loses nothing of it, `mpsq cancel` of the run under way
+ends it, and `mpsq retry` of a probe that failed for another reason lets it go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from queue_runner import search
+from queue_runner.model import Ending, Outcome, RunId, State
+from queue_runner.search import Asked, Probe, Standing
+from queue_runner.spec import JobSpec
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+Row = Mapping[str, Any]
+
+
+def is_answer(spec: JobSpec, ending: Ending) -> bool:
+    """Whether this ending of a probe is what its search looks for, so that trying again would only repeat it."""
+    return bool(spec.find_max) and ending.outcome is Outcome.OUT_OF_MEMORY
+
+
+def go_on(connection: Connection, job_id: int, spec: JobSpec, memory_bytes: float | None) -> RunId | None:
+    """Store the probe that follows the end of this one. None: the search has its answer, or none can be had.
+
+    `memory_bytes` is what the machine has; None where that is not known.
+    """
+    if not spec.find_max:
+        return None
+    from queue_runner.store import searches
+
+    asked = search.parse(spec.find_max)
+    rows = [row for row in searches.probes(connection, job_id, spec.find_max) if same(row["spec_json"], spec, asked)]
+    at = stand(asked, rows, memory_bytes)
+    if at.following is None:
+        return None
+    return searches.add(connection, job_id, search.with_value(spec, asked.key, at.following), at.sentence(asked.key))
+
+
+def same(spec_json: str, spec: JobSpec, asked: Asked) -> bool:
+    """Whether a stored question is of the same search: it differs in the setting alone."""
+    return search.without(JobSpec.from_json(spec_json), asked.key) == search.without(spec, asked.key)
+
+
+def stand(asked: Asked, rows: Sequence[Row], memory_bytes: float | None) -> Standing:
+    """Where a search stands: `rows` are the last attempts of its probes, with device, max_rss_bytes and `swapped`."""
+    return search.standing(asked, [probe(asked, row) for row in rows], memory_bytes)
+
+
+def probe(asked: Asked, row: Row) -> Probe:
+    """What a row says about its value."""
+    value = int(JobSpec.from_json(row["spec_json"]).params[asked.key])
+    if row["state"] != State.DONE:
+        return Probe(value, None, "it has not ended", over=False)
+    ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
+    told = f"{ending}: {ending.reason}" if ending.reason else str(ending)
+    if ending.outcome is Outcome.OUT_OF_MEMORY:
+        return Probe(value, False, told)
+    if ending.outcome is not Outcome.SUCCEEDED:
+        return Probe(value, None, told)
+    if row["swapped"]:
+        return Probe(value, False, "it works only by swapping")
+    limits = row["device"] == "cpu"
+    return Probe(value, True, told, max_rss_bytes=row["max_rss_bytes"] if limits else None)

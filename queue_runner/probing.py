@@ -1,0 +1,69 @@
+"""The first probe of each search that --find-max asks for, and where it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from queue_runner import catalog
+from queue_runner.errors import UsageError
+from queue_runner.search import Asked, with_value
+from queue_runner.spec import JobSpec, Value
+
+BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0}
+"""A workload's settings where --set does not name them: memory is at its highest in the second iteration, when the
+optimizer's state is there, and seven measured ones tell how fast that size is."""
+
+
+def settings(
+    workload: catalog.Workload, sets: Mapping[str, Sequence[Value]], asked: Asked
+) -> dict[str, Sequence[Value]]:
+    """The settings of every probe of a workload, but the one that is looked for.
+
+    Raises: UsageError for a setting that there is not, that is no whole number, or that is swept besides.
+    """
+    catalog.value(workload, asked.key, "1")
+    if type(workload.params[asked.key].default) is not int:
+        raise UsageError(
+            f"--find-max {asked.key}: that is no whole number", f"for example --find-max {_example(workload)}"
+        )
+    brief = {key: [value] for key, value in BRIEF.items() if key in workload.params and key != asked.key}
+    return {**brief, **{key: values for key, values in sets.items() if key != asked.key}}
+
+
+def _example(workload: catalog.Workload) -> str:
+    return "batch_size" if "batch_size" in workload.params else "KEY"
+
+
+def of_workload(workload: catalog.Workload, spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
+    """A cell as the first probe of its search, at the value that was said, else at that of its preset."""
+    preset = workload.configs.get(spec.config or "", {}).get(asked.key, workload.params[asked.key].default)
+    return _first(spec, asked, _begin(asked, said, preset))
+
+
+def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
+    """The same of a command, in which {KEY} stands for the value. Raises: UsageError where it does not."""
+    if not any("{" + asked.key + "}" in word for word in spec.argv):
+        raise UsageError(
+            f"--find-max {asked.key}: the command does not use {{{asked.key}}}",
+            f"write {{{asked.key}}} where the value belongs: -- python train.py --{asked.key}={{{asked.key}}}",
+        )
+    return _first(replace(spec, template=spec.argv), asked, _begin(asked, said, 1))
+
+
+def _begin(asked: Asked, said: Sequence[Value], otherwise: Value | None) -> int:
+    if len(said) > 1 or (said and asked.first is not None):
+        raise UsageError(
+            f"--set {asked.key} is what --find-max looks for",
+            f"--find-max {asked.key}=8 begins at 8, =8:512 ends at 512",
+        )
+    try:
+        begin = int(asked.first or (said[0] if said else otherwise) or 1)
+    except ValueError as error:
+        raise UsageError(f"--set {asked.key}={said[0]} is no whole number", "--find-max begins at one") from error
+    return max(1, begin)
+
+
+def _first(spec: JobSpec, asked: Asked, begin: int) -> JobSpec:
+    begin = min(begin, asked.last)
+    return replace(with_value(spec, asked.key, begin), find_max=str(replace(asked, first=begin)))

@@ -1,0 +1,155 @@
+"""--find-max: the largest value of a setting that works. Which to try next, from what became of those tried. Pure.
+
+The value is doubled until one does not fit, then the gap is halved until nothing lies between the largest that fits and
+the smallest that does not (exponential and binary search: Bentley & Yao 1976). All that a search knows is its probes,
+so there is nothing to lose but the run that is under way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from queue_runner import units
+from queue_runner.errors import UsageError
+from queue_runner.spec import JobSpec
+
+MOST = 1 << 30
+"""A value that no setting reaches: the end of a search that was given none."""
+MEMORY_SHARE = 0.9
+"""Of a machine's memory that a probe on the CPU may be foreseen to need: beyond it lie swap and the kernel's killer,
+which may end another program than the probe."""
+_ASKED = re.compile(r"([A-Za-z_]\w{0,63})(?:=(?=[\d:])(\d{1,9})?(?::(\d{1,9}))?)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What --find-max says: the setting, the value to begin with (None: what the workload has), the largest to try."""
+
+    key: str
+    first: int | None = None
+    last: int = MOST
+
+    def __str__(self) -> str:
+        limit = "" if self.last == MOST else f":{self.last}"
+        span = f"{'' if self.first is None else self.first}{limit}"
+        return f"{self.key}={span}" if span else self.key
+
+
+def parse(text: str) -> Asked:
+    """Read `batch_size`, `batch_size=8` or `batch_size=8:512`. Raises: UsageError."""
+    match = _ASKED.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f'--find-max: "{text}" is not KEY, KEY=FIRST or KEY=FIRST:LAST', "--find-max batch_size=8:512")
+    asked = Asked(match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else MOST)
+    if asked.first == 0 or not 1 <= asked.last <= MOST or (asked.first or 1) > asked.last:
+        raise UsageError(
+            f"--find-max {text}: there is nothing between", "FIRST is at least 1, LAST not less than FIRST"
+        )
+    return asked
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A value that was tried. `fits` is None where its run says nothing about that: it waits, failed, was cancelled.
+
+    `why` is what became of it in words. `max_rss_bytes` only where that is the memory that limits it: on the CPU.
+    """
+
+    value: int
+    fits: bool | None
+    why: str
+    over: bool = True
+    max_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a search stands. `following` is the value to try next; None when it has ended or waits for a probe.
+
+    `largest` works, `too_large` does not, None where there is none yet. `foreseen`: too_large was not tried, its memory
+    was foreseen. `stopped` is the probe that ended the search without an answer.
+    """
+
+    largest: int | None
+    too_large: int | None
+    following: int | None
+    why_not: str = ""
+    foreseen: bool = False
+    stopped: Probe | None = None
+
+    @property
+    def found(self) -> bool:
+        """Whether the question is answered."""
+        return self.following is None and self.stopped is None
+
+    def sentence(self, key: str) -> str:
+        """What is known, in words."""
+        works = f"{key} {units.count(self.largest)} works" if self.largest else f"no {key} was seen to work"
+        if self.stopped is not None:
+            if not self.stopped.over:
+                return f"{works} so far; {units.count(self.stopped.value)} is to come"
+            return f"{works}; the search stopped at {units.count(self.stopped.value)}: {self.stopped.why}"
+        if self.following is not None:
+            return f"{works} so far; {units.count(self.following)} is next"
+        if self.largest is None:
+            return f"not even {key} {units.count(self.too_large)} works: {self.why_not}"
+        if self.too_large is None:
+            return f"{key} {units.count(self.largest)} works, and it is the largest that was to be tried"
+        largest, beyond = units.count(self.largest), units.count(self.too_large)
+        return f"{key} {largest} is the largest that works; {beyond} does not: {self.why_not}"
+
+
+def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None = None) -> Standing:
+    """Where the search stands after these probes, each value once. `memory_bytes` is what the machine has."""
+    tried = sorted(probes, key=lambda probe: probe.value)
+    fitting = [probe for probe in tried if probe.fits]
+    largest = fitting[-1].value if fitting else None
+    # A value below one that works is not too large, whatever became of it: another program had the memory then.
+    beyond = [probe for probe in tried if probe.fits is False and probe.value > (largest or 0)]
+    too_large, why_not, foreseen = (beyond[0].value, beyond[0].why, False) if beyond else (None, "", False)
+    stopped = next((probe for probe in tried if probe.fits is None), None)
+    following = None if stopped else _following(asked, largest, too_large)
+    limit = _limit(fitting, memory_bytes)
+    if limit is not None and following is not None and following >= limit and largest is not None:
+        too_large, foreseen = max(limit, largest + 1), True
+        share = f"{MEMORY_SHARE:.0%} of the machine's {units.size(memory_bytes)}"
+        why_not = f"it would need more than {share}, by what smaller ones took"
+        following = _following(asked, largest, too_large)
+    return Standing(largest, too_large, following, why_not, foreseen, stopped)
+
+
+def _following(asked: Asked, largest: int | None, too_large: int | None) -> int | None:
+    if largest is None and too_large is None:
+        return asked.first or 1
+    if too_large is None:
+        assert largest is not None
+        return min(2 * largest, asked.last) if largest < asked.last else None
+    least = largest or 0
+    return (least + too_large) // 2 if too_large - least > 1 else None
+
+
+def _limit(fitting: Sequence[Probe], memory_bytes: float | None) -> int | None:
+    """The first value whose memory is foreseen to be more than the machine may give: a line through the two largest."""
+    known = [(probe.value, probe.max_rss_bytes) for probe in fitting if probe.max_rss_bytes]
+    if memory_bytes is None or len(known) < 2:
+        return None
+    (a, at_a), (b, at_b) = known[-2:]
+    slope = (at_b - at_a) / (b - a)
+    if slope <= 0:
+        return None
+    return int(b + max(0.0, memory_bytes * MEMORY_SHARE - at_b) / slope) + 1
+
+
+def without(spec: JobSpec, key: str) -> str:
+    """What the probes of a search have in common, as a hash."""
+    params = {name: value for name, value in spec.params.items() if name != key}
+    return replace(spec, params=params, argv=spec.template or spec.argv).content_hash()
+
+
+def with_value(spec: JobSpec, key: str, value: int) -> JobSpec:
+    """The same question with another value of the setting."""
+    argv = tuple(word.replace("{" + key + "}", str(value)) for word in spec.template) or spec.argv
+    typed = str(value) if spec.kind == "command" else value  # a command's settings are words
+    return replace(spec, params={**spec.params, key: typed}, argv=argv)

@@ -1,0 +1,63 @@
+"""Searches (--find-max): the probes of one are jobs of the same group that differ in one setting, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, text
+
+from queue_runner.model import RunId, State, Verb
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store.jobs import add_job, record
+from queue_runner.store.schema import job_tags, jobs, runs
+
+_PROBES = text(
+    "SELECT j.id AS job_id, j.spec_json, r.state, r.outcome, r.exit_code, r.signal, r.reason, e.max_rss_bytes,"
+    " COALESCE(h.device, j.device) AS device,"
+    " EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND kind = 'swapping') AS swapped"
+    " FROM jobs j"
+    " JOIN runs r ON r.id = (SELECT id FROM runs WHERE job_id = j.id ORDER BY attempt DESC, id DESC LIMIT 1)"
+    " LEFT JOIN hellos h ON h.run_id = r.id LEFT JOIN exits e ON e.run_id = r.id"
+    " WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = :job)"
+    " AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = :asked ORDER BY j.id"
+)
+
+
+def probes(connection: Connection, job_id: int, asked: str) -> list[Mapping[str, Any]]:
+    """The last attempt of every probe of the group of a job that looks for the same; several searches may be there."""
+    return [dict(row) for row in connection.execute(_PROBES, {"job": job_id, "asked": asked}).mappings()]
+
+
+def add(connection: Connection, like: int, spec: JobSpec, reason: str) -> RunId:
+    """Queue one more probe, before all that waits, on the terms of the job `like`. Returns the name of its run."""
+    old = connection.execute(select(jobs).where(jobs.c.id == like)).one()
+    tags = connection.execute(select(job_tags.c.tag).where(job_tags.c.job_id == like)).scalars().all()
+    terms = Terms(
+        priority=old.priority,
+        tags=tuple(tags),
+        note=old.note,
+        deadline_at=old.deadline_at,
+        retries=old.retries,
+        backoff_s=old.backoff_s or 0.0,
+        retry_on=tuple((old.retry_on or "failed").split(",")),
+        schedule_id=old.schedule_id,
+    )
+    job_id = add_job(connection, old.group_id, NewJob(spec, 1, terms))
+    head = connection.execute(select(func.min(runs.c.position)).where(runs.c.state != State.DONE)).scalar_one()
+    lane = connection.execute(select(runs.c.lane).where(runs.c.job_id == like).limit(1)).scalar_one()
+    connection.execute(
+        insert(runs).values(
+            job_id=job_id,
+            number=1,
+            repeat=1,
+            attempt=1,
+            lane=lane,
+            position=1 if head is None else head - 1,
+            state=State.QUEUED,
+            created_at=time.time(),
+        )
+    )
+    record(connection, job_id=job_id, actor="worker", verb=Verb.SUBMIT, target=State.QUEUED, reason=reason)
+    return RunId(job_id, 1)
