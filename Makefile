@@ -13,9 +13,9 @@ $(STAMP): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,test,lint]'
 	touch $@
 
-# torch's twins: about a gigabyte that the demonstration does without.
+# torch's twins and the libraries around it: more than a gigabyte that the demonstration does without.
 $(FRAMEWORKS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck]'
 	touch $@
 
 demo: $(STAMP)

@@ -90,7 +90,7 @@ def run_object(row: Row) -> dict[str, Any]:
 
 
 def asked(row: Row) -> dict[str, Any]:
-    """What --set, --env-name and --mps said of the question; what a probe looks for last: lists leave out the middle."""
+    """What --set, --env-name and --mps said of the question; its sought value last: lists leave out the middle."""
     spec = json.loads(row["spec_json"])
     found: dict[str, Any] = spec["params"]
     key = spec.get("find_max", "").partition("=")[0]
