@@ -128,6 +128,8 @@ class Model:
 
     shape: Shape
     dtype: Any
+    attention: str | None = None
+    """what jax.nn.dot_product_attention takes as its implementation; None: what XLA makes of the formula"""
 
     def loss(self, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Mean cross entropy in nats. Without a key there is no dropout."""
@@ -165,7 +167,7 @@ class Model:
         if attend is not None:
             y = attend(q, k, v)
         elif drop is _keep:
-            y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+            y = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=self.attention)
         else:  # it drops none of its weights
             scores = jnp.einsum("bthq,bshq->bhts", q, k).astype(jnp.float32) / heads[-1] ** 0.5
             scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), scores, -jnp.inf)
@@ -214,13 +216,21 @@ class Training(jax_training.Training):
     """(params, state, x, y, lr, i) to loss, params and state: the iteration but for its batches"""
 
 
+def attention_on(device: Device, shape: Shape, dtype: str) -> str | None:
+    """cudnn's fused attention where there is one: on CUDA, in 16 bits, for heads of up to 128 features in eights. JAX
+    does not choose it by itself; torch does."""
+    features = shape.width // shape.heads
+    fits = dtype != "fp32" and features % 8 == 0 and features <= 128
+    return "cudnn" if device.kind == "cuda" and fits else None
+
+
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
     common.refuse_fp16(options, "jax")
     problem = common.problem(options)
     weights = common.weights(options, problem.shape)
     reference = jax_training.Reference(Model(problem.shape, jnp.float32).loss, weights, problem.first())
-    model = Model(problem.shape, DTYPES[options.dtype])
+    model = Model(problem.shape, DTYPES[options.dtype], attention_on(device, problem.shape, options.dtype))
     params = jax.device_put(weights, device.handle)
     update, forward = partial(_update, model, options), model.loss
     if options.compile:  # the old weights and state give their memory to the new ones
