@@ -18,7 +18,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,10 +109,13 @@ class Checker:
         detail = ", ".join(names) if worst == FALLBACK else details[0]
         return Verdict(direction, worst, detail, len(found), len(details), first_s, times_s, random)
 
-    def _samples(self, op: Any, dtype: torch.dtype, direction: str) -> Iterator[Any]:
+    def _samples(self, op: Any, dtype: torch.dtype, direction: str) -> list[Any]:
+        """All of them at once: they are drawn from the generator that each call seeds anew."""
+        drawn: list[Any] = []
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a table that has no sample for this dtype ends here
-            yield from samples(op, dtype, direction == BACKWARD, self.most, self.seed)
+            drawn.extend(samples(op, dtype, direction == BACKWARD, self.most, self.seed))
+        return drawn
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -187,17 +190,13 @@ class _Try:
         except _NothingToDo:
             return WRONG, "it has a gradient that the CPU has not"
         except Exception as error:
-            return self._alone(there, op_texts.first_line(str(error)))
+            return UNCHECKED, f"the CPU has none: {op_texts.first_line(str(error))}"
         said = op_compare.differs(there, here, lambda: self._on(self._checker._exact), not self.random)
         if said is not None and not self.random and self._is_random(here):
             self.random, said = True, op_compare.differs(there, here, None, values=False)
         if said is not None:
             return WRONG, said
         return (FALLBACK, ", ".join(names)) if names else (NATIVE, "")
-
-    def _alone(self, there: Any, why: str) -> tuple[str, str]:
-        """The CPU has no kernel for this dtype: float64 is the only witness there may be."""
-        return UNCHECKED, f"the CPU has none: {why}"
 
     def _device(self) -> tuple[Any, list[str]]:
         checker, names = self._checker, dict[str, None]()

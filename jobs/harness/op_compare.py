@@ -1,7 +1,7 @@
 """Whether what a device computed is what the CPU computes: nested results of any operator, NaN-aware.
 
-Two steps. First element by element, |found - cpu| <= atol + rtol |cpu|, with the tolerances that torch's own tests take for
-a dtype. What fails there is held against the CPU's result in float64, by the largest error: an operator that is
+Two steps. First element by element, |found - cpu| <= atol + rtol |cpu|, with the tolerances that torch's own tests take
+for a dtype. What fails there is held against the CPU's result in float64, by the largest error: an operator that is
 ill-conditioned at these numbers shows it by what rounding costs the CPU itself.
 """
 
@@ -22,10 +22,10 @@ TOLERANCE = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-"""rtol and atol. Source: the defaults of torch.testing.assert_close (its documentation); integers and booleans must be equal."""
+"""rtol and atol. Source: the defaults of torch.testing.assert_close; integers and booleans must be equal."""
 CPU_ERRORS = 16.0
-"""How many times the CPU's own rounding error a device may be off: sums in another order, fused or not, of the few hundred
-terms that samples have, differ by a small multiple of it; a wrong kernel differs by orders of magnitude."""
+"""How many times the CPU's own rounding error a device may be off. Sums in another order, fused or not, of the few
+hundred terms that samples have differ by a small multiple of it, and a wrong kernel by orders of magnitude."""
 
 Leaf = tuple[str, Any]
 
@@ -45,8 +45,8 @@ def leaves(result: Any, path: str = "") -> Iterator[Leaf]:
 def differs(found: Any, cpu: Any, exact: Callable[[], Any] | None, values: bool = True) -> str | None:
     """In what a device's result is another than the CPU's, in a few words; None where it is the same.
 
-    `exact` computes the result in float64, if that is possible; it is asked at most once. `values` False compares shapes
-    and dtypes alone: random numbers differ.
+    `exact` computes the result in float64, if that is possible; it is asked at most once. `values` False compares
+    shapes and dtypes alone: random numbers differ.
     """
     there, here = list(leaves(found)), list(leaves(cpu))
     if len(there) != len(here):
@@ -119,7 +119,7 @@ def _scalar(a: Any, b: Any) -> str | None:
 
 
 def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
-    """Whether a's largest error against float64 is a small multiple of b's, or of the tolerance at the result's size."""
+    """Whether a's largest error against float64 is a small multiple of b's, or within the result's own tolerance."""
     if not isinstance(exact, torch.Tensor) or exact.shape != a.shape:
         return False
     u, v, r = _real(_plain(a)).double(), _real(_plain(b)).double(), _real(_plain(exact)).double()

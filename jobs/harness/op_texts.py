@@ -1,7 +1,7 @@
-"""What a device says of an operator that it does not compute itself, read from the words of torch. Standard library only.
+"""What a device says of an operator that it does not compute itself, from the words of torch. Standard library only.
 
-The wordings are those of torch 2.13's macOS build (ATen/mps) and of its dispatcher; none of them is an interface, so what
-is not recognised stays an error with its own text.
+The wordings are those of torch 2.13's macOS build (ATen/mps) and of its dispatcher. None of them is an interface, so
+what is not recognised stays an error with its own text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOT_SUPPORTED = re.compile(
     r"|no kernel|expects? .{0,40} but found (?:Half|BFloat16|Bool|Long)",
     re.I,
 )
-_LOST = re.compile(r"CUDA error|device-side assert|illegal (?:memory access|address)|CUBLAS_STATUS|command buffer", re.I)
+_LOST = re.compile(r"CUDA error|device-side assert|illegal (?:memory access|address)|command buffer", re.I)
 _CONTROL = re.compile(r"\s+")
 
 
