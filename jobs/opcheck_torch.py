@@ -34,7 +34,7 @@ WORKLOAD = {
         },
         "ops": {
             "default": "all", "unit": "",
-            "help": "operators, + between, * for any letters: add+linalg_*; all, or basic (the 40 that networks need)",
+            "help": "operators, + between, * for any letters: add+linalg_*; all; basic: 40 that networks need",
         },
         "samples": {"default": 0, "unit": "samples", "help": "of each operator at most, in each direction; 0: all"},
         "direction": {"default": "both", "unit": "", "help": "forward or both"},

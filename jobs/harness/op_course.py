@@ -251,13 +251,14 @@ _OURS = ("MPSQ_EVENTS", "PYTORCH_MPS_LOG_PROFILE_INFO")
 
 
 def _chosen(words: str, known: Sequence[str]) -> list[str]:
-    """Names for all, basic, or patterns with + between. Raises: UsageError."""
-    if words == "all":
-        return list(known)
+    """Names for all, basic and patterns, + between. Raises: UsageError."""
     chosen: dict[str, None] = {}
-    for word in BASIC if words == "basic" else words.split("+"):
-        found = fnmatch.filter(known, word.replace(".", "_"))
-        if not found and words != "basic":
+    for word in words.split("+"):
+        if word == "basic":
+            found = [name for name in BASIC if name in known]
+        else:
+            found = list(known) if word == "all" else fnmatch.filter(known, word.replace(".", "_"))
+        if not found:
             raise UsageError(f'ops={words}: torch has no operator "{word}"', near(word, known, "such as add+linalg_*"))
         chosen.update(dict.fromkeys(found))
     return list(chosen)
