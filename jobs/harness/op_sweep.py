@@ -64,6 +64,8 @@ class _Child:
     log_from: int = 0
     """where in the log the unit under way begins"""
     buffer: bytes = b""
+    silent: bool = False
+    """whether it has closed its end: it has ended, or is about to"""
     ready: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -117,7 +119,7 @@ class Sweep:
             if said is not None and said.get("ready"):
                 child.ready = said
                 continue
-            why = self._why(child, said is None)
+            why = self._why(child, START_LIMIT_S)
             self._end()
         raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
 
@@ -150,7 +152,7 @@ class Sweep:
                 at = said["at"]
             else:
                 found.append(_found(unit, said))
-        found.append(Found(unit, at, ERROR, self._why(child, child.process.poll() is None)))
+        found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
         self._replace()
         if at == unit.directions[0] and len(unit.directions) > 1 and len(found) == 1:
             rest = replace(unit, directions=unit.directions[1:])
@@ -169,18 +171,18 @@ class Sweep:
             ready, _, _ = select.select([child.answers], [], [], max(0.0, until - time.monotonic()))
             some = os.read(child.answers, 1 << 16) if ready else b""
             if not some:
+                child.silent = bool(ready)
                 return None
             child.buffer += some
         line, _, child.buffer = child.buffer.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _why(self, child: _Child, silent: bool) -> str:
+    def _why(self, child: _Child, limit_s: float) -> str:
         """What became of a child that does not answer."""
-        try:
-            code = child.process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            return f"no end within {self.limit_s:g} s" if silent else "it stopped answering"
+        if not child.silent:
+            return f"no end within {limit_s:g} s"
+        code = child.process.wait()  # its last descriptor is closed: it is ending
         child.log.seek(child.log_from)  # the position is the child's too, which has ended
         log = child.log.read().decode("utf-8", "replace")
         if code < 0:

@@ -20,7 +20,8 @@ sys.path[:0] = [str(ROOT / "jobs"), str(ROOT)]
 import torch  # noqa: E402 - the paths come first
 
 from harness import op_child, op_samples  # noqa: E402
-from tests.jobs.planted_device import NO_KERNEL, Planted, falls_back, raises  # noqa: E402
+from tests.jobs.planted_device import Planted, falls_back, raises  # noqa: E402
+from tests.mps_texts import NO_KERNEL  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,7 @@ from typing import Any
 
 import torch
 
-NO_KERNEL = (
-    "The operator '{}' is not currently implemented for the MPS device. If you want this op to be considered for "
-    "addition please comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted "
-    "in missing op as well as commit hash cf30153c4c13. As a temporary fix, you can set the environment variable "
-    "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be slower than "
-    "running natively on MPS."
-)
-FALLS_BACK = (
-    "The operator '{}' is not currently supported on the MPS backend and will fall back to run on the CPU. This may "
-    "have performance implications."
-)
-NO_MEMORY = (
-    "MPS backend out of memory (MPS allocated: 7.93 GB, other allocations: 1.00 MB, max allowed: 9.07 GB). Tried to "
-    "allocate 2.00 GB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
-    "allocations (may cause system failure)."
-)
+from tests.mps_texts import FALLS_BACK, PROFILED
 
 
 class Planted:
@@ -67,7 +52,7 @@ def falls_back(operator: str, compute: Callable[..., Any]) -> Callable[..., Any]
             warned = True
             warnings.warn(FALLS_BACK.format(operator), stacklevel=2)
         if os.environ.get("PYTORCH_MPS_LOG_PROFILE_INFO") == "4":
-            os.write(2, f"CPU Fallback::{operator}:MPS:Float[5, 5] (id=1, run=1, CopyOverhead=200 bytes)\n".encode())
+            os.write(2, f"{PROFILED.format(operator)}\n".encode())
         return compute(*args, **kwargs)
 
     return kernel

@@ -17,7 +17,8 @@ from harness import op_compare, op_course, op_samples
 from harness.op_check import Checker, Verdict
 from harness.problems import UsageError
 from tests.jobs.conftest import Ran, read
-from tests.jobs.planted_device import FALLS_BACK, NO_KERNEL, NO_MEMORY, Planted, falls_back, raises
+from tests.jobs.planted_device import Planted, falls_back, raises
+from tests.mps_texts import FALLS_BACK, NO_KERNEL, NO_MEMORY
 
 CPU = torch.device("cpu")
 TABLE = dict[str, Any]
