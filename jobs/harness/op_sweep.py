@@ -182,7 +182,10 @@ class Sweep:
         """What became of a child that does not answer."""
         if not child.silent:
             return f"no end within {limit_s:g} s"
-        code = child.process.wait()  # its last descriptor is closed: it is ending
+        try:
+            code = child.process.wait(10)  # what it answers on is closed: it is ending
+        except subprocess.TimeoutExpired:
+            return "it stopped answering"
         child.log.seek(child.log_from)  # the position is the child's too, which has ended
         log = child.log.read().decode("utf-8", "replace")
         if code < 0:

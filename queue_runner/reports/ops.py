@@ -125,20 +125,20 @@ def _coverage(table: Coverage) -> Section:
     columns = [
         Column("dtype", "dtype"),
         Column("direction", "direction"),
-        Column("n", "operators", units.count, True),
+        Column("n", "all", units.count, True),
         *(Column(verdict, verdict, units.count, True) for verdict in used),
-        Column("share", "native", units.percent, True),
     ]
     rows = [
-        {"dtype": dtype, "direction": direction, "n": found.total(), **{v: found[v] for v in used},
-         "share": found["native"] / found.total()}
+        {"dtype": dtype, "direction": direction, "n": found.total(), **{v: found[v] for v in used}}
         for (dtype, direction), found in counts.items()
     ]  # fmt: skip
     name = table.key.get("device_name")
     config = f" {table.key['config']}" if table.key.get("config") else ""
     runs = " ".join(row["run"] for row in table.runs)
     title = f"opcheck{config}, {table.label()}{f', on {name}' if name else ''} (run {runs})"
-    return Section(title, columns, rows, _inventory(table))
+    n, native = len(table.cells), sum(one.verdict == "native" for one in table.cells.values())
+    share = f"native: {units.percent(native / n)} of {units.count(n)}"
+    return Section(title, columns, rows, [share, *_inventory(table)])
 
 
 def _inventory(table: Coverage) -> list[str]:
