@@ -103,8 +103,8 @@ class Side:
 
 def _with_strides(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A copy with the same strides and offset: kernels go wrong on what is not contiguous before they do elsewhere."""
-    plain = value.layout == torch.strided and not value.is_conj() and not value.is_neg()
-    if not plain or (value.is_contiguous() and value.storage_offset() == 0) or value.is_nested:
+    plain = value.layout == torch.strided and not (value.is_nested or value.is_conj() or value.is_neg())
+    if not plain or (value.is_contiguous() and value.storage_offset() == 0):
         return value.to(device, copy=True)
     stored = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
     return stored.to(device, copy=True).as_strided(value.shape, value.stride(), value.storage_offset())

@@ -144,17 +144,18 @@ class Sweep:
         except OSError:  # it died between two units
             pass
         while (said := self._answer(child, until - time.monotonic())) is not None:
-            if said.get("done"):
-                if said["lost"]:
-                    self._replace()
+            if said.get("done") and not said["lost"]:
                 return found
+            if said.get("done"):
+                break
             if "at" in said:
                 at = said["at"]
             else:
                 found.append(_found(unit, said))
-        found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
+        if said is None:
+            found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
         self._replace()
-        if at == unit.directions[0] and len(unit.directions) > 1 and len(found) == 1:
+        if len(unit.directions) > 1 and [one.direction for one in found] == [unit.directions[0]]:
             rest = replace(unit, directions=unit.directions[1:])
             self.ops()
             found += [replace(one, unit=unit) for one in self._one(rest)]

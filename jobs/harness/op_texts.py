@@ -40,6 +40,8 @@ _NOT_SUPPORTED = re.compile(
     r"|no kernel|expects? .{0,40} but found (?:Half|BFloat16|Bool|Long)",
     re.I,
 )
+_REFUSED = re.compile(r"\w+_STATUS_NOT_SUPPORTED")
+"""A library's words for a case that it has no kernel for: its error is no sign of a lost device."""
 _LOST = re.compile(r"CUDA error|device-side assert|illegal (?:memory access|address)|command buffer", re.I)
 _CONTROL = re.compile(r"\s+")
 
@@ -82,16 +84,16 @@ def read_error(kinds: str, text: str) -> tuple[str, str]:
         return MISSING, f"{found[1]} has no {found[2]}"
     if _FLOAT64 in text:
         return MISSING, "MPS has no float64"
-    if _LOST.search(text):
+    if device_lost(text):
         return ERROR, first_line(text)
-    if "NotImplementedError" in kinds or _NOT_SUPPORTED.search(text):
+    if "NotImplementedError" in kinds or _REFUSED.search(text) or _NOT_SUPPORTED.search(text):
         return MISSING, first_line(text)
     return ERROR, f"{kinds.split(' ')[0]}: {first_line(text)}"
 
 
 def device_lost(text: str) -> bool:
     """Whether an error may leave the device unusable for the rest of the process."""
-    return bool(_LOST.search(text))
+    return bool(_LOST.search(text)) and not _REFUSED.search(text)
 
 
 def first_line(text: str, most: int = 200) -> str:

@@ -142,6 +142,16 @@ def test_results_are_compared_whatever_they_are_made_of() -> None:
     assert op_compare.differs(a.to_sparse(), a.clone().to_sparse(), None) is None
 
 
+def test_positions_of_equal_values_are_as_good() -> None:
+    x = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 0.0]])
+    assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None) is not None
+    assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None, points_into=x) is None
+    assert op_compare.differs(torch.tensor([[2], [0]]), torch.tensor([[1], [1]]), None, points_into=x) is None
+    assert op_compare.differs(torch.tensor(4), torch.tensor(3), None, points_into=x) is None
+    for wrong in ([0, 0], [2, 2], [2, 7], [-1, 0]):
+        assert op_compare.differs(torch.tensor(wrong), torch.tensor([1, 1]), None, points_into=x) is not None
+
+
 def test_an_ill_conditioned_result_is_measured_by_what_rounding_costs_the_cpu() -> None:
     exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
     cpu = torch.tensor([1.0, 2.001])
