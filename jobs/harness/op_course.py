@@ -40,6 +40,8 @@ CHILD = (
     f"import sys; sys.path.insert(0, {str(_JOBS)!r}); from harness import op_child; sys.exit(op_child.main())",
 )
 """Not -m: it would look for a package `harness` in the current directory first."""
+_TOLD_EVERY = 250
+"""Operators between two lines that say how far it is."""
 _MOST_SHOWN = 40
 """Lines for what is not native; the report has all."""
 
@@ -108,6 +110,7 @@ class _Course:
         self._found: dict[Key, Found] = {}
         self._crashes = 0
         self._checked = 0
+        self._took_s: dict[str, float] = {}
 
     def run(self) -> None:
         need("expecttest", "yaml")
@@ -194,6 +197,9 @@ class _Course:
         """Report a unit. An iteration is a unit that was checked: it is counted, and no measurement."""
         self._report.iter(self._checked, dur_s, phase="warmup")
         self._checked += 1
+        self._took_s[unit.dtype] = self._took_s.get(unit.dtype, 0.0) + dur_s
+        if self._checked % _TOLD_EVERY == 0:
+            print(f"{self._checked:,} checked, now {unit.dtype} {unit.op}")
         for one in found:
             self._keep(one)
 
@@ -236,6 +242,7 @@ class _Course:
         print(f"{'':<20}" + "".join(f"{verdict:>10}" for verdict in used))
         for dtype, direction in dict.fromkeys((key[0], key[1]) for key in counts):
             print(f"{dtype:<10}{direction:<10}" + "".join(f"{counts[dtype, direction, v]:>10,}" for v in used))
+        print("took " + ", ".join(f"{dtype} {dur_s:.0f} s" for dtype, dur_s in self._took_s.items()))
         others = [one for one in self._found.values() if one.verdict != NATIVE]
         order = (WRONG, ERROR, MISSING, FALLBACK, UNCHECKED)
         for one in sorted(others, key=lambda one: order.index(one.verdict))[:_MOST_SHOWN]:

@@ -24,6 +24,9 @@ START_LIMIT_S = 300.0
 MOST_STARTS_IN_VAIN = 3
 """Children that ended one after the other before they were ready."""
 
+MOST_LOST_IN_A_ROW = 10
+"""Units each of which took its child with it: by then it is not the operators that fail, and a child takes seconds."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -125,11 +128,19 @@ class Sweep:
 
     def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Found]], None]) -> None:
         """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError."""
+        lost = 0
         for unit in units:
             self.ops()
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), self.restarts
             found = self._one(unit)
             tell(unit, time.perf_counter() - begun, found)
+            lost = lost + 1 if self.restarts > before else 0
+            if lost == MOST_LOST_IN_A_ROW:
+                why = found[-1].detail
+                raise JobError(
+                    f"{lost} operators one after the other ended the process that checked them; the last: {why}",
+                    "the device may be gone: try a workload on it, or --set ops=... without these",
+                )
 
     def _one(self, unit: Unit) -> list[Found]:
         child = self._child

@@ -15,7 +15,7 @@ from tests import mps_texts
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))
 
-from harness import op_texts  # noqa: E402 - the path comes first
+from harness import op_sweep, op_texts  # noqa: E402 - the path comes first
 from harness.op_sweep import Found, Sweep, Unit  # noqa: E402
 from harness.problems import JobError  # noqa: E402
 
@@ -143,6 +143,15 @@ def test_neither_a_crash_nor_a_lost_device_ends_the_sweep(sweep: Callable[..., S
 def test_an_operator_that_hangs_is_ended_and_recorded(sweep: Callable[..., Sweep]) -> None:
     found = run(sweep(limit_s=0.15), "hang")
     assert found["hang", "forward"].detail == "no end within 0.15 s"
+
+
+def test_a_device_that_is_gone_for_good_ends_the_sweep(
+    sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op_sweep, "MOST_LOST_IN_A_ROW", 2)
+    with pytest.raises(JobError, match="2 operators one after the other ended the process") as gone:
+        run(sweep(), "lose", "lose", "add")
+    assert "the device may be gone" in gone.value.hint
 
 
 def test_a_child_that_never_gets_ready_is_given_up(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
