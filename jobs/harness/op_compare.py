@@ -77,6 +77,13 @@ def _exact_leaves(exact: Callable[[], Any], n: int) -> list[Any] | None:
     return found if len(found) == n else None
 
 
+def rounded(exact: list[Any], like: list[Any]) -> list[Any]:
+    """Results in float64 in the dtypes of others."""
+    both = zip(exact, like, strict=False)
+    cast = [x.to(y.dtype) if _inexact(x) and _inexact(y) else x for x, y in both]
+    return [*cast, *exact[len(cast) :]]
+
+
 def _inexact(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 

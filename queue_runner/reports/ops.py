@@ -200,7 +200,7 @@ def _legend(tables: Sequence[Coverage]) -> list[str]:
         "wrong": "wrong: not what the CPU computes, beyond the dtype's tolerance and beyond 16 times the CPU's own"
         " rounding error",
         "error": "error: an exception, a crash, no end within the limit or no memory",
-        "unchecked": "unchecked: it ran, and the CPU has nothing to compare with",
+        "unchecked": "unchecked: it ran, and the CPU has nothing that confirms it",
     }
     said = [text for verdict, text in words.items() if verdict in used]
     return [*said, "an operator has the worst verdict of its samples, which are small: times are of launching it"]

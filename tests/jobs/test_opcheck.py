@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness import op_compare, op_course, op_samples
 from harness.op_check import Checker, Verdict
 from harness.problems import UsageError
 from tests.jobs.conftest import Ran, read
+from tests.jobs.planted_child import Op
 from tests.jobs.planted_device import Planted, falls_back, raises
 from tests.mps_texts import FALLS_BACK, NO_KERNEL, NO_MEMORY
 
@@ -121,6 +123,27 @@ def test_random_and_uninitialised_results_are_not_called_wrong(table: TABLE, nam
     checker.result = other  # type: ignore[method-assign]
     found = checker.check(table[name], torch.float32, "forward")
     assert found is not None and found.verdict == "native"
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "native"), (1.1, "unchecked")])
+def test_where_the_cpu_has_no_kernel_for_a_dtype_float64_is_the_witness(factor: float, verdict: str) -> None:
+    """An operator that the stand-in computes in fp32, as the CPU does not."""
+    device: list[str] = []
+
+    @contextlib.contextmanager
+    def on_device(name: str) -> Iterator[None]:
+        device.append(name)
+        yield
+        device.clear()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float32 and not device:
+            raise NotImplementedError("\"own_cpu\" not implemented for 'Float'")
+        return x.exp() * (factor if device else 1.0)
+
+    found = Checker(CPU, calls=1, on_device=on_device).check(Op("own", function), torch.float32, "forward")
+    assert found is not None and found.verdict == verdict
+    assert ("the CPU has none" in found.detail) == (verdict == "unchecked")
 
 
 def test_strides_travel_with_a_tensor() -> None:
@@ -250,6 +273,6 @@ def test_operators_are_chosen_by_name_and_pattern() -> None:
 
 def test_without_expecttest_a_sentence_says_what_to_install(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = op_course.find_spec
-    monkeypatch.setattr(op_course, "find_spec", lambda name: None if name in ("expecttest", "yaml") else real(name))
+    monkeypatch.setattr(op_course, "find_spec", lambda name: None if name == "expecttest" else real(name))
     done = ran()
     assert done.code == 1 and "pip install expecttest pyyaml" in done.err and "Traceback" not in done.err
