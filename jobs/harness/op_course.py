@@ -93,7 +93,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
 
 
 def need_tables() -> None:
-    """Raises: JobError where torch's tables of operators cannot be imported: they want a package that torch does not."""
+    """Raises: JobError where torch's tables cannot be imported: they want a package that torch itself does not."""
     if find_spec("expecttest") is None:
         raise JobError(
             f"torch's tables of operators need expecttest, which is not installed for {sys.executable}",
