@@ -12,6 +12,7 @@ from queue_runner.reports import Context, Result, Row, Section, _choose, _facts,
 from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
 
 NAME = "ops"
+FOR = "opcheck"
 HELP = "operators by verdict: native, fallback, missing, wrong, error; what two versions of torch differ in"
 SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
 COLUMNS = (
