@@ -58,16 +58,10 @@ def finish(
             checkpoint = _checkpoint(connection, run, folder)
             again = attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
         if again is None:
-            find_max.go_on(connection, run.id.job, run.spec, _memory_bytes(machine))
+            find_max.go_on(connection, run.id.job, run.spec, find_max.memory_bytes(machine))
         hooks.note_end(connection, run.run_id, ending.outcome, orders)
         stop_points.reach("finish.before_commit")
     return ending
-
-
-def _memory_bytes(machine: Mapping[str, Any]) -> float | None:
-    """What this machine has in all."""
-    gib = machine.get("memory_gib")
-    return gib * 2.0**30 if isinstance(gib, int | float) else None
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:
