@@ -56,8 +56,8 @@ MOST_CURVES = 6
 _NAMED = ("config", "framework", "framework_version", "device", "device_name", "dtype")
 _KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
 WHAT_A_KNEE_IS = (
-    f"knee: the smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none where that is the"
-    " largest value, or where there are fewer than 3"
+    f"knee: the smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none where"
+    " that is the largest value, or where there are fewer than 3"
 )
 
 
