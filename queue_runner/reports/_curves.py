@@ -6,7 +6,6 @@ each curve that it does not contradict.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from queue_runner.errors import UsageError
 from queue_runner.grouping import MAIN, SUBJECT, WORK, taints, value_of
 from queue_runner.model import Outcome, State
 from queue_runner.reports import Context, Row
+from queue_runner.reports._settings import effective
 
 FIRST_CHOICES = ("batch_size", "n", "block_size")
 _HOW_LONG = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
@@ -143,7 +143,9 @@ def curves(rows: Sequence[Row], context: Context) -> list[Curve]:
 
     Raises: UsageError where --group-by names several, or a setting that is no number.
     """
-    _complete(rows, context)
+    told = effective(rows, context)
+    for row in rows:
+        row["effective"] = told[row["run_id"]]
     asked = _asked(rows, context)
     found: list[Curve] = []
     for subject in dict.fromkeys((row["machine"], row["subject"]) for row in rows):
@@ -162,16 +164,6 @@ def number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
-
-
-def _complete(rows: Sequence[Row], context: Context) -> None:
-    """Add `effective`: the settings with those that a preset gave, as the job told them."""
-    ids = ", ".join(str(int(row["run_id"])) for row in rows)
-    sql = f"SELECT run_id, json_extract(hello_json, '$.settings') AS told FROM hellos WHERE run_id IN ({ids})"
-    told = {row["run_id"]: json.loads(row["told"]) for row in context.read(sql) if row["told"]}
-    for row in rows:
-        said = told.get(row["run_id"])
-        row["effective"] = {**(said if isinstance(said, dict) else {}), **row["settings"]}
 
 
 def _asked(rows: Sequence[Row], context: Context) -> str | None:

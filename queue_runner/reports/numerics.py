@@ -125,21 +125,21 @@ def _partings(family: Family, base: Cell, context: Context) -> list[Parting]:
     known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in base.used:
         known.setdefault((row["seed"], row["data_sha256"]), row)
-    losses: dict[int, dict[int, float]] = {}
+    read: dict[int, dict[int, float]] = {}
     found = []
     for cell in [base, *(cell for cell in family.cells if cell is not base)]:
         for row in cell.used:
             against = known.get((row["seed"], row["data_sha256"]))
             if against is None or against["run_id"] == row["run_id"]:
                 continue
-            a, b = (losses.setdefault(one["run_id"], _losses(one, context)) for one in (row, against))
+            a, b = (read.setdefault(one["run_id"], losses(one, context)) for one in (row, against))
             points = [(i, a[i], b[i], relative(a[i], b[i])) for i in sorted(a.keys() & b.keys())]
             if points:
                 found.append(Parting(cell, row, against, points))
     return found
 
 
-def _losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
+def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
     """By iteration, the one done last where a resumed job repeats numbers. --iters narrows."""
     first, last = context.options.iters or (0, 2**62)
     sql = "SELECT i, loss FROM v_iteration WHERE run_id = ? AND loss IS NOT NULL AND i BETWEEN ? AND ? ORDER BY offset"
@@ -183,14 +183,14 @@ def _section(
 ) -> Section:
     """A row for each cell, of its run that is furthest off; how many runs it has stands beside."""
     columns = [
-        Column("label", f"against {base.label}", flexible=True),
+        Column("label", "", flexible=True),
         Column("runs", "runs", units.count, True),
         Column("n", "iters", units.count, True),
-        *(Column(f"above{level:g}", f"> {units.percent(level, 1)} at", right=True) for level in LEVELS),
-        Column("greatest", "greatest", right=True),
+        *(Column(f"above{level:g}", f"> {units.percent(level, 1)}", right=True) for level in LEVELS),
+        Column("greatest", "at most", right=True),
         Column("last", "at last", right=True),
-        Column("cpu", "step 0: cpu", right=True),
-        Column("device", "device", right=True),
+        Column("device", "step 0", right=True),
+        Column("cpu", "on CPU", right=True),
     ]
     shown = []
     for cell in dict.fromkeys(parting.cell for parting in found):
@@ -204,13 +204,14 @@ def _section(
                 "runs": len(some),
                 "n": len(worst.points),
                 **firsts,
-                "greatest": _off(worst.greatest[1] if worst.greatest else None),
-                "last": _off(worst.last),
+                "greatest": off_words(worst.greatest[1] if worst.greatest else None),
+                "last": off_words(worst.last),
                 "cpu": units.loss(told.get("cpu")),
                 "device": units.loss(told.get("device")),
             }
         )
-    return Section(_title(family), columns, shown)
+    why = f" ({family.why})" if family.why else ""
+    return Section(_title(family), columns, shown, [f"against {base.label}{why}"])
 
 
 def _worst(some: Sequence[Parting]) -> Parting:
@@ -222,11 +223,13 @@ def _first(parting: Parting, level: float) -> str:
     return "never" if first is None else units.count(first)
 
 
-def _off(x: float | None) -> str:
-    """A relative difference: "1.2e-07", or as a share of 1 from a tenth of a percent on."""
+def off_words(x: float | None) -> str:
+    """A relative difference: "1.2e-07", or as a share of 1 from a tenth of a percent on; 0 is none at all."""
+    if x == 0:
+        return "0"
     if x is None or not math.isfinite(x):
         return "not a number" if x is not None else units.MISSING
-    return units.percent(x, 2) if x >= LEVELS[0] or x == 0 else f"{x:.1e}"
+    return units.percent(x, 2) if x >= LEVELS[0] else f"{x:.1e}"
 
 
 def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str]:
@@ -234,7 +237,7 @@ def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str
     if floor:
         worst = _worst(floor)
         off = worst.greatest[1] if worst.greatest else 0.0
-        same = "repeats bit by bit" if off == 0 else f"is up to {_off(off)} away from itself when it is run again"
+        same = "repeats bit by bit" if off == 0 else f"is up to {off_words(off)} away from itself when it is run again"
         yield f"{base.label} {same} ({len(floor) + 1} runs)"
     for cell in dict.fromkeys(parting.cell for parting in found if parting.cell is not base):
         worst = _worst([parting for parting in found if parting.cell is cell])
@@ -247,15 +250,17 @@ def _parts(worst: Parting) -> str:
     at, off = worst.greatest or (worst.points[0][0], 0.0)
     if off <= LEVELS[0]:
         n = units.count(len(worst.points))
-        return f"stays within {_off(off) if off else 'nothing'} of the baseline over {n} iterations"
+        return f"stays within {off_words(off) if off else 'nothing'} of the baseline over {n} iterations"
     said = [f"{units.percent(level, 1)} at iteration {_first(worst, level)}" for level in LEVELS if off > level]
-    final = f"{_off(worst.last)} at last" if worst.last is not None else "no number at last"
-    return (
-        f"parts from the baseline by more than {', '.join(said)}; {_off(off)} at most (at {units.count(at)}), {final}"
-    )
+    final = f"{off_words(worst.last)} at last" if worst.last is not None else "no number at last"
+    most = f"{off_words(off)} at most (at {units.count(at)})"
+    return f"parts from the baseline by more than {', '.join(said)}; {most}, {final}"
 
 
 def _notes_of(found: Sequence[Parting]) -> Iterable[str]:
+    levels = " and ".join(f"> {units.percent(level, 1)}" for level in LEVELS)
+    yield f"{levels}: the first iteration that far off"
+    yield "step 0: the loss of the first batch before training, on the device and on the CPU"
     yield "difference: |loss - baseline's| / |baseline's|, same iteration, seed and data; of several runs the worst"
     if any(parting.run["dtype"] != parting.baseline["dtype"] for parting in found):
         yield "a reduced precision parts by rounding alone: eps is 0.78 % in bf16, 0.098 % in fp16"
