@@ -19,8 +19,9 @@ TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")
 """Training, evaluation (mode=eval), and the two parts of writing (mode=sample)."""
 _METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
-_ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype")
-"""What a row of training and one of inference have in common."""
+_ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype", "n_params")
+"""What a row of training and one of inference have in common. Other settings differ by nature (the batch, how long);
+that it is the same model shows in the number of its parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
             **{name: row[name] for name in ("device", "device_name")},
             "model": str(row["subject"]).removesuffix(f"-{mode}"),
             "compile": bool(row["compile"]),
+            "n_params": row["params"],
             "settings": settings,
         }
         for kind, rate, unit in _rates(row, mode, metrics.get(row["run_id"], {})):

@@ -242,9 +242,10 @@ def _lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context)
         who = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
         yield f"{who}: the mean loss of the last {units.count(n)} iterations is within {numerics.off_words(worst)}"
     for row in unlike:
+        off = numerics.off_words(row["loss_apart"])
         yield (
-            f"{row['label']} does not train alike: its loss is {numerics.off_words(row['loss_apart'])} apart; its speed is"
-            " of no use until that is explained (mpsq report numerics)"
+            f"{row['label']} does not train alike: its loss is {off} apart; its speed is of no use until that"
+            " is explained (mpsq report numerics)"
         )
     yield from _told_otherwise(family, context)
 

@@ -14,7 +14,10 @@ from queue_runner.verdict import Verdict
 
 NAME = "train-vs-infer"
 HELP = "training against inference of the same model: throughput, and the speed-up of each over the CPU"
-SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload' ORDER BY job_id, number"
+SQL = (
+    f"SELECT {_facts.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
+    " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
+)
 COLUMNS = (
     Column("model", "model"),
     Column("config", "config"),
@@ -22,6 +25,7 @@ COLUMNS = (
     Column("framework_version", "version"),
     Column("compile", "compile"),
     Column("dtype", "dtype"),
+    Column("n_params", "parameters", units.short_count, True),
     Column("device", "device"),
     Column("device_name", "device name"),
     Column("kind", "what"),
@@ -52,13 +56,15 @@ def finish(rows: list[Row], context: Context) -> Result:
             f"{NAME} takes no --vs, --group-by or --iters", "--where framework=torch,dtype=fp32 narrows it"
         )
     rows = _facts.prepare(rows, context)
-    cells = _gains.gains(rows, context) if rows else []
-    models = {(cell.key["machine"], cell.key["model"]) for cell in cells if cell.kind != TRAIN}
-    cells = [cell for cell in cells if (cell.key["machine"], cell.key["model"]) in models]
+    every = _gains.gains(rows, context) if rows else []
+    inferred = {cell.alike for cell in every if cell.kind != TRAIN}
+    cells = [cell for cell in every if cell.alike in inferred]
     if not cells:
         which = "of inference (submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
         return Result(COLUMNS, [], lines=[_choose.nothing(context, which)])
-    raw, sections, lines = [], [], []
+    raw: list[dict[str, Any]] = []
+    sections: list[Section] = []
+    lines: list[str] = []
     found = _notes.Taints(rows, context)
     caveats = _caveats(cells, found)
     marks = _notes.letters(caveats)
@@ -70,7 +76,11 @@ def finish(rows: list[Row], context: Context) -> Result:
         sections += _tables(some, judged, marks)
         said = [*_lines(some, judged)]
         lines += [_title(some[0]) + ":", *said] if len(places) > 1 and said else said
-    return Result(COLUMNS, raw, sections, lines, [*_notes_of(cells, rows, found, caveats, marks, context)])
+    notes = [*_notes_of(cells, rows, found, caveats, marks, context)]
+    if n_left := sum(cell.alike not in inferred for cell in every):
+        rows_are = "rows of training are" if n_left > 1 else "row of training is"
+        notes.append(f"{n_left} {rows_are} not shown: no inference of the same model, framework, version and dtype")
+    return Result(COLUMNS, raw, sections, lines, notes)
 
 
 def _row(cell: Gain, cells: Sequence[Gain], judged: Judged) -> dict[str, Any]:
@@ -79,7 +89,7 @@ def _row(cell: Gain, cells: Sequence[Gain], judged: Judged) -> dict[str, Any]:
     key = cell.key
     return {
         **{name: key[name] for name in ("model", "config", "framework", "framework_version", "compile", "dtype")},
-        **{name: key[name] for name in ("device", "device_name", "settings")},
+        **{name: key[name] for name in ("n_params", "device", "device_name", "settings")},
         "kind": cell.kind,
         "batch_size": cell.batch,
         "runs": [row["run"] for row in cell.used],
@@ -126,21 +136,24 @@ def _label(cell: Gain, cells: Sequence[Gain]) -> str:
     words = [key["framework"], key["framework_version"] if len(versions) > 1 else "", word("compile", key["compile"])]
     names = sorted({name for other in alike for name in other.key["settings"]})
     differ = [n for n in names if len({str(other.key["settings"].get(n)) for other in alike}) > 1]
-    words += [key["device"], *(word(n, key["settings"][n]) for n in differ if n in key["settings"])]
+    words.append(key["device"])
+    if sum(other.alike == cell.alike and other.key["device"] == key["device"] for other in alike) > 1:
+        words += [word(n, key["settings"][n]) for n in differ if n in key["settings"]]
     return " ".join(str(text) for text in words if text)
 
 
 def _tables(cells: Sequence[Gain], judged: Judged, marks: Mapping[str, str]) -> Iterable[Section]:
     rows = [_row(cell, cells, judged) for cell in cells]
     shown = [_shown(cell, row, cells, marks) for cell, row in zip(cells, rows, strict=True)]
+    units_there = {cell.unit for cell in cells}
     columns = [
         Column("label", "", flexible=True),
         Column("kind", ""),
         Column("batch_size", "batch", units.count, True),
         Column("n", "runs", units.count, True),
-        Column("rate", "a second", right=True),
+        Column("rate", f"{next(iter(units_there))}/s" if len(units_there) == 1 else "a second", right=True),
         *([Column("mark", "")] if any(row["mark"] for row in shown) else []),
-        Column("unit", "of"),
+        *([Column("unit", "of")] if len(units_there) > 1 else []),
         Column("times_training", "x training", units.ratio, True),
         Column("speedup", "over CPU", units.ratio, True),
     ]
@@ -228,18 +241,21 @@ def _notes_of(
     marks: Mapping[str, str],
     context: Context,
 ) -> Iterable[str]:
-    yield "a second: the median of the runs, ± their MAD; of prefill and decode, what they read and wrote by themselves"
+    yield "throughput: the median of the runs, ± their MAD; prefill and decode by themselves, of one iteration both"
     if any(_times_training(cell, cells) for cell in cells):
         yield "x training: times the throughput of training on the same device, whose batch and settings may be others"
     yield from (_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks)
     used = {row["run_id"]: row for cell in cells for row in cell.used}
-    models = {cell.key["model"] for cell in cells}
+    models = {name for cell in cells for name in (cell.key["model"], f"{cell.key['model']}-sample")}
+    models |= {f"{cell.key['model']}-eval" for cell in cells}
     bad = [
         row
         for row in rows
-        if row["outcome"] is not None
-        and any(str(row["subject"]).startswith(model) for model in models)
-        and (not row["valid"] or row["run_id"] not in used and row["outcome"] != "SUCCEEDED")
+        if row["subject"] in models
+        and (row["run_id"] in used or not row["is_probe"])
+        and row["outcome"] is not None
+        and (row["run_id"] in used or row["outcome"] != "SUCCEEDED")
+        and not (row["valid"] and row["outcome"] == "SUCCEEDED")
     ]
     if bad:
         each = "; ".join(f"{row['run']} {_notes.why(row, found)}" for row in bad[: _notes.MOST_NAMED])
