@@ -18,6 +18,8 @@ from queue_runner.model import Outcome, State
 from queue_runner.reports import Context, Row
 from queue_runner.reports._settings import effective
 
+MATERIAL = 0.05
+"""Of the memory of the smallest: what it must grow by for its growth to be told."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
 _HOW_LONG = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
 _HOW_OFTEN = ("_iters", "_interval")
@@ -47,6 +49,11 @@ class Point:
     def valid(self) -> bool:
         """Whether its times count."""
         return bool(self.timed) and (self.include_invalid or all(row["valid"] for row in self.timed))
+
+    @property
+    def n_counting(self) -> int:
+        """Runs that succeeded and are valid, or all that succeeded where invalid ones are wanted."""
+        return sum(r["outcome"] == Outcome.SUCCEEDED and bool(r["valid"] or self.include_invalid) for r in self.runs)
 
     @property
     def failed(self) -> Row | None:
@@ -130,11 +137,14 @@ class Curve:
 
     @cached_property
     def bytes_each(self) -> tuple[float, float] | None:
-        """Bytes that one more takes, by Theil and Sen, and those that are there besides; None for fewer than three."""
+        """Bytes that one more takes, by Theil and Sen, and those that are there besides; None for fewer than
+        three, and where all take about the same."""
         known = [(point.value, float(point.memory[0])) for point in self.points if point.memory[0]]
         if len(known) < knee.FEWEST:
             return None
         slope = stats.theil_sen(*map(list, zip(*known, strict=True)))
+        if slope * (known[-1][0] - known[0][0]) < MATERIAL * known[0][1]:
+            return None
         return slope, stats.median(n_bytes - slope * value for value, n_bytes in known)
 
 

@@ -154,7 +154,7 @@ def _shown(curve: Curve, point: Point, marks: dict[str, str]) -> dict[str, str]:
     what += [row["outcome"]] if not point.fits else []
     return {
         "value": _value(point.value),
-        "runs": f"{len(point.timed) if point.valid else 0}/{len(point.runs)}",
+        "runs": f"{point.n_counting}/{len(point.runs)}",
         "time": f"{value} ({spread})" if plus_minus and over == "iterations" else f"{value}{plus_minus}{spread}",
         "mark": _mark(point, row["taints"], marks),
         "rate": units.number(point.rate(curve.unit)) if curve.unit else "",
@@ -173,7 +173,7 @@ def _lines(curve: Curve, curves: Sequence[Curve]) -> Iterable[str]:
         yield f"{_short(curve, curves)}:"
     yield _knee_words(curve)
     yield _fit_words(curve)
-    if (grows := curve.bytes_each) is not None and grows[0] > 0:
+    if (grows := curve.bytes_each) is not None:
         kinds = {point.memory[1] for point in curve.points} - {None}
         besides = f", and {units.size(grows[1])} besides" if grows[1] > 0 else ""
         yield f"one more {curve.name} takes {units.size(grows[0])} ({', '.join(map(str, kinds))}{besides})"
@@ -228,7 +228,9 @@ def _fit_words(curve: Curve) -> str:
         return f"{works.replace('that fits', 'tried, and it fits')}; none was seen to fail"
     row = beyond.runs[-1]
     reason = f": {row['reason']}" if row["reason"] else ""
-    return f"{works}; the smallest that does not is {_value(beyond.value)}, {_ending(row)}{reason}"
+    too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # the latter by swapping
+    what = "does not" if too_large else "failed otherwise"
+    return f"{works}; the smallest that {what} is {_value(beyond.value)}, {_ending(row)}{reason}"
 
 
 def _value(x: float) -> str:
