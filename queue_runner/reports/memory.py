@@ -220,7 +220,6 @@ def _section(family: Family, series: Sequence[Series]) -> Section:
     shown = []
     for one in series:
         slope = one.slope
-        ended = "" if one.run["outcome"] == Outcome.SUCCEEDED else str(_ending(one.run))
         shown.append(
             {
                 "label": one.cell.label,
@@ -230,8 +229,8 @@ def _section(family: Family, series: Sequence[Series]) -> Section:
                 "reserved": units.size(one.peak_reserved),
                 "ratio": units.number(one.ratio, 3),
                 "growth": _bytes(slope.middle * PER) if slope else units.MISSING,
-                "interval": f"{_bytes(slope.low * PER)} to {_bytes(slope.high * PER)}" if slope else units.MISSING,
-                "what": " ".join(filter(None, ["leak" if one.leak else "", ended])),
+                "interval": _interval(slope) if slope else units.MISSING,
+                "what": "leak" if one.leak else "",
             }
         )
     title = _sections.caption(family, [dict(one.run) for one in series])
@@ -242,13 +241,19 @@ def _bytes(x: float) -> str:
     return "0" if x == 0 else units.size(round(x))
 
 
+def _interval(slope: stats.Slope) -> str:
+    """Both ends for 1,000 iterations, the unit once where it is the same: "208 to 250 MiB"."""
+    low, high = _bytes(slope.low * PER), _bytes(slope.high * PER)
+    number, _, unit = low.partition(" ")
+    return f"{number if high.endswith(' ' + unit) else low} to {high}"
+
+
 def _lines(series: Sequence[Series]) -> Iterable[str]:
     for one in series:
         if one.leak and one.slope is not None:
-            low, high = _bytes(one.slope.low * PER), _bytes(one.slope.high * PER)
             yield (
                 f"{one.run['run']} ({one.cell.label}) leaks: {one.grows} grows by {_bytes(one.slope.middle * PER)} in"
-                f" 1,000 iterations (95 % interval {low} to {high}), in the second half still"
+                f" 1,000 iterations (95 % interval {_interval(one.slope)}), in the second half still"
             )
     unsure = [one for one in series if one.leak is None]
     well = [one for one in series if one.leak is False]
@@ -286,5 +291,8 @@ def _notes_of(series: Sequence[Series]) -> Iterable[str]:
         f"growth: Theil-Sen slope over measured iterations; a leak: 95 % interval above 0, overall and in the second"
         f" half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in all"
     )
+    badly = [f"{one.run['run']} {_ending(one.run)}" for one in series if one.run["outcome"] != Outcome.SUCCEEDED]
+    if badly:
+        yield f"up to their end: {_notes.named(badly)}"
     if any(not one.run["valid"] for one in series):
         yield "runs whose times do not count are in: it changes none of these numbers but that swapping lowers RSS"

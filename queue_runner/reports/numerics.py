@@ -140,10 +140,18 @@ def _partings(family: Family, base: Cell, context: Context) -> list[Parting]:
 
 
 def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
-    """By iteration, the one done last where a resumed job repeats numbers. --iters narrows."""
+    """By iteration, the one done last where a resumed job repeats numbers. --iters narrows.
+
+    SQLite keeps no NaN: a loss that is missing in a run with the note nan_loss is one.
+    """
     first, last = context.options.iters or (0, 2**62)
-    sql = "SELECT i, loss FROM v_iteration WHERE run_id = ? AND loss IS NOT NULL AND i BETWEEN ? AND ? ORDER BY offset"
-    return {one["i"]: float(one["loss"]) for one in context.read(sql, [row["run_id"], first, last])}
+    sql = (
+        "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss') AS is_nan"
+        " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
+    )
+    found = context.read(sql, [row["run_id"], first, last])
+    known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in found}
+    return known if any(one["is_nan"] for one in found) else {i: x for i, x in known.items() if not math.isnan(x)}
 
 
 def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, float]]:

@@ -159,7 +159,7 @@ def _tables(cells: Sequence[Gain], judged: Judged, marks: Mapping[str, str]) -> 
     ]
     yield Section(_title(cells[0]), columns, shown)
     if tested := [row for row in shown if row["speedup_low"] is not None]:
-        yield Section("", _VERDICTS, [{**row, "interval": _interval(row)} for row in tested])
+        yield Section("", _VERDICTS, [{**row, "interval": _interval(row), "word": _word(row)} for row in tested])
 
 
 _VERDICTS = (
@@ -168,12 +168,16 @@ _VERDICTS = (
     Column("speedup", "speed-up", units.ratio, True),
     Column("interval", "95 % interval", right=True),
     Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
-    Column("verdict", "verdict"),
+    Column("word", "verdict"),
 )
 
 
 def _interval(row: Mapping[str, Any]) -> str:
     return units.ratio_interval(row["speedup_low"], row["speedup_high"])
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    return str(row["verdict"]).removeprefix("too few repeats (").removesuffix(")")
 
 
 def _shown(cell: Gain, row: dict[str, Any], cells: Sequence[Gain], marks: Mapping[str, str]) -> dict[str, Any]:
@@ -221,7 +225,7 @@ def _more(inference: Verdict, training: Verdict) -> str:
     assert low is not None and high is not None and low_of_training is not None and high_of_training is not None
     if low > high_of_training or high < low_of_training:
         return f"{text}; the intervals do not overlap"
-    return f"{text}; no difference shown: the intervals overlap"
+    return "no difference from training shown: the intervals overlap"
 
 
 def _caveats(cells: Sequence[Gain], found: _notes.Taints) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
