@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from queue_runner import stats, units
 from queue_runner.compare import Family, families
-from queue_runner.grouping import Cell, taints
+from queue_runner.grouping import SUBJECT, Cell, taints, word
 from queue_runner.model import Ending, Outcome
 from queue_runner.render import Column
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _sections
+from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes
 
 NAME = "memory"
 HELP = "allocated and reserved bytes over the iterations: the peak, fragmentation, growth, the end of what ran out"
@@ -143,11 +143,18 @@ def finish(rows: list[Row], context: Context) -> Result:
     found = sorted(found, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
     raw, sections, told = [], [], []
     left = len(rows) if context.options.chosen else _MOST_RUNS
-    for family in found:
-        series = [one for cell in family.cells for row in cell.runs if (one := _series(cell, row, context)) is not None]
+    for some in _tables(found):
+        series = [
+            one
+            for family in some
+            for cell in family.cells
+            for row in cell.runs
+            if (one := _series(cell, row, context)) is not None
+        ]
         raw += [_row(one) for one in series]
         if series and left > 0:
-            sections.append(_section(family, series))
+            kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
+            sections += [_section(of) for of in kinds if of]
             told += series
             left -= len(series)
     if not raw:
@@ -159,6 +166,28 @@ def finish(rows: list[Row], context: Context) -> Result:
     if len(raw) > len(told):
         notes.append(f"{len(raw) - len(told)} older runs are not shown: mpsq report memory g4 chooses")
     return Result(COLUMNS, raw, sections, [*_lines(told)], notes)
+
+
+def _tables(found: Sequence[Family]) -> list[list[Family]]:
+    """Families that differ in settings alone, together, and these in the labels of their rows."""
+    tables: dict[tuple[Any, ...], list[Family]] = {}
+    for family in found:
+        tables.setdefault(tuple(family.common[name] for name in SUBJECT), []).append(family)
+    labelled = []
+    for several in tables.values():
+        differ = [n for n in several[0].common if len({str(f.common.get(n)) for f in several}) > 1]
+        labelled.append(
+            [
+                replace(family, cells=[replace(cell, label=_label(cell, family, differ)) for cell in family.cells])
+                for family in several
+            ]
+        )
+    return labelled
+
+
+def _label(cell: Cell, family: Family, differ: Sequence[str]) -> str:
+    told = [word(name, value) for name in differ if (value := family.common.get(name)) is not None]
+    return " ".join([cell.label, *told])
 
 
 def _series(cell: Cell, row: Mapping[str, Any], context: Context) -> Series | None:
@@ -203,17 +232,16 @@ def _ending(row: Mapping[str, Any]) -> Ending:
     return Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
 
 
-def _section(family: Family, series: Sequence[Series]) -> Section:
-    device = any(not one.resident for one in series)
-    mixed = device and any(one.resident for one in series)
+def _section(series: Sequence[Series]) -> Section:
+    device = not series[0].resident
     columns = [
         Column("label", "", flexible=True),
         Column("run", "run"),
-        Column("n", "iters", units.count, True),
+        *([] if device else [Column("n", "iters", units.count, True)]),
         *([Column("allocated", "allocated", right=True)] if device else []),
-        Column("reserved", "reserved" if device and not mixed else "reserved, RSS" if mixed else "RSS", right=True),
+        Column("reserved", "reserved" if device else "RSS", right=True),
         *([Column("ratio", "ratio", right=True)] if device else []),
-        Column("growth", "growth/1,000", right=True),
+        Column("growth", "growth", right=True),
         Column("interval", "95 % interval", right=True),
         Column("what", ""),
     ]
@@ -233,8 +261,15 @@ def _section(family: Family, series: Sequence[Series]) -> Section:
                 "what": "leak" if one.leak else "",
             }
         )
-    title = _sections.caption(family, [dict(one.run) for one in series])
-    return Section(f"{title}: at the highest", columns, shown)
+    run = series[0].run
+    name = " ".join(str(text) for text in (run["subject"], run["config"]) if text)
+    return Section(", ".join([name, *_alike(series, "framework", "dtype"), "at the highest"]), columns, shown)
+
+
+def _alike(series: Sequence[Series], *names: str) -> list[str]:
+    """What all rows share and no label names."""
+    found = [{str(one.run[name]) for one in series if one.run[name]} for name in names]
+    return [next(iter(values)) for values in found if len(values) == 1]
 
 
 def _bytes(x: float) -> str:
@@ -288,7 +323,7 @@ def _notes_of(series: Sequence[Series]) -> Iterable[str]:
     if any(one.resident for one in series):
         yield "RSS: what the process has resident after each iteration, libraries and data as well; cpu rows"
     yield (
-        f"growth: Theil-Sen slope over measured iterations; a leak: 95 % interval above 0, overall and in the second"
+        f"growth: in 1,000 iterations, Theil-Sen slope over measured ones; a leak: 95 % interval above 0, overall and in the second"
         f" half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in all"
     )
     badly = [f"{one.run['run']} {_ending(one.run)}" for one in series if one.run["outcome"] != Outcome.SUCCEEDED]

@@ -44,6 +44,8 @@ COLUMNS = (
     Column("verdict", "verdict"),
     Column("taints", "taints", " ".join),
 )
+_PLACE = ("machine", "model", "config", "dtype", "n_params")
+"""What all rows of a table share."""
 Judged = Mapping[Gain, tuple[Gain, Verdict]]
 
 
@@ -68,9 +70,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     found = _notes.Taints(rows, context)
     caveats = _caveats(cells, found)
     marks = _notes.letters(caveats)
-    places = dict.fromkeys(tuple(cell.key[name] for name in ("machine", "model", "config", "dtype")) for cell in cells)
+    places = dict.fromkeys(tuple(cell.key[name] for name in _PLACE) for cell in cells)
     for place in places:
-        some = [c for c in cells if tuple(c.key[name] for name in ("machine", "model", "config", "dtype")) == place]
+        some = [cell for cell in cells if tuple(cell.key[name] for name in _PLACE) == place]
         judged = _gains.judged(some)
         raw += [_row(cell, some, judged) for cell in some]
         sections += _tables(some, judged, marks)
@@ -125,7 +127,8 @@ def _training_of(cell: Gain, cells: Sequence[Gain]) -> Gain | None:
 
 def _title(cell: Gain) -> str:
     key = cell.key
-    return ", ".join(filter(None, [" ".join(filter(None, [key["model"], key["config"]])), key["dtype"]]))
+    size = f"{units.short_count(key['n_params'])} parameters" if key["n_params"] else ""
+    return ", ".join(filter(None, [" ".join(filter(None, [key["model"], key["config"]])), size, key["dtype"]]))
 
 
 def _label(cell: Gain, cells: Sequence[Gain]) -> str:
