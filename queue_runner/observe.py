@@ -45,7 +45,7 @@ def observe(family: Family, seen: Seen) -> list[str]:
         *drifts(family.cells),
         *_step0(family.cells, seen),
         *not_falling(family.cells),
-        *_others_that_differ(family),
+        *others_that_differ(family),
     ]
 
 
@@ -196,7 +196,7 @@ def not_falling(cells: Sequence[Cell]) -> Iterable[str]:
             yield f"the loss of {cell.label} did not fall: {units.loss(first)} at first, {units.loss(last)} at last"
 
 
-def _others_that_differ(family: Family) -> Iterable[str]:
+def others_that_differ(family: Family) -> Iterable[str]:
     """Factors that differ along with those in the labels, so that a ratio is not of device and mode alone."""
     cells = [cell for cell in family.cells if cell.times]
     alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}

@@ -74,6 +74,8 @@ class _Loss:
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device, dtype and question. Raises: UsageError (--vs, --group-by)."""
+    if context.options.group_by and "framework" not in context.options.group_by:
+        raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows = _facts.windowed(_facts.prepare(rows, context), context)
     every = _families(rows, context)
     families = [family for family in every if len(_frameworks(family)) > 1]
@@ -85,7 +87,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     sections: list[Section] = []
     lines: list[str] = []
     for k, family in enumerate(families):
-        found = [_row(family, cell, peaks, losses) for cell, losses in _losses(family, context)]
+        losses = _losses(family, context) if k < n_shown else ((cell, None) for cell in family.cells)
+        found = [_row(family, cell, peaks, loss) for cell, loss in losses]
         _mark_fastest(family, found)
         raw += found
         if k >= n_shown:
@@ -234,6 +237,7 @@ def _lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context)
     yield from (observe.ratio(pair, family.per_work) for pair in pairs)
     yield from observe.drifts(family.cells)
     yield from observe.not_falling(family.cells)
+    yield from observe.others_that_differ(family)
     unlike = [row for row in found if row["trains_alike"] is False]
     alike = [row for row in found if row["trains_alike"]]
     if alike and family.baseline is not None:

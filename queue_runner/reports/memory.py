@@ -143,28 +143,25 @@ def finish(rows: list[Row], context: Context) -> Result:
     found = sorted(found, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
     raw, sections, told = [], [], []
     left = len(rows) if context.options.chosen else _MOST_RUNS
+    n_left = 0
     for some in _tables(found):
-        series = [
-            one
-            for family in some
-            for cell in family.cells
-            for row in cell.runs
-            if (one := _series(cell, row, context)) is not None
-        ]
+        runs = [(cell, row) for family in some for cell in family.cells for row in cell.runs]
+        looked_at = runs[:left]
+        n_left += len(runs) - len(looked_at)
+        left -= len(looked_at)
+        series = [one for cell, row in looked_at if (one := _series(cell, row, context)) is not None]
         raw += [_row(one) for one in series]
-        if series and left > 0:
-            kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
-            sections += [_section(of) for of in kinds if of]
-            told += series
-            left -= len(series)
+        told += series
+        kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
+        sections += [_section(of) for of in kinds if of]
     if not raw:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "that tells its memory")])
     notes = [*_notes_of(told)]
     silent = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {one["run"] for one in raw}
     if silent:
         notes.append(f"out of memory before an iteration was told: {_notes.named(sorted(silent))}")
-    if len(raw) > len(told):
-        notes.append(f"{len(raw) - len(told)} older runs are not shown: mpsq report memory g4 chooses")
+    if n_left:
+        notes.append(f"{n_left} older runs were not looked at: mpsq report memory g4, --since 2d or --where choose")
     return Result(COLUMNS, raw, sections, [*_lines(told)], notes)
 
 
@@ -323,8 +320,8 @@ def _notes_of(series: Sequence[Series]) -> Iterable[str]:
     if any(one.resident for one in series):
         yield "RSS: what the process has resident after each iteration, libraries and data as well; cpu rows"
     yield (
-        f"growth: in 1,000 iterations, Theil-Sen slope over measured ones; a leak: 95 % interval above 0, overall and in the second"
-        f" half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in all"
+        f"growth: in 1,000 iterations, Theil-Sen slope over measured ones; a leak: 95 % interval above 0, overall and"
+        f" in the second half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in all"
     )
     badly = [f"{one.run['run']} {_ending(one.run)}" for one in series if one.run["outcome"] != Outcome.SUCCEEDED]
     if badly:

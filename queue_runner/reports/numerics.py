@@ -9,6 +9,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.compare import Family, compare
+from queue_runner.errors import UsageError
 from queue_runner.grouping import Cell, taints
 from queue_runner.model import Outcome
 from queue_runner.render import Column
@@ -86,31 +87,41 @@ def relative(a: float, b: float) -> float | None:
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each comparison, and every iteration in csv and json. Raises: UsageError (--vs, --group-by)."""
+    """A table for each comparison, and every iteration in csv and json. Raises: UsageError (--vs, any --group-by)."""
+    if context.options.group_by:
+        raise UsageError(
+            f"{NAME} takes no --group-by: rows that pool questions have no loss of their own", "--vs dtype=fp32"
+        )
     rows = _facts.prepare(rows, context)
     rows = [{**row, "valid": _UNUSABLE not in taints(row)} for row in rows]
     for row in rows:  # losses of a run that ended badly are as good as others, up to there
         row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
     families = compare(rows, _facts.question(rows, context)) if rows else []
     families = sorted(families, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
-    sections, lines, raw = [], [], []
+    sections: list[Section] = []
+    lines: list[str] = []
+    raw: list[dict[str, Any]] = []
     told: list[Parting] = []
     reference = _reference(rows, context)
+    n_left = 0
     for family in families:
+        if len(sections) >= _MOST_FAMILIES and not context.options.chosen:
+            n_left += len(family.cells) > 1
+            continue
         base = _baseline(family)
         found = _partings(family, base, context) if base is not None else []
         if base is None or not found:
             continue
         raw += [one for parting in found for one in _rows(parting)]
-        if len(told) < _MOST_FAMILIES or context.options.chosen:
-            told += found
-            sections.append(_section(family, base, found, reference))
-            title = [_title(family) + ":"] if len(families) > 1 else []
-            lines += [*title, *_lines(family, base, found)]
+        told += found
+        sections.append(_section(family, base, found, reference))
+        title = [_title(family) + ":"] if len(families) > 1 else []
+        lines += [*title, *_lines(family, base, found)]
     if not raw:
         which = "whose losses could be compared: two rows of the same settings, seed and data,"
         return Result(COLUMNS, [], lines=[_choose.nothing(context, which)])
-    return Result(COLUMNS, raw, sections, lines, [*_notes_of(told)])
+    older = [f"{n_left} older comparisons were not made: mpsq report numerics g4 chooses"] if n_left else []
+    return Result(COLUMNS, raw, sections, lines, [*_notes_of(told), *older])
 
 
 def _baseline(family: Family) -> Cell | None:
