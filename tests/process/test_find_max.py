@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner import cancel, find_max, retry, wait
+from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -38,7 +39,11 @@ def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
     rows = queue.rows()
     outcomes = [str(row["outcome"]) for row in rows]
     assert outcomes == ["SUCCEEDED", "SUCCEEDED", "OUT_OF_MEMORY", "OUT_OF_MEMORY", "SUCCEEDED", "SUCCEEDED"]
-    assert not wait.failed(rows) and "n 11 is the largest that works; 12 does not" in sentence(queue)
+    before = sentence(queue)
+    with pytest.raises(UsageError, match="nothing failed"):
+        retry.retry(queue.layout, [parse_selector("g1")])
+    assert [one.old for one in retry.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
+    assert not wait.failed(rows) and "n 11 is the largest that works; 12 does not" in before
 
 
 def test_another_failure_stops_it_and_a_retry_lets_it_go_on(queue: Queue) -> None:
