@@ -96,7 +96,13 @@ class Report(Protocol):
 
 def names() -> list[str]:
     """The reports there are. A file `time_.py` is the report `time`: no module shares a name with Python's own."""
-    return sorted(m.name.rstrip("_") for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return sorted(_files())
+
+
+def _files() -> dict[str, str]:
+    """Modules by their reports' names: `train_vs_infer` is `train-vs-infer`, as it is typed."""
+    modules = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    return {name.rstrip("_").replace("_", "-"): name for name in modules}
 
 
 def helps() -> dict[str, str]:
@@ -106,7 +112,7 @@ def helps() -> dict[str, str]:
 
 def load(name: str) -> Report:
     """The report of that name. Raises: UsageError when there is none."""
-    files = {m.name.rstrip("_"): m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")}
+    files = _files()
     if name not in files:
         from queue_runner.catalog import did_you_mean
 
