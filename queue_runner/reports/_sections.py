@@ -26,18 +26,19 @@ def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> l
     speed = _speed(family, rows, marks)
     judged = [verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
     return [
-        _told(speed),
+        told(speed),
         *judged,
-        *(told for part in (_cost(rows), _outcome(rows)) if len((told := _told(part)).columns) > 1),
+        *(part for part in (told(_cost(rows)), told(_outcome(rows))) if len(part.columns) > 1),
     ]
 
 
-def _told(section: Section) -> Section:
+def told(section: Section) -> Section:
     """Without the columns that say nothing in any row; how many runs there are and their time stay."""
     columns = [
         column
         for column in section.columns
-        if column.key in ("label", "runs", "ms") or any(row[column.key] != units.MISSING for row in section.rows)
+        if column.key in ("label", "runs", "ms")
+        or any(row[column.key] not in (None, units.MISSING) for row in section.rows)
     ]
     return replace(section, columns=columns)
 

@@ -208,7 +208,7 @@ def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[
     ]
     per = f" in time per {family.per_work}" if family.per_work else ""
     lines = [f"speed-up: over {family.baseline.label} ({_why(family)}){per}"] if family.baseline is not None else []
-    return Section(_title(family, found), columns, shown, lines)
+    return _sections.told(Section(_title(family, found), columns, shown, lines))
 
 
 def _title(family: Family, found: Sequence[Mapping[str, Any]]) -> str:

@@ -293,12 +293,17 @@ def _lines(series: Sequence[Series]) -> Iterable[str]:
         yield f"no leak shown in {_runs(well)}"
     if unsure:
         yield f"nothing can be said of growth in {_runs(unsure)}: fewer than {FEWEST} measured iterations"
+    kept: dict[str, list[Series]] = {}
     for one in series:
         if one.ratio is not None and one.ratio >= FRAGMENTED:
-            yield (
-                f"{one.run['run']} ({one.cell.label}) reserves {units.ratio(one.ratio)} what its tensors need at the"
-                " peak: memory is fragmented, or kept for later"
-            )
+            kept.setdefault(one.cell.label, []).append(one)
+    for label, some in kept.items():
+        most = units.ratio(max(one.ratio or 0.0 for one in some))
+        yield (
+            f"{label}, {_runs(some)}, holds up to {most} what its tensors take between iterations: kept for what an"
+            " iteration needs in its midst, or fragmented"
+        )
+    for one in series:
         if one.run["outcome"] == Outcome.OUT_OF_MEMORY:
             i, _, allocated, reserved = one.points[-1]
             known = [f"{units.size(allocated)} allocated"] if allocated is not None else []
