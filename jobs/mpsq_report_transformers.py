@@ -4,12 +4,12 @@
 
     trainer = Trainer(..., callbacks=[TrainerCallback()])
 
-Import it from an installed mpsq, or copy mpsq_report.py, mpsq_report_watch.py and this file beside your program. Without
-MPSQ_EVENTS it does nothing, and it never raises into the training.
+Import it from an installed mpsq, or copy mpsq_report.py, mpsq_report_watch.py and this file beside your program. It
+does nothing without MPSQ_EVENTS, and never raises into the training.
 
 An iteration goes from the end of the one before it to the end of its optimizer step: its batches are fetched, forward,
-backward, update. The Trainer's logs, evaluations, checkpoints and what other callbacks do there are in none. The Trainer
-tells the losses that it logs: of each iteration with logging_steps=1, else only the mean of those since its last log.
+backward, update. The Trainer's logs, evaluations and checkpoints, and what other callbacks do there, are in none. The
+Trainer tells the losses that it logs: of each iteration with logging_steps=1, else the mean of those since its last log.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _asked(args: Any, state: Any, model: Any) -> dict[str, Any]:
 
 
 def _measured(metrics: Mapping[str, Any]) -> tuple[str, dict[str, float], float | None]:
-    """Split, measures and seconds of {"eval_loss": 0.7, "eval_runtime": 1.2, ...}; the Trainer's "eval" is called val."""
+    """Split, measures and seconds of {"eval_loss": 0.7, "eval_runtime": 1.2}; the Trainer's "eval" is called val."""
     prefix = next((key.removesuffix("_runtime") for key in metrics if key.endswith("_runtime")), "eval")
     measured = {
         key.removeprefix(f"{prefix}_"): float(value)

@@ -8,7 +8,6 @@ trainer and runs it. An iteration is timed by the same rule, and the losses, the
 from __future__ import annotations
 
 import math
-import platform
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -129,10 +128,11 @@ def _run(
     facts = framework.facts(device)
     report.hello(**hello.asked(workload, framework.name, options, device, facts))
     training = build(options, device)
-    report.hello(**_built(workload, training))
+    planned = options.settings.max_iters  # build() may have worked it out of epochs
+    report.hello(**hello.built(training, workload["unit"]), planned_iters=planned)
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, "nats")
-    _show(workload, framework, training, facts)
+    hello.show(workload, framework.name, framework.compiler, training, facts, 0)
     course = Course(workload, framework, training, report)
     report.end("setup")
     try:
@@ -140,33 +140,6 @@ def _run(
     finally:
         course.watch.close()
     return course.result
-
-
-def _built(workload: Mapping[str, Any], training: Training) -> dict[str, Any]:
-    """hello's second part, with the size of an iteration in the workload's unit. build() may have worked out max_iters
-    from epochs."""
-    settings = training.options.settings
-    said = hello.built(training) | {"planned_iters": settings.max_iters}
-    if workload["unit"] != "tokens":
-        said["samples_per_iter"] = said.pop("tokens_per_iter")
-    return said
-
-
-def _show(workload: Mapping[str, Any], framework: Framework, training: Training, facts: Mapping[str, Any]) -> None:
-    """Print the question: model, data, device, dtype."""
-    options, device, data = training.options, training.device, training.data
-    how = ", ".join(filter(None, (framework.compiler if options.compile else "eager", training.optimizer_name)))
-    work = f"{training.flops_per_iter:.4e} FLOP and {training.per_iter:,} {workload['unit']} an iteration"
-    threads = f", {facts['threads']} threads" if "threads" in facts else ""
-    version = facts["versions"].get(framework.name, "")
-    print(f"{workload['name']} {options.config}: {training.n_params():,} parameters, {work}")
-    about = data.get("about") or f"{data['bytes']:,} bytes, {data['vocab_size']:,} different tokens"
-    print(f"data   {data['name']}: {about}, sha256 {data['sha256'][:16]}")
-    print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
-    last = options.settings.max_iters
-    print(
-        f"{framework.name:<6} {version}, Python {platform.python_version()}, seed {options.seed}, to iteration {last}"
-    )
 
 
 def _check(settings: SimpleNamespace) -> None:
