@@ -52,8 +52,8 @@ WORKLOAD = {
     "params": {
         "data": {
             "default": "mrpc", "unit": "",
-            "help": "mrpc (from the Hugging Face hub), paraphrases (generated), or the path of a csv or jsonl file with "
-            "sentence1, sentence2 and label",
+            "help": "mrpc (from the Hugging Face hub), paraphrases (generated), or the path of a csv or jsonl file "
+            "with sentence1, sentence2 and label",
         },
         "train_pairs": {"default": 3668, "unit": "pairs", "help": "of data=paraphrases; as many as MRPC has"},
         "eval_pairs": {"default": 408, "unit": "pairs", "help": "of data=paraphrases, held out; as many as MRPC has"},
@@ -71,7 +71,9 @@ WORKLOAD = {
         "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
         "epochs": {"default": 3, "unit": "epochs", "help": "how often each pair is seen, unless max_iters is given"},
         "max_iters": {"default": 0, "unit": "iterations", "help": "updates to make; 0: those of the epochs"},
-        "warmup_iters": {"default": 10, "unit": "iterations", "help": "iterations after the first that are not measured"},
+        "warmup_iters": {
+            "default": 10, "unit": "iterations", "help": "iterations after the first that are not measured",
+        },
         "eval_interval": {
             "default": 0, "unit": "iterations",
             "help": "evaluate each time so many are done, besides the evaluation at the end",
@@ -89,7 +91,7 @@ WORKLOAD = {
         "offline": {"data": "paraphrases", "model": "random"},
         "toy": {
             "data": "paraphrases", "model": "random", "train_pairs": 960, "eval_pairs": 200, "n_layer": 1, "n_head": 2,
-            "n_embd": 32, "vocab_size": 400, "max_length": 48, "batch_size": 16, "eval_batch_size": 50, "epochs": 1,
+            "n_embd": 32, "vocab_size": 400, "max_length": 48, "batch_size": 16, "eval_batch_size": 50, "epochs": 3,
             "lr": 3e-3, "warmup_iters": 5,
         },
     },
@@ -210,8 +212,8 @@ def rows_of(pairs: Sequence[Pair], tokenizer: Any, length: int) -> list[dict[str
 def flops(shape: Any, batch: int, length: int) -> float:
     """FLOP of one iteration, forward and twice as many backward; a multiplication and an addition are two.
 
-    A block: queries, keys, values and output (4 d^2), feed-forward (2 d f), scores and their sums of values (2 T d), for
-    each token. The pooler (d^2) and the classifier see one token of a pair. Embeddings are looked up, not multiplied.
+    A block: queries, keys, values and output (4 d^2), feed-forward (2 d f), scores and their sums of values (2 T d),
+    for each token. The pooler (d^2) and the classifier see one token of a pair. Embeddings are looked up.
     """
     d, labels = shape.hidden_size, shape.num_labels
     f = getattr(shape, "intermediate_size", None) or getattr(shape, "hidden_dim", None) or 4 * d

@@ -9,7 +9,7 @@ does nothing without MPSQ_EVENTS, and never raises into the training.
 
 An iteration goes from the end of the one before it to the end of its optimizer step: its batches are fetched, forward,
 backward, update. The Trainer's logs, evaluations and checkpoints, and what other callbacks do there, are in none. The
-Trainer tells the losses that it logs: with logging_steps=1 of each iteration, else the mean of those since the last log.
+Trainer tells the losses that it logs: of each iteration with logging_steps=1, else means of those since its last log.
 """
 
 from __future__ import annotations

@@ -122,21 +122,30 @@ def _pair(row: Any, where: str) -> Pair:
     return Pair(str(found[0]), str(found[1]), int(label))
 
 
-_WHO = (("the mayor", "the head of the town"), ("a nurse", "a hospital worker"), ("the pilot", "the man who flew"),
-        ("two students", "a pair of students"), ("the baker", "the owner of the bakery"), ("her lawyer", "her attorney"),
-        ("the farmer", "the man with the farm"), ("our neighbour", "the woman next door"))  # fmt: skip
-_DID = (("bought", "paid for"), ("repaired", "fixed"), ("lost", "could no longer find"), ("described", "gave an account of"),
-        ("painted", "put colour on"), ("borrowed", "took on loan"), ("hid", "concealed"), ("sold", "found a buyer for"))  # fmt: skip
-_WHAT = (("a boat", "a small ship"), ("the old clock", "the antique clock"), ("three letters", "a few letters"),
-         ("the car", "the automobile"), ("a map", "a chart"), ("the house", "the home"), ("a painting", "a picture"),
-         ("the bicycle", "the bike"))  # fmt: skip
-_WHEN = (("on Monday", "at the start of the week"), ("in spring", "when the snow had gone"),
-         ("last night", "yesterday after dark"), ("at noon", "in the middle of the day"))  # fmt: skip
+_WHO = (
+    ("the mayor", "the head of the town"), ("a nurse", "a hospital worker"), ("the pilot", "the man who flew"),
+    ("two students", "a pair of students"), ("the baker", "the owner of the bakery"), ("her lawyer", "her attorney"),
+    ("the farmer", "the man with the farm"), ("our neighbour", "the woman next door"),
+)  # fmt: skip
+_DID = (
+    ("bought", "paid for"), ("repaired", "fixed"), ("lost", "could no longer find"), ("hid", "concealed"),
+    ("painted", "put colour on"), ("borrowed", "took on loan"), ("described", "gave an account of"),
+    ("sold", "found a buyer for"),
+)  # fmt: skip
+_WHAT = (
+    ("a boat", "a small ship"), ("the old clock", "the antique clock"), ("three letters", "a few letters"),
+    ("the car", "the automobile"), ("a map", "a chart"), ("the house", "the home"), ("a painting", "a picture"),
+    ("the bicycle", "the bike"),
+)  # fmt: skip
+_WHEN = (
+    ("on Monday", "at the start of the week"), ("in spring", "when the snow had gone"),
+    ("last night", "yesterday after dark"), ("at noon", "in the middle of the day"),
+)  # fmt: skip
 _SLOTS = (_WHO, _DID, _WHAT, _WHEN)
 ALIKE = 0.68
 """Share of paraphrases, as in MRPC."""
 DENIED = 0.5
-"""Share of the other pairs whose second sentence denies the first: what a small model learns soon, and a large one too."""
+"""Share of the other pairs whose second sentence denies the first: what a small model learns soon."""
 
 
 def generated(n_train: int, n_val: int, seed: int) -> Pairs:
