@@ -41,8 +41,8 @@ _BLOCK = re.compile(r"\*{5} (\w{1,40}) metrics \*{5}")
 _ROW = re.compile(rf"\s{{2}}(\w{{1,60}})\s*=\s*({_NUMBER}|\d{{1,6}}:\d\d:\d\d(?:\.\d+)?)\s*")
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _NO_TIMES = (
-    "a Trainer's log has no times of single iterations: mean_step is the time of the whole training over its steps, "
-    "evaluations included; TrainerCallback of mpsq_report reports each"
+    "a Trainer's log has no times of single iterations; the whole training took {:.6g} s{}, with its evaluations. "
+    "TrainerCallback of mpsq_report reports each"
 )
 
 
@@ -125,7 +125,8 @@ class Parser(LogParser):
             events.append(Metric(at + 1, None, "mean_step", 1 / rate, "s"))
         if "train_loss" in said:
             events.append(Metric(at + 2, None, "train_loss", said["train_loss"], "nats"))
-        return [*events, Note(at + 3, None, "no_iteration_times", _NO_TIMES)]
+        mean = f", {1e3 / rate:.4g} ms a step" if rate > 0 else ""
+        return [*events, Note(at + 3, None, "no_iteration_times", _NO_TIMES.format(dur_s, mean))]
 
     def _evaluated_after(self, last: str) -> list[LogEvent]:
         """An evaluation after the training, once the last row of its block is there."""

@@ -71,6 +71,7 @@ FLOORS = {
         "new_workload",
         "variants",
         "probing",
+        "launches",
     },
     2: {"store"},
     4: {"daemon"},
