@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ def of_hub(name: str) -> Pairs:
     except ImportError:
         raise JobError(f"data={name} is loaded by the package datasets, which is not here", _OFFLINE) from None
     datasets.disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its attempts
+    print(f"asking the Hugging Face hub for {name}")
     try:
         found = datasets.load_dataset(*HUB[name])
     except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...: it depends on what is in the way

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,6 +17,7 @@ import pytest
 from tests.jobs.conftest import JOBS, Ran, read
 
 ITERS = 180
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported
 
 
 def glue(
@@ -29,7 +31,6 @@ def glue(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MPSQ_EVENTS", str(events))
         patch.delenv("MPSQ_T0", raising=False)
-        patch.setenv("HF_HUB_OFFLINE", "1")
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         code = foreign.main(job.WORKLOAD, job.Glue(), job.build, job.train, ["--device", "cpu", *words])
@@ -211,8 +212,6 @@ print("silent", silent.watch)
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A program with Trainers of its own: one that logs each step, one whose callback fails, one without a listener."""
-    import os
-
     folder = tmp_path_factory.mktemp("own")
     program = folder / "train.py"
     program.write_text(USERS_OWN.format(jobs=str(JOBS)))
