@@ -1,14 +1,15 @@
 """Reports: each is one file of this folder, and the folder is the registry. They read the store and change nothing.
 
 A report is a module with NAME, HELP, SQL (one SELECT over the views, `{chosen}` where the choice of runs belongs) and
-COLUMNS, and may have `finish(rows, context) -> Result` to make more of the rows than a table.
+COLUMNS, and may have `finish(rows, context) -> Result` to make more of the rows than a table. `FOR` names the workload
+whose report it is: mpsq run ends with it.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -111,6 +112,13 @@ def load(name: str) -> Report:
 
         raise UsageError(f'no report "{name}"', did_you_mean(name, files, f"there are {', '.join(sorted(files))}"))
     return cast(Report, import_module(f"{__name__}.{files[name]}"))
+
+
+def suited(workloads: Iterable[str | None], otherwise: str) -> str:
+    """The report that was made for the runs of one workload (its module's `FOR`); `otherwise` where there is none."""
+    own = {getattr(load(name), "FOR", ""): name for name in names()}
+    found = {own.get(workload or "command", otherwise) for workload in workloads}
+    return found.pop() if len(found) == 1 else otherwise
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:
