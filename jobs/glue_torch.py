@@ -182,7 +182,7 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
             tokenizer = AutoTokenizer.from_pretrained(s.model)
             return tokenizer, AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
         except (OSError, ValueError, KeyError) as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            said = _first_line(error)
             hint = "--set model=random needs no network; model=PATH takes the folder of a model that is here"
             raise JobError(f'the model "{s.model}" cannot be had: {said}', hint, note="download_failed") from None
     if min(s.n_layer, s.n_head, s.n_embd) < 1 or s.n_embd % s.n_head:
@@ -264,11 +264,15 @@ def arguments_of(options: Options, device: Device, folder: str) -> TrainingArgum
         )
         chosen = arguments.device
     except (ValueError, ImportError) as error:
-        raise UsageError(f"the Trainer refuses: {(str(error).strip().splitlines() or [''])[0]}") from None
+        raise UsageError(f"the Trainer refuses: {_first_line(error)}") from None
     if chosen.type != device.kind:
         raise UsageError(f"the Trainer takes {chosen} here, not {device}", f"--device {chosen.type}")
     arguments._n_gpu = min(arguments._n_gpu, 1)  # else it spreads each batch over all GPUs that it sees
     return arguments
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def build(options: Options, device: Device) -> Training:
@@ -286,13 +290,12 @@ def build(options: Options, device: Device) -> Training:
     reference = torch_training.Reference(
         model, tuple(torch.stack([row[name] for row in train_set[: s.batch_size]]) for name in names)
     )
-    trainer = Trainer(
-        model=classifier,
-        args=arguments,
-        train_dataset=train_set,
-        eval_dataset=eval_set,
-        compute_metrics=measures,
-    )
+    try:
+        trainer = Trainer(
+            model=classifier, args=arguments, train_dataset=train_set, eval_dataset=eval_set, compute_metrics=measures
+        )
+    except ValueError as error:  # such as a dtype that accelerate has not for this device
+        raise JobError(f"the Trainer refuses: {_first_line(error)}", "--dtype fp32, --compile off") from None
     trainer.losses = []
     trainer.remove_callback(transformers.PrinterCallback)
     batches = math.ceil(len(train_set) / s.batch_size)
