@@ -25,7 +25,7 @@ HUB = {"mrpc": ("nyu-mll/glue", "mrpc")}
 HELD_OUT = 0.1
 """Share of a file that is held out: 408 of MRPC's 4,076."""
 _COLUMNS = ("sentence1", "sentence2", "label")
-_OFFLINE = f"--set data={GENERATED} needs no network; --set data=PATH reads a csv or jsonl file"
+_OFFLINE = f"--config offline, or --set data={GENERATED}, needs no network; --set data=PATH reads a csv or jsonl file"
 
 
 class Pair(NamedTuple):

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,16 +25,21 @@ def glue(
     folder: Path, capsys: pytest.CaptureFixture[str] | None, *words: str, env: dict[str, str] | None = None
 ) -> Ran:
     """The workload in this process, on the CPU."""
+    import torch
+
     from harness import foreign
 
+    threads = torch.get_num_threads()
     job: Any = importlib.import_module("glue_torch")
     events = folder / "events.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("MPSQ_EVENTS", str(events))
         patch.delenv("MPSQ_T0", raising=False)
         for name, value in (env or {}).items():
             patch.setenv(name, value)
-        code = foreign.main(job.WORKLOAD, job.Glue(), job.build, job.train, ["--device", "cpu", *words])
+        argv = ["--device", "cpu", "--set", "threads=1", *words]  # two threads of tiny work wait for each other
+        code = foreign.main(job.WORKLOAD, job.Glue(), job.build, job.train, argv)
+        torch.set_num_threads(threads)
     said = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
     return Ran(code, read(events), said.out, said.err)
 
@@ -215,7 +221,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
     folder = tmp_path_factory.mktemp("own")
     program = folder / "train.py"
     program.write_text(USERS_OWN.format(jobs=str(JOBS)))
-    env = {**os.environ, "MPSQ_EVENTS": str(folder / "every.jsonl"), "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, "MPSQ_EVENTS": str(folder / "every.jsonl"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(program), str(folder / "saved"), str(folder / "broken.jsonl")]
     return folder, subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=folder)
 
