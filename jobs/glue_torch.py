@@ -180,11 +180,14 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
     if s.model != "random":
         try:
             tokenizer = AutoTokenizer.from_pretrained(s.model)
-            return tokenizer, AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
+            model = AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
         except (OSError, ValueError, KeyError) as error:
             said = _first_line(error)
             hint = "--set model=random needs no network; model=PATH takes the folder of a model that is here"
             raise JobError(f'the model "{s.model}" cannot be had: {said}', hint, note="download_failed") from None
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one of a folder without any
+            raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")
+        return tokenizer, model
     if min(s.n_layer, s.n_head, s.n_embd) < 1 or s.n_embd % s.n_head:
         raise UsageError(f"n_embd={s.n_embd} cannot be divided into n_head={s.n_head} heads", "768 has 12, for example")
     texts = (text for pair in pairs.train for text in (pair.first, pair.second))
@@ -292,7 +295,13 @@ def build(options: Options, device: Device) -> Training:
     )
     try:
         trainer = Trainer(
-            model=classifier, args=arguments, train_dataset=train_set, eval_dataset=eval_set, compute_metrics=measures
+            model=classifier,
+            args=arguments,
+            data_collator=transformers.default_data_collator,  # as in run_glue.py: all rows are padded already
+            train_dataset=train_set,
+            eval_dataset=eval_set,
+            processing_class=tokenizer,  # to be saved beside the model
+            compute_metrics=measures,
         )
     except ValueError as error:  # such as a dtype that accelerate has not for this device
         raise JobError(f"the Trainer refuses: {_first_line(error)}", "--dtype fp32, --compile off") from None
@@ -349,4 +358,5 @@ def train(training: Training, course: Course) -> None:
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     sys.exit(foreign.main(WORKLOAD, Glue(), build, train))

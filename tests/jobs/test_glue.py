@@ -152,7 +152,12 @@ def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.Captur
     assert ran.code == 0, ran.err
     assert "mine.jsonl: 54 pairs, 6 held out" in ran.out and len(ran.of("iter")) == 2  # 4 batches, 2 in an iteration
     assert all(0.3 < loss < 1.5 for loss in ran.losses())  # means, not sums, over the two batches
-    assert (tmp_path / "out" / "model.safetensors").exists()
+    again = glue(tmp_path, capsys, *few, "--set", "max_iters=1", "--set", f"model={tmp_path / 'out'}")
+    assert again.code == 0 and again.hello()["params"] == ran.hello()["params"]
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    (tmp_path / "out" / "tokenizer_config.json").unlink()
+    bare = glue(tmp_path, capsys, *few, "--set", f"model={tmp_path / 'out'}")
+    assert bare.code == 1 and "has no tokenizer" in bare.err
 
 
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
