@@ -8,7 +8,7 @@ import difflib
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Workload:
     configs: Mapping[str, Mapping[str, Value]]
     file: Path
     dtypes: Sequence[str] = DTYPES
+    gone: Mapping[str, str] = field(default_factory=dict)
+    """Keys that guides and other programs know, and what to write here instead."""
 
 
 def read(file: Path) -> Workload | None:
@@ -90,6 +92,7 @@ def _workload(literal: dict[str, Any], file: Path) -> Workload:
         configs=literal.get("configs", {}),
         file=file,
         dtypes=tuple(literal.get("dtypes", DTYPES)),
+        gone=literal.get("gone", {}),
     )
 
 
@@ -180,7 +183,8 @@ def value(workload: Workload, key: str, text: str) -> Value:
     """`text` as the type of the parameter `key`. Raises: UsageError for an unknown key or a wrong type."""
     param = workload.params.get(key)
     if param is None:
-        hint = did_you_mean(key, workload.params, f"mpsq workloads {workload.name} lists its keys")
+        otherwise = f"mpsq workloads {workload.name} lists its keys"
+        hint = workload.gone.get(key) or did_you_mean(key, workload.params, otherwise)
         raise UsageError(f'workload "{workload.name}" has no key "{key}"', hint)
     kind = type(param.default) if param.default is not None else str
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import capture, catalog, grid, parsers, probing, search, variants
+from queue_runner import capture, catalog, grid, launches, parsers, probing, search, variants
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
@@ -140,6 +140,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
                 params={k: cell[f"set:{k}"] for k in sets},
                 **place,
             )
+            launches.refuse_several_on_mps((), spec.device, spec.env)
             yield probing.of_workload(workload, spec, asked, said) if asked else spec
 
 
@@ -189,6 +190,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             parser=request.parser,
             **place,
         )
+        launches.refuse_several_on_mps(spec.argv, spec.device, spec.env)
         yield probing.of_command(spec, asked, begin) if asked else spec
 
 

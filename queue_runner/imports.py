@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select
 
 from queue_runner import catalog, grid, parsers
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.events import Hello, Iter, LogEvent, Rusage
+from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
 from queue_runner.finish import summarise_run
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
@@ -92,7 +92,7 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
         raise UsageError(f"{path} is empty", "mpsq import takes the files of finished runs")
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
     events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
-    if not any(isinstance(event, Iter | Rusage) for event in events):
+    if not any(isinstance(event, Iter | Rusage | Eval | Metric) for event in events):
         known = ", ".join(parsers.names())
         raise UsageError(f"the parser {name} finds no iteration and no times in {path}", f"--parser is one of {known}")
     return _Log(path, hashlib.sha256(data).hexdigest(), name, events)

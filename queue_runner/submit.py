@@ -10,7 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import catalog, cells, grid, locks, probing, snapshot, stop_points, terms, units, vcs, venvs, wake
+from queue_runner import (
+    catalog,
+    cells,
+    grid,
+    launches,
+    locks,
+    probing,
+    snapshot,
+    stop_points,
+    terms,
+    units,
+    vcs,
+    venvs,
+    wake,
+)
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition
@@ -89,6 +103,9 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
+    found += launches.gone(request.argv)
+    if sys.platform == "darwin" and any(s.device is None for s in specs) and (how := launches.several(request.argv)):
+        found.append(f"{how}: on a Mac several processes can train together on the CPU only, not on mps")
     if request.copy and (named := _names_its_folder(request)):
         found.append(f"{named} is named in the command: what it reads there is not the copy")
     limits = cells.stalls(request.stall)

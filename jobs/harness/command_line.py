@@ -136,7 +136,8 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
     if key not in params:
         raise UsageError(
             f'workload "{workload["name"]}" has no key "{key}"',
-            near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys"),
+            workload.get("gone", {}).get(key)
+            or near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys"),
         )
     param = params[key]
     kind = type(param["default"])

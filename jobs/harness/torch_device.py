@@ -14,6 +14,7 @@ import torch
 
 from harness.device import choose, not_there
 from harness.machine import apple_name, cpu_name, process_memory
+from harness.processes import refuse_several
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -69,9 +70,10 @@ class Device:
 def open_device(asked: str) -> Device:
     """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
-    Raises: JobError with exit code 69 when it does not compute.
+    Raises: JobError with exit code 69 when it does not compute, UsageError when several processes were launched.
     """
     asked = choose(asked, why_not)
+    refuse_several(asked)
     reason = why_not(asked)
     if reason is not None:
         raise not_there(asked, reason, [name for name in ("cpu", "cuda", "mps") if why_not(name) is None], "torch")

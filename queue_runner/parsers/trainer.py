@@ -1,0 +1,178 @@
+"""The log of a Hugging Face Trainer (transformers 4 and 5), live or from a file: the dicts that it prints.
+
+What such a log cannot tell: single iterations. It has no time of any; at the end it has the seconds of the whole
+training, with its evaluations, checkpoints and the first iteration's compilation, and these over the steps are the
+metric `mean_step`, never an `Iter`. A `loss` is the mean since the last one printed: a metric, too.
+
+The dicts say the epoch, not the step, in four digits (transformers 5, whose values are texts) or two. Steps are worked
+out of these and the header, which is on stderr (`2>&1`; transformers 4 wants --log_level info for it). Without a header
+the last dict tells the steps, by its seconds and its steps a second: what came before is held until then.
+Evaluations after the training are no dicts, but the block that log_metrics("eval", ...) prints.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from queue_runner.events import Eval, Hello, LogEvent, Metric, Note
+from queue_runner.parsers._base import LogParser
+
+NAME = "trainer"
+HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time of a step; no single iterations"
+SIGN = re.compile(r"\{'(?:loss|eval_loss|train_runtime)': [^\r\n]{1,2000}?'epoch': ")
+
+_MOST = 1e8
+"""Epochs, seconds, or steps a second: what is more is no such number."""
+MAX_HELD = 5000
+"""Dicts kept until the steps are known; later ones are dropped."""
+_NUMBER = r"[-+]?(?:\d{1,18}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf)"
+_DICT = re.compile(r"\{'\w{1,60}': [^{}\r\n]{1,8000}\}")
+_ITEM = re.compile(rf"'(\w{{1,60}})': '?({_NUMBER})'?(?=[,}}])")
+_HEADER = {
+    "params": re.compile(r"Number of trainable parameters = ([\d,]{1,20})"),
+    "steps": re.compile(r"Total optimization steps = ([\d,]{1,15})"),
+    "epochs": re.compile(r"Num Epochs = ([\d,]{1,15})"),
+    "batch": re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]{1,12})"),
+}
+_BLOCK = re.compile(r"\*{5} (\w{1,40}) metrics \*{5}")
+_ROW = re.compile(rf"\s{{2}}(\w{{1,60}})\s*=\s*({_NUMBER}|\d{{1,6}}:\d\d:\d\d(?:\.\d+)?)\s*")
+_SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+_NO_TIMES = (
+    "a Trainer's log has no times of single iterations; the whole training took {:.6g} s{}, with its evaluations. "
+    "TrainerCallback of mpsq_report reports each"
+)
+
+
+class Parser(LogParser):
+    """Keeps the header, and what is said before the steps of an epoch are known."""
+
+    KEPT = ("header", "started", "ended", "diverged", "held", "block", "rows", "block_at")
+
+    def __init__(self, told: Mapping[str, object] | None = None) -> None:
+        super().__init__(told)
+        self.header: dict[str, Any] = (
+            {"device": device} if isinstance(device := (told or {}).get("device"), str) else {}
+        )
+        self.started = False
+        self.ended = False
+        self.diverged = False
+        self.held: list[list[Any]] = []
+        self.block = ""
+        self.rows: dict[str, float] = {}
+        self.block_at = 0
+
+    def understand(self, text: str, offset: int) -> list[LogEvent]:
+        if self.block:
+            if match := _ROW.fullmatch(text):
+                self.rows[match[1]] = _seconds(match[2])
+                # the rows are sorted by name and have their speeds at the end
+                return self._evaluated_after(match[1])
+            self.block = ""
+        events: list[LogEvent] = []
+        for match in _DICT.finditer(text) if "{'" in text else ():
+            said = {name: float(value) for name, value in _ITEM.findall(match[0])}
+            if _sane(said):
+                events += self._dict(said, offset + match.start())
+        if match := _BLOCK.search(text):
+            self.block, self.rows, self.block_at = match[1], {}, offset + match.start()
+        elif not self.started:
+            self._read_header(text)
+        return events
+
+    def _read_header(self, text: str) -> None:
+        for key, pattern in _HEADER.items() if " = " in text else ():
+            if match := pattern.search(text):
+                self.header[key] = int(match[1].replace(",", "") or 0)
+
+    def _dict(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
+        events: list[LogEvent] = []
+        if not self.started:
+            self.started = True
+            events.append(self._hello(at))
+        if "loss" in said and not self.diverged and not math.isfinite(said["loss"] + said.get("grad_norm", 0.0)):
+            self.diverged = True
+            events.append(Note(at, None, "nan_loss", f"loss {said['loss']}, gradient's norm {said.get('grad_norm')}"))
+        if "train_runtime" in said:
+            return events + self._end(said, at)
+        if self._steps_of_epoch() is not None:
+            return events + self._told(said, at)
+        if len(self.held) < MAX_HELD:
+            self.held.append([at, dict(said)])
+        return events
+
+    def _told(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
+        """The events of one dict whose step can be told."""
+        done = max(0, round(said["epoch"] * (self._steps_of_epoch() or 0)))
+        if "loss" in said:
+            return [Metric(at, None, "loss_mean", said["loss"], "nats", max(0, done - 1))]
+        return _evaluation(said, at, done)
+
+    def _end(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
+        self.ended = True
+        rate, dur_s = said.get("train_steps_per_second", 0.0), said["train_runtime"]
+        if "steps" not in self.header and rate * dur_s >= 0.5 and said["epoch"] > 0:
+            self.header["steps"], self.header["epochs"] = round(rate * dur_s), said["epoch"]
+        events: list[LogEvent] = []
+        if self._steps_of_epoch() is not None:
+            for then, words in self.held:
+                events += self._told(words, then)
+        self.held = []
+        events.append(Metric(at, None, "train_runtime", dur_s, "s"))
+        if rate > 0:
+            events.append(Metric(at + 1, None, "mean_step", 1 / rate, "s"))
+        if "train_loss" in said:
+            events.append(Metric(at + 2, None, "train_loss", said["train_loss"], "nats"))
+        mean = f", {1e3 / rate:.4g} ms a step" if rate > 0 else ""
+        return [*events, Note(at + 3, None, "no_iteration_times", _NO_TIMES.format(dur_s, mean))]
+
+    def _evaluated_after(self, last: str) -> list[LogEvent]:
+        """An evaluation after the training, once the last row of its block is there."""
+        if not self.ended or last != f"{self.block}_steps_per_second" or self.block == "train":
+            return []
+        return _evaluation(self.rows, self.block_at, self.header.get("steps", 0))
+
+    def _steps_of_epoch(self) -> float | None:
+        steps, epochs = self.header.get("steps"), self.header.get("epochs")
+        return steps / epochs if steps and epochs else None
+
+    def _hello(self, at: int) -> Hello:
+        header = self.header
+        return Hello(
+            at,
+            None,
+            framework="torch",
+            device=header.get("device"),
+            params=header.get("params"),
+            samples_per_iter=float(header["batch"]) if header.get("batch") else None,
+            planned_iters=header.get("steps"),
+            extra={"trainer": "transformers"},
+        )
+
+
+def _evaluation(said: Mapping[str, float], at: int, done: int) -> list[LogEvent]:
+    """{"eval_loss": 0.6, "eval_runtime": 1.0, ...}: the Trainer's "eval" is called val, as everywhere."""
+    prefix = next((name.removesuffix("_runtime") for name in said if name.endswith("_runtime")), None)
+    if prefix is None:
+        return []
+    found = {name.removeprefix(f"{prefix}_"): value for name, value in said.items() if name.startswith(f"{prefix}_")}
+    measured = {name: value for name, value in found.items() if name not in _SPEEDS}
+    split = "val" if prefix == "eval" else prefix.removeprefix("eval_")
+    dur_s = found["runtime"]
+    return [Eval(at, None, done, split, measured, dur_s if 0 <= dur_s < 1e9 else None)] if measured else []
+
+
+def _sane(said: Mapping[str, float]) -> bool:
+    """Whether it is one of the Trainer's, with numbers that count something."""
+    counts = ("epoch", "train_runtime", "train_steps_per_second")
+    return "epoch" in said and all(0 <= said[name] < _MOST for name in counts if name in said)
+
+
+def _seconds(text: str) -> float:
+    """A number, or the seconds of 0:00:24.66."""
+    total = 0.0
+    for part in text.split(":"):
+        total = total * 60 + float(part)
+    return total

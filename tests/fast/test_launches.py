@@ -1,0 +1,80 @@
+"""What a command line says of how it trains: several processes, and flags that are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queue_runner import catalog, launches, submit
+from queue_runner.cells import Request
+from queue_runner.errors import UsageError
+from queue_runner.paths import jobs_dir
+
+SEVERAL = [
+    ("torchrun --nproc_per_node=4 train.py", "torchrun --nproc_per_node=4"),
+    ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc_per_node=2"),
+    ("/opt/venv/bin/torchrun --nnodes 1:2 train.py", "torchrun --nnodes=1:2"),
+    ("python -m torch.distributed.run --nproc_per_node 8 train.py", "torch.distributed.run --nproc_per_node=8"),
+    ("caffeinate -i accelerate launch --num_processes 2 run_glue.py", "accelerate --num_processes=2"),
+    ("accelerate launch --multi_gpu run_glue.py", "accelerate launch --multi_gpu"),
+    ("mpirun -np 4 python train.py", "mpirun -np 4"),
+]
+ONE = [
+    "torchrun train.py",
+    "torchrun --nproc_per_node=1 train.py --nproc_per_node=4",
+    "torchrun --nproc_per_node=gpu train.py",
+    "accelerate launch run_glue.py --num_processes 4",
+    "accelerate config --num_processes 4",
+    "python train.py --num_processes 4",
+    "python torchrun_like.py -np 4",
+]
+
+
+@pytest.mark.parametrize(("command", "how"), SEVERAL)
+def test_several_processes_are_recognised(command: str, how: str) -> None:
+    assert launches.several(command.split()) == how
+    assert launches.several(["sh", "-c", f"cd x && {command}"]) == how
+    with pytest.raises(UsageError, match="neither gloo nor nccl"):
+        launches.refuse_several_on_mps(command.split(), "mps", {})
+    launches.refuse_several_on_mps(command.split(), "cpu", {})
+    launches.refuse_several_on_mps(command.split(), None, {"WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize("command", ONE)
+def test_one_process_is_left_alone(command: str) -> None:
+    assert launches.several(command.split()) is None
+    launches.refuse_several_on_mps(command.split(), "mps", {"WORLD_SIZE": "1"})
+
+
+def test_submit_refuses_them_on_mps(tmp_path: Path) -> None:
+    program = tmp_path / "torchrun"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    argv = (str(program), "--nproc_per_node=2", "train.py", "--device={device}")
+    with pytest.raises(UsageError, match="torchrun --nproc_per_node=2: several processes"):
+        submit.plan(Request(argv=argv, device="cpu,mps"))
+    assert len(submit.plan(Request(argv=argv, device="cpu")).jobs) == 1
+    with pytest.raises(UsageError, match="WORLD_SIZE=3: several processes"):
+        submit.plan(Request(workload="glue", device="mps", env=("WORLD_SIZE=3",)))
+
+
+def test_flags_that_are_gone_get_a_sentence() -> None:
+    def said(command: str) -> list[str]:
+        return [text.split()[0] for text in launches.gone(command.split())]
+
+    guide = "python run_glue.py --use_mps_device --output_dir /tmp/x --no_cuda --evaluation_strategy=epoch"
+    assert said(guide) == ["--evaluation_strategy", "--no_cuda", "--use_mps_device"]
+    assert said("python mnist.py --no-cuda --logging_dir x") == []  # may be anybody's
+    assert said("python x.py --per-gpu-train-batch-size 4") == ["--per_gpu_train_batch_size"]
+    assert said("python run_glue.py --use_cpu --eval_strategy epoch --output_dir x") == []
+    assert launches.gone(["sh", "-c", "echo 'unended --use_mps_device"])[0].endswith("(not with --use_cpu)")
+
+
+def test_a_key_that_is_gone_says_what_to_write() -> None:
+    glue = catalog.find(jobs_dir(), "glue")
+    for key, hint in (("use_mps_device", "--device mps"), ("evaluation_strategy", "eval_strategy")):
+        with pytest.raises(UsageError) as caught:
+            submit.plan(Request(workload="glue", sets=(f"{key}=true",)))
+        assert hint in caught.value.hint and hint in glue.gone[key]
+    assert not glue.gone.keys() & glue.params.keys()

@@ -1,0 +1,262 @@
+"""glue, and the callback that anybody may give to a Trainer: one training each, and what came of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.jobs.conftest import JOBS, Ran, read
+
+ITERS = 180
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported
+
+
+def glue(
+    folder: Path, capsys: pytest.CaptureFixture[str] | None, *words: str, env: dict[str, str] | None = None
+) -> Ran:
+    """The workload in this process, on the CPU."""
+    import torch
+
+    from harness import foreign
+
+    threads = torch.get_num_threads()
+    job: Any = importlib.import_module("glue_torch")
+    events = folder / "events.jsonl"
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("MPSQ_EVENTS", str(events))
+        patch.delenv("MPSQ_T0", raising=False)
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        argv = ["--device", "cpu", "--set", "threads=1", *words]  # two threads of tiny work wait for each other
+        code = foreign.main(job.WORKLOAD, job.Glue(), job.build, job.train, argv)
+        torch.set_num_threads(threads)
+    said = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
+    return Ran(code, read(events), said.out, said.err)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return glue(tmp_path_factory.mktemp("toy"), None, "--config", "toy", "--set", "eval_interval=90")
+
+
+def test_it_learns_to_beat_the_majority(toy: Ran) -> None:
+    assert toy.code == 0 and toy.of("bye")[0]["ok"]
+    last = toy.of("eval")[-1]
+    majority = toy.metrics()["majority_accuracy"]
+    assert 0.5 <= majority < 0.8 and last["metrics"]["accuracy"] > majority + 0.05
+    assert last["metrics"]["f1"] > 2 * majority / (1 + majority)  # of whoever calls all of them alike
+    assert last["metrics"]["loss"] < 0.6 and last["split"] == "val" and last["dur_s"] > 0
+
+
+def test_every_iteration_is_told_once_with_its_loss(toy: Ran) -> None:
+    iterations = toy.of("iter")
+    assert [one["i"] for one in iterations] == list(range(ITERS))
+    assert all(one["synced"] and one["dur_s"] > 0 and 0 < one["loss"] < 3 for one in iterations)
+    assert [one["phase"] for one in iterations] == ["warmup"] * 6 + ["measure"] * (ITERS - 6)
+    hello = toy.hello()
+    assert (hello["planned_iters"], hello["samples_per_iter"], hello["params"]) == (ITERS, 16, 43_138)
+    assert {"torch", "transformers", "accelerate"} <= hello["versions"].keys()
+    assert "wrong_loss" not in toy.notes()
+    assert toy.metrics()["reference_loss_device"] == toy.metrics()["reference_loss_cpu"]
+
+
+def test_evaluations_are_in_no_iteration(toy: Ran) -> None:
+    """Phases nest, and while an evaluation lasts no iteration is told."""
+    assert [one["i"] for one in toy.of("eval")] == [90, ITERS]
+    open_phases: list[str] = []
+    for event in toy.events:
+        if event["type"] == "phase" and event["edge"] == "begin":
+            open_phases.append(event["name"])
+        elif event["type"] == "phase":
+            assert open_phases.pop() == event["name"]
+        elif event["type"] == "iter":
+            assert open_phases == [event["phase"]]
+        elif event["type"] == "eval":
+            assert "eval" not in open_phases  # told when it is over
+    assert open_phases == []
+    begun = [event["t"] for event in toy.events]
+    assert all(a <= b for a, b in pairwise(begun[1:]))
+    spent = sum(one["dur_s"] for one in toy.of("iter"))
+    edges = [e["t"] for e in toy.events if e["type"] == "phase" and e["name"] in ("warmup", "measure")]
+    assert spent < max(edges) - min(edges)
+
+
+def test_flops_are_those_of_bert_base() -> None:
+    job: Any = importlib.import_module("glue_torch")
+    shape = SimpleNamespace(hidden_size=768, num_hidden_layers=12, intermediate_size=3072, num_labels=2)
+    weights = 12 * (4 * 768**2 + 2 * 768 * 3072)  # in the blocks' matrices, a multiplication for each token
+    attention = 12 * 2 * 128 * 768
+    assert job.flops(shape, 32, 128) == 6.0 * 32 * (128 * (weights + attention) + 768 * 768 + 2 * 768)
+
+
+def test_measures_are_those_of_the_definitions() -> None:
+    import numpy as np
+
+    job: Any = importlib.import_module("glue_torch")
+    logits = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    labels = np.array([1, 0, 1, 0, 1])  # 2 true positives, 1 false positive, 1 false negative
+    found = job.measures(SimpleNamespace(predictions=logits, label_ids=labels))
+    assert found == {"accuracy": pytest.approx(3 / 5), "f1": pytest.approx(4 / 6)}
+    nothing = job.measures(SimpleNamespace(predictions=-logits[:1], label_ids=np.array([0])))
+    assert nothing == {"accuracy": 1.0, "f1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("--set", "use_mps_device=true"), 'no key "use_mps_device"', "write --device mps"),
+        (("--set", "no_cuda=true"), 'no key "no_cuda"', "write --device cpu"),
+        (("--set", "data=nowhere.csv"), "nowhere.csv cannot be read", "paraphrases"),
+        (("--set", "data=sst2"), 'no data "sst2"', "mrpc, paraphrases"),
+        (("--set", "n_head=3"), "n_head=3", "768 has 12"),
+        (("--set", "batch_size=0"), "batch_size=0", ""),
+        (("--set", "optim=adam"), "the Trainer refuses", ""),
+        (("--resume", "x"), "goes on from no checkpoint", ""),
+        (("--set", "model=nowhere/nothing"), 'the model "nowhere/nothing" cannot be had', "model=random"),
+    ],
+)
+def test_what_is_refused(
+    words: tuple[str, ...], said: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = glue(tmp_path, capsys, "--config", "toy", *words)
+    assert ran.code in (1, 2) and said in ran.err and hint in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("device", "said"), [("mps", "cannot train on mps together"), ("cpu", "this workload trains in one process")]
+)
+def test_it_trains_in_one_process(device: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = glue(tmp_path, capsys, "--device", device, "--config", "toy", env={"WORLD_SIZE": "2"})
+    assert ran.code == 2 and "WORLD_SIZE=2" in ran.err and said in ran.err
+    assert glue(tmp_path, capsys, "--config", "toy", "--set", "max_iters=1", env={"WORLD_SIZE": "1"}).code == 0
+
+
+def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs: Any = importlib.import_module("harness.pairs_data")
+    made = pairs.generated(60, 1, 7).train
+    rows = [{"sentence1": one.first, "sentence2": one.second, "label": one.label} for one in made]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    few = ("--config", "toy", "--set", "epochs=1", "--set", f"data={file}", "--dtype", "bf16")
+    ran = glue(tmp_path, capsys, *few, "--set", "grad_accum=2", "--out", str(tmp_path / "out"))
+    assert ran.code == 0, ran.err
+    assert "mine.jsonl: 54 pairs, 6 held out" in ran.out and len(ran.of("iter")) == 2  # 4 batches, 2 in an iteration
+    assert all(0.3 < loss < 1.5 for loss in ran.losses())  # means, not sums, over the two batches
+    again = glue(tmp_path, capsys, *few, "--set", "max_iters=1", "--set", f"model={tmp_path / 'out'}")
+    assert again.code == 0 and again.hello()["params"] == ran.hello()["params"]
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    (tmp_path / "out" / "tokenizer_config.json").unlink()
+    bare = glue(tmp_path, capsys, *few, "--set", f"model={tmp_path / 'out'}")
+    assert bare.code == 1 and "has no tokenizer" in bare.err
+
+
+def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
+    problems: Any = importlib.import_module("harness.problems")
+    pairs: Any = importlib.import_module("harness.pairs_data")
+    for name, text, said in (
+        ("a.csv", "sentence1,label\nx,1\n", "record 1: it lacks one of sentence1"),
+        ("b.csv", "sentence1,sentence2,label\nx,y,2\n", 'label "2" is not 0 or 1'),
+        ("c.jsonl", "{\n", "not one JSON object a line"),
+        ("d.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n', "has 1 pairs"),
+        ("e.jsonl", "[1]\n", "record 1: it lacks one of"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(problems.UsageError, match=said.replace("(", r"\(")):
+            pairs.of_file(str(tmp_path / name), 1)
+
+
+def test_generated_pairs_are_the_same_for_a_seed_and_held_out_facts_are_new() -> None:
+    pairs: Any = importlib.import_module("harness.pairs_data")
+    a, b = pairs.generated(500, 100, 3), pairs.generated(500, 100, 3)
+    assert a == b and a != pairs.generated(500, 100, 4)
+    assert not {pair.first for pair in a.train} & {pair.first for pair in a.val}
+    assert 0.6 < sum(pair.label for pair in a.train) / 500 < 0.76
+
+
+USERS_OWN = """
+import os, sys
+sys.path.insert(0, {jobs!r})
+import glue_torch as g, transformers
+from types import SimpleNamespace
+from harness import pairs_data
+from mpsq_report import TrainerCallback
+
+class Broken(TrainerCallback):
+    def evaluated(self, *words):
+        raise RuntimeError("no such luck")
+
+def train(callback, folder, **more):
+    pairs = pairs_data.generated(96, 40, 1)
+    shape = SimpleNamespace(model="random", n_layer=1, n_head=2, n_embd=16, vocab_size=300, max_length=32)
+    tokenizer, model = g.classifier_of(SimpleNamespace(settings=shape, seed=1), pairs)
+    rows, held = (g.rows_of(part, tokenizer, 32) for part in (pairs.train, pairs.val))
+    args = transformers.TrainingArguments(
+        output_dir=folder, per_device_train_batch_size=8, num_train_epochs=2, eval_strategy="epoch", save_steps=8,
+        use_cpu=True, disable_tqdm=True, report_to="none", **more)
+    callbacks = [callback] if callback else []
+    trainer = transformers.Trainer(model=model, args=args, train_dataset=rows, eval_dataset=held, callbacks=callbacks)
+    trainer.train()
+    trainer.evaluate()
+    return trainer.state.log_history
+
+every = train(TrainerCallback(warmup_iters=2), sys.argv[1], logging_steps=1)
+print("every", [log["loss"] for log in every if "loss" in log])
+os.environ["MPSQ_EVENTS"] = sys.argv[2]
+train(Broken(), sys.argv[1], logging_steps=5)
+del os.environ["MPSQ_EVENTS"]
+silent = TrainerCallback()
+train(silent, sys.argv[1], logging_steps=1)
+print("silent", silent.watch)
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A program with Trainers of its own: one that logs each step, one whose callback fails, one without a listener."""
+    folder = tmp_path_factory.mktemp("own")
+    program = folder / "train.py"
+    program.write_text(USERS_OWN.format(jobs=str(JOBS)))
+    env = {**os.environ, "MPSQ_EVENTS": str(folder / "every.jsonl"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(program), str(folder / "saved"), str(folder / "broken.jsonl")]
+    return folder, subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_the_callback_tells_a_trainer_of_ones_own(own: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = own
+    assert done.returncode == 0, done.stderr
+    ran = Ran(0, read(folder / "every.jsonl"), "", "")
+    logged = next(json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("every "))
+    assert ran.losses() == pytest.approx(logged) and len(logged) == 24
+    assert [one["phase"] for one in ran.of("iter")] == ["warmup"] * 3 + ["measure"] * 21
+    assert all(one["synced"] for one in ran.of("iter"))
+    assert [(one["i"], one["split"]) for one in ran.of("eval")] == [(12, "val"), (24, "val"), (24, "val")]
+    hello = ran.hello()
+    assert (hello["workload"], hello["device"], hello["dtype"]) == ("BertForSequenceClassification", "cpu", "fp32")
+    assert (hello["planned_iters"], hello["samples_per_iter"], hello["compile"]) == (24, 8, False)
+    phases = [(e["name"], e["edge"]) for e in ran.of("phase")]
+    assert phases[0] == ("setup", "begin") and phases.count(("eval", "begin")) == 3
+    assert phases.count(("checkpoint", "begin")) == phases.count(("checkpoint", "end")) == 3
+    for one in ran.of("eval"):
+        assert one["metrics"].keys() == {"loss"} and one["dur_s"] > 0
+
+
+def test_it_never_raises_into_the_training_and_is_silent_without_a_listener(
+    own: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, done = own
+    broken = Ran(0, read(folder / "broken.jsonl"), "", "")
+    assert done.stderr.count("mpsq_report: Broken.on_evaluate: RuntimeError('no such luck')") == 1
+    assert len(broken.of("iter")) == 12 and all("loss" not in one for one in broken.of("iter"))
+    means = [(event["i"], event["name"]) for event in broken.of("metric")]
+    assert means == [(4, "loss_mean"), (9, "loss_mean")]
+    assert "silent None" in done.stdout
