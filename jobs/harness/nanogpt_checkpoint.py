@@ -176,7 +176,7 @@ def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
 
 
 def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Under our names, matrices as (out, in). Raises: ValueError for a tensor that a GPT-2 with tied embeddings has not.
+    """Under our names, matrices as (out, in). Raises: ValueError for a tensor that a GPT-2 with tied embeddings lacks.
 
     _orig_mod is what torch.compile puts before the names of what it compiled.
     """
