@@ -1,7 +1,7 @@
 """Report a training run to mpsq: JSON lines appended to the file that MPSQ_EVENTS names (docs/protocol.md).
 
 Standard library only, one file: import it from an installed mpsq, or copy it beside your trainer. Without MPSQ_EVENTS
-every call does nothing.
+every call does nothing. For the Trainers of transformers and Lightning there are TrainerCallback and LightningCallback.
 
     import mpsq_report
 
@@ -21,6 +21,7 @@ worker) is silent.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -43,6 +44,18 @@ _MAX_S = 1e9
 """The reader takes a longer time for a mistaken unit."""
 _ITER_PHASES = {name: f',"phase":"{name}"' for name in ("compile", "warmup", "measure")}
 _IMPORTED_AT = time.perf_counter()
+_ELSEWHERE = {
+    "TrainerCallback": "mpsq_report_transformers",
+    "LightningCallback": "mpsq_report_lightning",
+    "Watch": "mpsq_report_watch",
+}
+"""What is beside this file, each with the framework that it is for: imported when it is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Reporter:

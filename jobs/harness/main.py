@@ -165,10 +165,11 @@ class _Work:
         with report.phase("compile" if training.options.compile else "setup"):
             found = training.reference.on_device(training)
         report.metric("reference_loss_device", found, "nats")
-        _judge(training, training.reference.cpu, found, report)
+        judge(training, training.reference.cpu, found, report)
 
 
-def _judge(training: Training, expected: float, found: float, report: Reporter) -> None:
+def judge(training: Training, expected: float, found: float, report: Reporter) -> None:
+    """Print the first batch's two losses, and say so when they are further apart than rounding explains."""
     dtype = training.options.dtype
     tolerance = TOLERANCE_NATS[dtype]
     how = f"{training.device}, {dtype}" + (", compiled" if training.options.compile else "")

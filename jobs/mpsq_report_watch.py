@@ -1,0 +1,223 @@
+"""Time the iterations of a loop that is somebody else's: a trainer that calls back (docs/protocol.md).
+
+    watch = Watch(report, **of_torch(device))
+    watch.start()               # the next iteration begins: its batch is fetched from here on
+    watch.stop(i, loss)         # it is over
+    watch.pause("eval")         # an evaluation begins, outside of all iterations; the next start() ends it
+    watch.close()
+
+The device is waited for before both readings of the clock, as the methodology asks. When nobody listens, nothing is
+waited for, read or written. Used by mpsq_report_transformers and mpsq_report_lightning; needs mpsq_report beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, NamedTuple, TypeVar
+
+from mpsq_report import Reporter
+
+WARMUP_ITERS = 10
+"""Iterations after the first that are not measured, unless somebody says otherwise."""
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class Iteration(NamedTuple):
+    """One that is over. `loss` is None where it is not known."""
+
+    i: int
+    dur_s: float
+    loss: float | None
+    phase: str
+    memory: tuple[int | None, int | None]
+    """bytes in tensors, and taken from the system"""
+
+
+def _nothing() -> None:
+    """The CPU has finished when the call returns."""
+
+
+def _no_memory() -> tuple[None, None]:
+    return None, None
+
+
+class Watch:
+    """The clock of one training. `told` hears of each iteration once it is reported, while no clock runs."""
+
+    def __init__(
+        self,
+        report: Reporter,
+        synchronize: Callable[[], None] = _nothing,
+        memory: Callable[[], tuple[int | None, int | None]] = _no_memory,
+        *,
+        warmup_iters: int = WARMUP_ITERS,
+        compiled: bool = False,
+        told: Callable[[Iteration], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.report = report
+        self._synchronize, self._memory, self._clock = synchronize, memory, clock
+        self._warmup_iters, self._compiled, self._told = warmup_iters, compiled, told
+        self._begun: float | None = None
+        self._over: Iteration | None = None
+        self._done = 0
+        self._diverged = False
+        self._phase = ""
+        self._paused = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody hears of the iterations."""
+        return self._told is not None or self.report.active
+
+    @property
+    def running(self) -> bool:
+        """Whether an iteration has begun."""
+        return self._begun is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an iteration is over whose loss may still be told."""
+        return self._over is not None
+
+    def start(self) -> None:
+        """An iteration begins now. Called again before stop(), it begins anew: what was between belongs to none."""
+        if not self.active:
+            return
+        self.resume()
+        phase = self._phase_of(self._done)
+        if phase != self._phase:
+            self._leave()
+            self.report.begin(phase)
+            self._phase = phase
+        self._synchronize()
+        self._begun = self._clock()
+
+    def stop(self, i: int, loss: float | None = None, *, loss_follows: bool = False) -> None:
+        """Iteration `i` is over. `loss_follows`: it is reported when loss() tells the loss, or with the next call."""
+        if self._begun is None:
+            return
+        self._synchronize()
+        dur_s = self._clock() - self._begun
+        self._begun = None
+        self._over = Iteration(i, dur_s, loss, self._phase, self._memory())
+        self._done += 1
+        if not loss_follows:
+            self._flush()
+
+    def loss(self, value: float) -> None:
+        """The loss of the iteration that is over."""
+        if self._over is not None:
+            self._over = self._over._replace(loss=value)
+            self._flush()
+
+    def pause(self, name: str) -> None:
+        """Something begins that is part of no iteration: an evaluation (eval), a checkpoint, further setup."""
+        if not self.active or name == self._paused:
+            return
+        self.resume()
+        self._begun = None
+        self.report.begin(name)
+        self._paused = name
+
+    def resume(self) -> None:
+        """What pause() began is over."""
+        self._flush()
+        if self._paused:
+            self.report.end(self._paused)
+            self._paused = ""
+
+    def close(self) -> None:
+        """The training is over."""
+        self.resume()
+        self._begun = None
+        self._leave()
+
+    def _phase_of(self, number: int) -> str:
+        if number == 0 and self._compiled:
+            return "compile"
+        return "warmup" if number <= self._warmup_iters else "measure"
+
+    def _leave(self) -> None:
+        if self._phase:
+            self.report.end(self._phase)
+            self._phase = ""
+
+    def _flush(self) -> None:
+        if (over := self._over) is None:
+            return
+        self._over = None
+        if over.loss is not None and not math.isfinite(over.loss) and not self._diverged:
+            self._diverged = True
+            self.report.note("nan_loss", f"the loss of iteration {over.i} is {over.loss}")
+        self.report.iter(over.i, over.dur_s, over.loss, True, over.phase, *over.memory)
+        if self._told is not None:
+            self._told(over)
+
+
+def of_torch(device: Any) -> dict[str, Callable[[], Any]]:
+    """How a torch.device is waited for and how its memory is read: the arguments of Watch.
+
+    torch is imported already, by whoever made the device.
+    """
+    torch = sys.modules["torch"]
+    if device.type == "cuda":
+        return {
+            "synchronize": lambda: torch.cuda.synchronize(device),
+            "memory": lambda: (torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)),
+        }
+    if device.type == "mps":
+        return {
+            "synchronize": torch.mps.synchronize,
+            "memory": lambda: (torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()),
+        }
+    if device.type == "cpu":
+        return {}
+    return {"synchronize": lambda: torch.accelerator.synchronize(device)}
+
+
+def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
+    """hello's versions, device and device_name; `packages` are those whose versions matter besides torch's."""
+    torch = sys.modules["torch"]
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    said: dict[str, Any] = {"versions": versions, "device": str(device), "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+        said["device_name"] = torch.cuda.get_device_name(device)
+    elif device.type == "mps":
+        with contextlib.suppress(AttributeError, RuntimeError):  # get_name() came with 2.10 or so
+            said["device_name"] = str(torch.backends.mps.get_name())
+    return said
+
+
+def harmless(method: Call) -> Call:
+    """A method of a callback that never raises into the training: the first error is said once and ends the reporting.
+
+    Its object has `off`, which is False until then.
+    """
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.off:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.off = True
+            with contextlib.suppress(Exception):
+                said = f"{type(self).__name__}.{method.__name__}: {error!r}"
+                print(f"mpsq_report: {said}; the training goes on, unreported", file=sys.stderr, flush=True)
+            return None
+
+    return guarded  # type: ignore[return-value]
