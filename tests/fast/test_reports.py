@@ -188,12 +188,13 @@ def test_invalid_runs_are_left_out_and_said(store: Store) -> None:
     for device, median_s in (("cpu", 2.0), ("mps", 0.2)):
         store.run(device, False, median_s)
     store.run("mps", False, 0.9, taints=INVALID)
-    store.run("mps", False, None, outcome="FAILED", exit_code=1, reason="RuntimeError: boom")
+    for _ in range(2):
+        store.run("mps", False, None, outcome="FAILED", exit_code=1, reason="RuntimeError: boom")
     result = store.report()
     assert rows(result)["mps eager"]["median_s"] == 0.2
-    assert (rows(result)["mps eager"]["n_valid"], rows(result)["mps eager"]["n_runs"]) == (1, 3)
+    assert (rows(result)["mps eager"]["n_valid"], rows(result)["mps eager"]["n_runs"]) == (1, 4)
     assert "2.2 contended (other programs used 40%" in words(result)
-    assert "2.3 FAILED(1): RuntimeError: boom" in words(result)
+    assert "2.3, 2.4 FAILED(1): RuntimeError: boom" in words(result)
     counted = store.report(include_invalid=True)
     assert rows(counted)["mps eager"]["median_s"] == pytest.approx(0.55)
     assert "invalid runs are in the numbers (--all): 2.2 contended" in words(counted)
