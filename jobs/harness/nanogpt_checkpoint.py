@@ -215,7 +215,9 @@ def _refuse(path: Path, there: Form, here: Form) -> None:
             f"--set block_size={there.positions}, or less",
         )
     if there.vocab != here.vocab and (there.vocab, here.vocab) != (GPT2_PADDED, GPT2_VOCAB):
-        hint = "--set tokens=bpe" if there.vocab in (GPT2_VOCAB, GPT2_PADDED) else "--set data=PATH of its own text"
+        hint = "--set data=PATH of the text that it was trained on"
+        if there.vocab in (GPT2_VOCAB, GPT2_PADDED):
+            hint = f"--set tokens=bpe --set pad_vocab={1 if there.vocab == GPT2_VOCAB else 64}"
         raise UsageError(f"{path} knows {there.vocab} different tokens, the data here have {here.vocab}", hint)
 
 
