@@ -20,8 +20,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before torch and lightning, whose imports take seconds in which a signal may come
     from harness import start
 
-    start.quietly("torch")
-    start.quietly("lightning")
+    start.quietly("torch", "lightning")
 
 import logging
 import platform

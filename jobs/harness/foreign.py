@@ -58,6 +58,7 @@ class Course:
         settings = self._training.options.settings
         if one.phase == "measure":
             self.result.measured_s.append(one.dur_s)
+            self.result.measures.append({})
         bad = one.loss is not None and not math.isfinite(one.loss)
         if bad and not self.result.diverged:
             self.result.diverged = True
