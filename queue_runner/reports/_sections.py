@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
@@ -19,10 +20,26 @@ SEVERAL_LEFT_OUT = "!"
 
 
 def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> list[Section]:
-    """Speed, verdicts where there are any, cost, outcome."""
+    """Speed, verdicts where there are any, cost, outcome; nothing before a run has ended."""
+    if not any(row["n_runs"] for row in rows):
+        return []
     speed = _speed(family, rows, marks)
     verdicts = [_verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
-    return [speed, *verdicts, _cost(rows), _outcome(rows)]
+    return [
+        _told(speed),
+        *verdicts,
+        *(told for part in (_cost(rows), _outcome(rows)) if len((told := _told(part)).columns) > 1),
+    ]
+
+
+def _told(section: Section) -> Section:
+    """Without the columns that say nothing in any row; how many runs there are and their time stay."""
+    columns = [
+        column
+        for column in section.columns
+        if column.key in ("label", "runs", "ms") or any(row[column.key] != units.MISSING for row in section.rows)
+    ]
+    return replace(section, columns=columns)
 
 
 def caption(family: Family, rows: Sequence[Raw]) -> str:
@@ -149,13 +166,15 @@ def _cost(rows: Sequence[Raw]) -> Section:
         }
         for row in rows
     ]
-    lines = ["real, user, sys in seconds; RSS at its highest"]
+    words = {"real_s": "real, user, sys in seconds", "max_rss_bytes": "RSS at its highest"}
+    said = "; ".join(text for key, text in words.items() if any(row[key] is not None for row in rows))
+    lines = [said] if said else []
     if known := [state for state in states if state]:
         what = f"what compiling adds to the first iteration, the compiler's cache being {' or '.join(known)}"
         lines = [f"compile: {what}", *lines]
     firsts = {row["compile_cache"] for row in rows if row["first_iter_s"] is not None} - {None}
     if "cold" in firsts:
-        lines = [f"1st iter: of compiled rows, of their runs with a cold cache; {lines[0]}", *lines[1:]]
+        lines = ["; ".join(["1st iter: of compiled rows, of their runs with a cold cache", *lines[:1]]), *lines[1:]]
     return Section("", columns, shown, lines)
 
 
