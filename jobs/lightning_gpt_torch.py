@@ -8,9 +8,11 @@ Text, model, weights, batches, AdamW with its groups and the schedule are nanogp
 does the rest: it fetches, moves batches, casts, goes backward, adds up gradients, steps, validates. The losses are
 those of the plain loop, iteration by iteration, so that what the two take apart is what Lightning's loop costs:
 
-    mpsq submit nanogpt --repeats 6; mpsq submit lightning_gpt --repeats 6; mpsq report --group-by workload
+    mpsq submit nanogpt --repeats 4; mpsq submit lightning_gpt --repeats 4; mpsq report --vs workload=nanogpt
 
 The Trainer is as lean as it goes with validation: no logger, no progress bar, no checkpoints, each of which costs more.
+Part of the difference is that it fetches a batch when it needs one; the plain loop has fetched it by then. In bf16 and
+fp16 another part is that its autocast keeps no copies of cast weights.
 
 Top to bottom: what can be set, the data, the module, the callback, train().
 """
