@@ -4,8 +4,8 @@ What such a log cannot tell: single iterations. The bar of tqdm shows the mean s
 of its lines tell how long the batches between them took on average; that mean is an `Iter`, under the number of the
 last of them, where the digits shown make it certain to 2 %, else with the batches that follow. The bar counts batches,
 not updates: with accumulate_grad_batches these are fewer. Its clock does not wait for the device (`synced` is False),
-losses have three digits, and whether the first batches hold compilation is not said. Validations show in the bar as
-time in which no batch was added, and are left out.
+losses have three digits, and whether the first batches hold compilation is not said. Where a validation comes between
+two lines, their mean is left out; a checkpoint does not show, and is in it.
 
 The bar of rich, the default where rich is installed, writes a single line into a file, when all is over: the speed of
 the last 30 s or less. That is one `Iter`.
@@ -51,7 +51,10 @@ _TRUE = frozenset({"true", "on", "yes", "1"})
 class Parser(LogParser):
     """State: the header; where the batches began that no `Iter` holds yet; the batch of the last line."""
 
-    KEPT = ("header", "started", "begins", "epoch", "first_epoch", "n", "base", "last", "mean", "validated", "rich")
+    KEPT = (
+        *("header", "started", "begins", "epoch", "first_epoch", "n", "base", "now"),
+        *("mean", "torn", "validated", "rich"),
+    )
 
     def __init__(self, told: Mapping[str, object] | None = None) -> None:
         super().__init__(told)
@@ -64,11 +67,13 @@ class Parser(LogParser):
         self.epoch = self.first_epoch = -1
         self.n = 0
         self.base = [0.0, 0.0, 0.0]
-        """batches, seconds, and how far the seconds may be off, of the epoch so far that is in an Iter or a pause"""
-        self.last = [0.0, 0.0]
-        """seconds of the last line, and how far they may be off"""
+        """batches, seconds, and how far the seconds may be off, of the epoch as far as it is in an Iter or left out"""
+        self.now = [0.0, 0.0]
+        """seconds when batch `n` was over, and how far they may be off"""
         self.mean: float | None = None
         """of the batches since `base`, until the line that shows the loss"""
+        self.torn = False
+        """whether a validation came since `base`"""
         self.validated = False
         self.rich: int | None = None
         """batches that rich's last line counted, while its measures may follow"""
@@ -76,7 +81,7 @@ class Parser(LogParser):
     def understand(self, text: str, offset: int) -> list[LogEvent]:
         events: list[LogEvent] = []
         if _VALIDATED.search(text):
-            self.validated = True
+            self.validated = self.torn = True
         if "Epoch " in text:
             for match in _TQDM.finditer(text):
                 events += self._started(offset, match, None) + self._line(match, offset + match.start())
@@ -104,7 +109,6 @@ class Parser(LogParser):
         events: list[LogEvent] = []
         if self.mean is not None:
             events.append(self._iter(at, self.mean, _loss(shown)))
-        self._stand_still(*now)
         if self.validated and (val := _of_validation(shown)):
             self.validated = False
             events.append(Eval(at, None, (self.begins or 0) + n, "val", val))
@@ -116,12 +120,15 @@ class Parser(LogParser):
             self.first_epoch = epoch
         else:
             self.begins += self.n
-        self.epoch, self.n, self.mean = epoch, 0, None
-        self.base, self.last = [0.0, 0.0, 0.0], [0.0, 0.0]
+        self.epoch, self.n, self.mean, self.torn = epoch, 0, None, False
+        self.base, self.now = [0.0, 0.0, 0.0], [0.0, 0.0]
 
     def _forward(self, n: int, seconds: float, error: float) -> None:
         """A line with more batches: how long did they take?"""
-        self.n, self.last = n, [seconds, error]
+        self.n, self.now = n, [seconds, error]
+        if self.torn:
+            self.base, self.mean, self.torn = [float(n), seconds, error], None, False
+            return
         spent = seconds - self.base[1]
         certain = spent > 0 and error + self.base[2] <= CERTAIN_SHARE * spent
         self.mean = spent / (n - self.base[0]) if certain else None
@@ -130,15 +137,8 @@ class Parser(LogParser):
         phase = "measure"
         if self.base[0] == 0 and self.epoch == self.first_epoch:
             phase = "compile" if self.n == 1 and self.header.get("compile") else "warmup"
-        self.mean, self.base = None, [float(self.n), *self.last]
+        self.mean, self.base = None, [float(self.n), *self.now]
         return Iter(at, None, (self.begins or 0) + self.n - 1, mean, loss, synced=False, phase=phase)
-
-    def _stand_still(self, seconds: float, error: float) -> None:
-        """The same batch, later: a validation, a checkpoint. What it took is no part of what follows."""
-        pause = seconds - self.last[0]
-        if pause > 4 * (error + self.last[1]):
-            self.base = [self.base[0], self.base[1] + pause, self.base[2] + error]
-            self.last = [seconds, error]
 
     def _whole(self, match: re.Match[str], at: int) -> list[LogEvent]:
         """The line that rich leaves."""

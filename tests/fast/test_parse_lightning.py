@@ -65,10 +65,11 @@ def test_batches_whose_time_the_digits_do_not_tell_wait_for_more() -> None:
     assert of(Iter, read(text))[1].dur_s == pytest.approx(2.0, rel=0.02)
 
 
-def test_a_validation_is_in_no_batch() -> None:
-    text = (
-        bar(20, 2.0) + "\rValidation DataLoader 0: 100%|██| 8/8 [00:04<00:00,  2.00it/s]" + bar(20, 6.0) + bar(40, 8.0)
-    )
+def test_a_validation_is_in_no_mean() -> None:
+    """Nor are the batches up to the next line: those that the bar had not shown yet came before it or after it."""
+    validation = "\rValidation DataLoader 0: 100%|██| 8/8 [00:04<00:00,  2.00it/s]"
+    text = bar(20, 2.0) + validation + bar(20, 6.0) + bar(40, 8.0) + bar(60, 10.0)
+    assert [one.i for one in of(Iter, read(text))] == [19, 59]
     assert [one.dur_s for one in of(Iter, read(text))] == pytest.approx([0.1, 0.1], rel=0.02)
 
 
@@ -95,9 +96,9 @@ def test_the_header_names_device_and_precision() -> None:
 
 def test_names_of_measures() -> None:
     line = "\rEpoch 0: |   | 9/? [00:01<?, 9.00it/s, v_num=ab1e, loss_step=nan, val/acc=0.5, val_loss=1e-3]"
-    text = bar(5, 0.5) + "\rValidation DataLoader 0:  50%|█| 1/2 [00:00<00:00, 9.00it/s]" + line + line
-    assert of(Eval, read(text))[0].metrics == {"acc": 0.5, "loss": 1e-3}
-    assert str(of(Iter, read(text))[1].loss) == "nan"
+    text = line + line + "\rValidation DataLoader 0:  50%|█| 1/2 [00:00<00:00, 9.00it/s]" + line
+    assert str(of(Iter, read(text))[0].loss) == "nan"
+    assert [(one.i, one.metrics) for one in of(Eval, read(text))] == [(9, {"acc": 0.5, "loss": 1e-3})]
 
 
 @settings(max_examples=40, deadline=None)
