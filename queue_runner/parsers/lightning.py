@@ -5,7 +5,8 @@ of its lines tell how long the batches between them took on average; that mean i
 last of them, where the digits shown make it certain to 2 %, else with the batches that follow. The bar counts batches,
 not updates: with accumulate_grad_batches these are fewer. Its clock does not wait for the device (`synced` is False),
 losses have three digits, and whether the first batches hold compilation is not said. Where a validation comes between
-two lines, their mean is left out; a checkpoint does not show, and is in it.
+two lines, their mean is left out; a checkpoint does not show, and is in it. A mean that the process's first batch is in
+is the metric `mean_step`.
 
 The bar of rich, the default where rich is installed, writes a single line into a file, when all is over: the speed of
 the last 30 s or less. That is one `Iter`.
@@ -133,12 +134,14 @@ class Parser(LogParser):
         certain = spent > 0 and error + self.base[2] <= CERTAIN_SHARE * spent
         self.mean = spent / (n - self.base[0]) if certain else None
 
-    def _iter(self, at: int, mean: float, loss: float | None) -> Iter:
-        phase = "measure"
-        if self.base[0] == 0 and self.epoch == self.first_epoch:
-            phase = "compile" if self.n == 1 and self.header.get("compile") else "warmup"
+    def _iter(self, at: int, mean: float, loss: float | None) -> Iter | Metric:
+        """The batches since `base`. A mean over the process's first and others is neither its time nor theirs."""
+        i, is_first = (self.begins or 0) + self.n - 1, self.base[0] == 0 and self.epoch == self.first_epoch
         self.mean, self.base = None, [float(self.n), *self.now]
-        return Iter(at, None, (self.begins or 0) + self.n - 1, mean, loss, synced=False, phase=phase)
+        if is_first and self.n > 1:
+            return Metric(at, None, "mean_step", mean, "s", i)
+        phase = "measure" if not is_first else "compile" if self.header.get("compile") else "warmup"
+        return Iter(at, None, i, mean, loss, synced=False, phase=phase)
 
     def _whole(self, match: re.Match[str], at: int) -> list[LogEvent]:
         """The line that rich leaves."""
@@ -148,9 +151,9 @@ class Parser(LogParser):
         total = int(match["total"]) if match["total"].isdecimal() else n
         self.rich = epoch * total + n
         shown = _measures(match["shown"])
-        holds_first = epoch == 0 and _seconds(match["clock"]) <= _RICH_SPEED_S
-        phase = "warmup" if holds_first else "measure"
-        events: list[LogEvent] = [Iter(at, None, self.rich - 1, 1 / rate, _loss(shown), synced=False, phase=phase)]
+        events: list[LogEvent] = [Iter(at, None, self.rich - 1, 1 / rate, _loss(shown), synced=False)]
+        if epoch == 0 and _seconds(match["clock"]) <= _RICH_SPEED_S:  # the process's first batch is in it
+            events = [Metric(at, None, "mean_step", 1 / rate, "s", self.rich - 1)]
         if val := _of_validation(shown):
             events.append(Eval(at, None, self.rich, "val", val))
         return events
