@@ -8,7 +8,8 @@ Text, model, weights, batches, AdamW with its groups and the schedule are nanogp
 does the rest: it fetches, moves batches, casts, goes backward, adds up gradients, steps, validates. The losses are
 those of the plain loop, iteration by iteration, so that what the two take apart is what Lightning's loop costs:
 
-    mpsq submit nanogpt --repeats 4; mpsq submit lightning_gpt --repeats 4; mpsq report --vs workload=nanogpt
+    printf '{"workload":"nanogpt"}\\n{"workload":"lightning_gpt"}\\n' | mpsq submit --from - --repeats 4
+    mpsq report --vs workload=nanogpt
 
 The Trainer is as lean as it goes with validation: no logger, no progress bar, no checkpoints, each of which costs more.
 Part of the difference is that it fetches a batch when it needs one; the plain loop has fetched it by then. In bf16 and
@@ -297,8 +298,8 @@ def train(training: Training, course: Course) -> None:
 
 
 def precision(training: Training) -> Precision:
-    """Mixed precision named by the device's own type: the Trainer's precision= would take cuda's for any but the CPU,
-    and on the CPU bf16 in the place of fp16."""
+    """Mixed precision as asked for, with the scaler of the plain loop: the Trainer's precision= would take bf16 in the
+    place of fp16 on a CPU."""
     kind, dtype = training.device.kind, training.options.dtype
     if dtype == "fp32":
         return Precision()
