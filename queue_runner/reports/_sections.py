@@ -24,10 +24,10 @@ def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> l
     if not any(row["n_runs"] for row in rows):
         return []
     speed = _speed(family, rows, marks)
-    verdicts = [_verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
+    judged = [verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
     return [
         _told(speed),
-        *verdicts,
+        *judged,
         *(told for part in (_cost(rows), _outcome(rows)) if len((told := _told(part)).columns) > 1),
     ]
 
@@ -75,7 +75,7 @@ def _text(key: str, title: str) -> Column:
 def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Section:
     has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
     rate = "samples" if has == {"samples"} else "tokens"
-    noted = any(_marks(row, marks) for row in rows)
+    noted = any(marks_of(row, marks) for row in rows)
     columns = [
         Column("label", "", flexible=True),
         _text("runs", "runs"),
@@ -90,8 +90,8 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
         {
             "label": row["label"],
             "runs": f"{row['n_valid']}/{row['n_runs']}",
-            "ms": _spread(row),
-            "marks": _marks(row, marks),
+            "ms": spread(row),
+            "marks": marks_of(row, marks),
             "rate": units.number(row[f"{rate}_per_s"]),
             "tflops": units.tflops(row["flops_per_s"]),
             "mfu": units.percent(row["mfu"]),
@@ -108,19 +108,21 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
     return Section(caption(family, rows), columns, shown, lines)
 
 
-def _spread(row: Raw) -> str:
+def spread(row: Raw) -> str:
     """`220.7 ± 0.3` over runs, `220.7 (0.3)` over the iterations of one run."""
     text = units.plus_minus(row["median_s"], row["spread_s"], "", 1e-3)
     value, plus_minus, spread = text.partition(f" {units.PLUS_MINUS} ")
     return f"{value} ({spread})" if plus_minus and row["spread_over"] == "iterations" else text
 
 
-def _marks(row: Raw, marks: Mapping[str, str]) -> str:
+def marks_of(row: Raw, marks: Mapping[str, str]) -> str:
+    """The letters of its caveats, after SEVERAL_LEFT_OUT where not all of its runs count."""
     letters = "".join(sorted(marks[kind] for kind in row["taints"] if kind in marks))
     return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
 
 
-def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
+def verdicts(family: Family, rows: Sequence[Raw]) -> Section:
+    """Speed-ups with intervals, p-values and verdicts, of a family that has a baseline."""
     assert family.baseline is not None
     columns = [
         Column("label", f"against {elide(family.baseline.label, 24)}", flexible=True),

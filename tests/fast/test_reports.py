@@ -367,6 +367,11 @@ def test_every_row_has_every_column(grid: Store, name: str) -> None:
     assert all(keys <= row.keys() for row in result.rows)
 
 
+def test_a_report_of_its_own_suits_a_workload() -> None:
+    assert reports.suited(["opcheck", "opcheck"], "devices") == "ops"
+    assert reports.suited(["nanogpt"], "devices") == reports.suited([None, "opcheck"], "devices") == "devices"
+
+
 def test_an_unknown_report_gets_the_nearest_name() -> None:
     with pytest.raises(UsageError) as error:
         reports.load("divices")
