@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from harness.command_line import Options
@@ -52,8 +53,13 @@ def asked(
 def named(workload: Mapping[str, Any], options: Options) -> str:
     """The workload's name for whoever compares runs: in another mode than training it is another workload, so that
     no report, and nobody's own query over the store, can pool the two."""
-    mode = getattr(options.settings, "mode", "train")
-    return str(workload["name"]) + ("" if mode == "train" else f"-{mode}")
+    said = mode(options.settings)
+    return str(workload["name"]) + ("" if said == "train" else f"-{said}")
+
+
+def mode(settings: SimpleNamespace) -> str:
+    """train, or which other of the workload's modes was asked for."""
+    return str(getattr(settings, "mode", "train"))
 
 
 def built(training: Subject, unit: str = "tokens") -> dict[str, Any]:

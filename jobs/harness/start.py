@@ -17,7 +17,8 @@ _EXACT = {"mlx": {"MLX_ENABLE_TF32": "0"}}
 
 def quietly(framework: str, *packages: str) -> None:
     """Let signals end the process at once and without a traceback, show each line as it is printed, and leave with a
-    sentence when `framework` is not installed here or its libraries are not, or another of the `packages` is not.
+    sentence when `framework` is not installed here or its libraries are not, or one of `packages` that are needed
+    besides.
 
     A handler in Python would run only when the framework returns to Python: after an iteration of many seconds, or
     never. The system's own reaction is immediate, and the exit status tells the signal.
@@ -27,11 +28,11 @@ def quietly(framework: str, *packages: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    for name in (framework, *packages):
-        if importlib.util.find_spec(name) is None:
+    for package in (framework, *packages):
+        if importlib.util.find_spec(package) is None:
             missing = problems.JobError(
-                f'"{name}" is not installed for {sys.executable}',
-                f"{installing.command(name)}, there, or run this with an interpreter that has it "
+                f'"{package}" is not installed for {sys.executable}',
+                f"{installing.command(package)}, there, or run this with an interpreter that has it "
                 "(mpsq submit --python PATH)",
             )
             sys.exit(missing.show())
