@@ -83,14 +83,21 @@ def compare(rows: Iterable[Row], question: Question) -> list[Family]:
 
 
 def families(rows: Iterable[Row], question: Question) -> list[Family]:
-    """Runs as cells, cells as families, everything in order and named; nothing compared yet."""
-    fixed = [*SUBJECT, *(name for name in question.settings if name not in question.vs)]
+    """Runs as cells, cells as families, everything in order and named; nothing compared yet.
+
+    Of two workloads only those are compared that do the same work, and only where the baseline names one: nanogpt and
+    the same under another trainer.
+    """
+    across = "subject" in question.vs
+    fixed = [name for name in SUBJECT if not (across and name == "subject")]
+    fixed += [name for name in question.settings if name not in question.vs]
     found: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in group(rows, question.names, question.include_invalid):
-        found.setdefault(tuple(cell.key.get(name) for name in fixed), []).append(cell)
+        work = (cell.median("flops_per_iter"), *map(cell.work, WORK)) if across else ()
+        found.setdefault((*(cell.key.get(name) for name in fixed), *work), []).append(cell)
     made = []
     for key in sorted(found, key=lambda key: [(value is not None, str(value)) for value in key]):
-        common = dict(zip(fixed, key, strict=True))
+        common = dict(zip(fixed, key, strict=False))
         made.append(Family(common, labelled(sorted(found[key], key=order), common)))
     return made
 

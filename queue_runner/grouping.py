@@ -148,7 +148,7 @@ def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
         if name in differ and name not in shown and _splits(cells, shown, name):
             shown.append(name)
     for unset in (False, True):  # a setting that a row does not have is named only where two rows would look alike
-        labels = [_label(cell, shown, unset) or str(common["subject"]) for cell in cells]
+        labels = [_label(cell, shown, unset) or str(cell.key["subject"]) for cell in cells]
         if len({*labels}) == len(labels):
             break
     return [replace(cell, label=label) for cell, label in zip(cells, labels, strict=True)]

@@ -48,7 +48,7 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
     common = family.common
     names = ("framework", "framework_version", "dtype", "device_name")
     alike = {name: {row[name] for row in rows} - {None} for name in names}
-    said = [str(common["subject"])]
+    said = [", ".join(dict.fromkeys(str(cell.key["subject"]) for cell in family.cells))]
     if common["config"] is not None:
         said.append(str(common["config"]))
     words = [" ".join(said)]

@@ -97,6 +97,15 @@ def test_runs_of_two_machines_configs_or_workloads_are_never_compared() -> None:
     assert sum(len(family.pairs) for family in families) == 1
 
 
+def test_workloads_that_do_the_same_work_are_compared_where_the_baseline_names_one() -> None:
+    work = {"flops_per_iter": 1e9}
+    rows = [row(**work), row(subject="lightning_gpt", median_s=0.2, **work), row(subject="bert", flops_per_iter=2e9)]
+    assert len(ask(rows)) == 3
+    other, same = sorted(ask(rows, vs={"subject": "nanogpt"}), key=lambda family: len(family.cells))
+    assert labels(same) == ["cpu eager lightning_gpt", "cpu eager nanogpt"] and len(other.cells) == 1
+    assert [pair.verdict.speedup for pair in same.pairs] == pytest.approx([0.5])
+
+
 def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
     rows = [row("cpu", factors={"n_layer": n}) for n in (2, 4)]
     assert len(ask(rows)) == 2

@@ -1,0 +1,349 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.9", "lightning>=2.6", "numpy", "tiktoken>=0.9"]
+# ///
+"""nanogpt under the Trainer of Lightning: `python jobs/lightning_gpt_torch.py --device cpu --set max_iters=20`.
+
+Text, model, weights, batches, AdamW with its groups and the schedule are nanogpt's own, imported from there; Lightning
+does the rest: it fetches, moves batches, casts, goes backward, adds up gradients, steps, validates. The losses are
+those of the plain loop, iteration by iteration, so that what the two take apart is what Lightning's loop costs:
+
+    printf '{"workload":"nanogpt"}\\n{"workload":"lightning_gpt"}\\n' | mpsq submit --from - --repeats 4
+    mpsq report --vs workload=nanogpt
+
+The Trainer is as lean as it goes with validation: no logger, no progress bar, no checkpoints, each of which costs more.
+Part of the difference is that it fetches a batch when it needs one; the plain loop has fetched it by then. In bf16 and
+fp16 another part is that its autocast keeps no copies of cast weights.
+
+Top to bottom: what can be set, the data, the module, the callback, train().
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before torch and lightning, whose imports take seconds in which a signal may come
+    from harness import start
+
+    start.quietly("torch", "lightning")
+
+import logging
+import platform
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import nanogpt_common as common
+import nanogpt_torch as nanogpt
+import torch
+from lightning.pytorch.accelerators import MPSAccelerator
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from nanogpt_torch import Training
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from harness import foreign, weights_file
+from harness.device import not_there
+from harness.foreign import Course
+from harness.hello import versions
+from harness.torch_device import Device, why_not
+from harness.torch_main import Torch
+
+WORKLOAD = {
+    "name": "lightning_gpt",
+    "framework": "torch",
+    "about": "nanogpt under the Trainer of Lightning, with its losses: what the Trainer's own loop costs.",
+    "source": "github.com/Lightning-AI/pytorch-lightning; model and settings as nanogpt",
+    "unit": "tokens",
+    "params": {
+        "data": {
+            "default": "pydoc", "unit": "",
+            "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
+        },
+        "tokens": {
+            "default": "char", "unit": "",
+            "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
+        },
+        "n_layer": {"default": 4, "unit": "blocks", "help": "depth"},
+        "n_head": {"default": 4, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
+        "n_embd": {"default": 128, "unit": "features", "help": "width"},
+        "block_size": {"default": 64, "unit": "tokens", "help": "length of a sequence"},
+        "batch_size": {"default": 12, "unit": "sequences", "help": "sequences in one forward and backward"},
+        "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
+        "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
+        "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "pad_vocab": {
+            "default": 1, "unit": "tokens",
+            "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
+        },
+        "init_from": {
+            "default": "", "unit": "",
+            "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
+        },
+        "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
+        "warmup_iters": {
+            "default": 10, "unit": "iterations",
+            "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
+        },
+        "eval_interval": {
+            "default": 50, "unit": "iterations",
+            "help": "evaluate each time so many are done, and at the end; 0: never",
+        },
+        "eval_iters": {"default": 5, "unit": "batches", "help": "of each split in an evaluation"},
+        "log_interval": {"default": 10, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "lr": {"default": 1e-3, "unit": "", "help": "highest learning rate"},
+        "min_lr": {"default": 1e-4, "unit": "", "help": "learning rate at the end of the cosine"},
+        "lr_warmup_iters": {"default": 10, "unit": "iterations", "help": "linear rise of the learning rate"},
+        "lr_decay_iters": {"default": 0, "unit": "iterations", "help": "end of the cosine; 0: max_iters"},
+        "weight_decay": {"default": 0.1, "unit": "", "help": "on matrices; vectors have none"},
+        "beta1": {"default": 0.9, "unit": "", "help": "AdamW's decay of the mean"},
+        "beta2": {"default": 0.99, "unit": "", "help": "AdamW's decay of the mean square"},
+        "grad_clip": {"default": 1.0, "unit": "", "help": "greatest norm of the gradient; 0: no limit"},
+        "adamw": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
+        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+    },
+    "configs": {
+        "tiny": {
+            "data": "pydoc", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12,
+            "max_iters": 150,
+        },
+        "shakespeare_char": {
+            "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
+        },
+        "gpt2": {
+            "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
+            "batch_size": 12, "pad_vocab": 64,
+            "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
+        },
+    },
+}  # fmt: skip
+
+SPLITS = ("train", "val")
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Batches(Dataset[Batch]):
+    """The batches of the plain loop, one after the other: those of iteration 0, then those of iteration 1, ..."""
+
+    def __init__(self, training: Training) -> None:
+        s = training.options.settings
+        self._source, self._parts, self._n = training.problem.batches, s.grad_accum, s.max_iters * s.grad_accum
+        self._at, self._drawn = -1, training.problem.batches.of_iteration(0, s.grad_accum)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, n: int) -> Batch:
+        i, part = divmod(n, self._parts)
+        if i != self._at:
+            self._at, self._drawn = i, self._source.of_iteration(i, self._parts)
+        x, y = (torch.from_numpy(whole[part]).long() for whole in self._drawn)
+        return x, y
+
+
+def loader(batches: Any, device: Device) -> DataLoader[Batch]:
+    """A loader of whole batches, in this process. Its generator is its own: the default one is for dropout."""
+    return DataLoader(
+        batches, batch_size=None, shuffle=False, pin_memory=device.kind == "cuda", generator=torch.Generator()
+    )
+
+
+class Module(pl.LightningModule):
+    """The model of a Training, as Lightning wants it."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.model = training.model
+        self.training_of = training
+
+    def training_step(self, batch: Batch, i: int) -> torch.Tensor:
+        loss: torch.Tensor = self.training_of.forward(*batch)
+        return loss
+
+    def validation_step(self, batch: Batch, i: int, dataloader_idx: int = 0) -> None:
+        self.log("loss", self.training_of.forward(*batch), batch_size=len(batch[0]), add_dataloader_idx=True)
+
+    def configure_optimizers(self) -> Any:
+        training = self.training_of
+        return {
+            "optimizer": training.optimizer,
+            "lr_scheduler": {"scheduler": Schedule(training), "interval": "step"},
+        }
+
+    def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """As Lightning does it, but for its refusal to clip for a fused optimizer in mixed precision. Such a one can
+        undo the scaling itself, and skips that where it finds it done."""
+        s, scaler = self.training_of.options.settings, self.training_of.scaler
+        if not s.grad_clip:
+            return
+        plain = getattr(optimizer, "optimizer", optimizer)
+        if scaler.is_enabled() and getattr(plain, "_step_supports_amp_scaling", False):
+            scaler.unscale_(plain)
+        nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip)
+
+
+class Schedule(torch.optim.lr_scheduler.LRScheduler):
+    """The learning rates of the plain loop, to the last bit: no factors that are multiplied again."""
+
+    def __init__(self, training: Training) -> None:
+        self._settings = training.options.settings
+        super().__init__(training.optimizer)
+
+    def get_lr(self) -> list[float]:
+        return [common.learning_rate(self.last_epoch, self._settings)] * len(self.optimizer.param_groups)
+
+
+class Watcher(pl.Callback):
+    """Tells the course what the Trainer does.
+
+    An iteration goes from the end of the one before to the end of its last batch, so that all that the Trainer does in
+    between is in it.
+    """
+
+    def __init__(self, training: Training, course: Course) -> None:
+        self._training, self._course = training, course
+        self._losses: list[torch.Tensor] = []
+        self._begun, self._durations_s = 0.0, dict[int, float]()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning would wait for the end of the batch
+        self._course.watch.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._losses.append(outputs["loss"])  # divided by accumulate_grad_batches, as the plain loop divides it
+        s, watch = self._training.options.settings, self._course.watch
+        if len(self._losses) < s.grad_accum:
+            return
+        watch.stop(trainer.global_step - 1, loss_follows=True)
+        losses = self._losses
+        watch.loss(float(losses[0] if len(losses) == 1 else torch.stack(losses).sum()))
+        self._losses = []
+        if self._course.stopping:
+            trainer.should_stop = True
+        elif trainer.global_step < s.max_iters:
+            watch.start()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._course.watch.pause("eval")
+
+    def on_validation_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if batch_idx == 0:
+            self._training.device.synchronize()
+            self._begun = time.perf_counter()
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if batch_idx == self._training.options.settings.eval_iters - 1:
+            self._training.device.synchronize()
+            self._durations_s[dataloader_idx] = time.perf_counter() - self._begun
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for number, split in enumerate(SPLITS):
+            loss = float(trainer.callback_metrics[f"loss/dataloader_idx_{number}"])
+            self._course.evaluated(trainer.global_step, split, {"loss": loss}, self._durations_s[number])
+        if trainer.global_step < self._training.options.settings.max_iters:
+            self._course.watch.start()
+
+
+def train(training: Training, course: Course) -> None:
+    """All iterations and evaluations, by the Trainer."""
+    options, device, s = training.options, training.device, training.options.settings
+    evaluations = [
+        loader([tuple(torch.from_numpy(part).long() for part in pair) for pair in zip(*drawn, strict=True)], device)
+        for drawn in (training.problem.batches.of_evaluation(split, s.eval_iters) for split in SPLITS)
+    ]
+    trainer = pl.Trainer(
+        accelerator=device.kind,
+        devices=[device.handle.index or 0] if device.kind == "cuda" else 1,
+        plugins=[precision(training)],
+        max_steps=s.max_iters,
+        max_epochs=1,
+        accumulate_grad_batches=s.grad_accum,
+        check_val_every_n_epoch=None,
+        val_check_interval=max(1, s.eval_interval) * s.grad_accum,
+        limit_val_batches=s.eval_iters if s.eval_interval else 0,
+        num_sanity_val_steps=0,
+        inference_mode=False,  # no_grad, as in the plain loop: torch.compile would compile once more for the other
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Watcher(training, course)],
+    )
+    module = Module(training)
+    if s.max_iters:
+        trainer.fit(module, loader(Batches(training), device), evaluations)
+        if s.eval_interval and s.max_iters % s.eval_interval and not course.stopping:
+            trainer.validate(module, evaluations, verbose=False)
+    if options.out is not None:
+        weights = {name: value.float().cpu().numpy() for name, value in training.model.state_dict().items()}
+        print(f"saved {weights_file.write(options.out / 'weights.npz', weights)}, for init_from")
+
+
+def precision(training: Training) -> Precision:
+    """Mixed precision as asked for, with the scaler of the plain loop: the Trainer's precision= would take bf16 in the
+    place of fp16 on a CPU."""
+    kind, dtype = training.device.kind, training.options.dtype
+    if dtype == "fp32":
+        return Precision()
+    if dtype == "bf16":
+        return MixedPrecision("bf16-mixed", kind)
+    return MixedPrecision("16-mixed", kind, training.scaler)
+
+
+class Lightning(Torch):
+    """torch, whose devices Lightning chooses by rules of its own, and without what Lightning says of itself."""
+
+    def open_device(self, asked: str) -> Device:
+        device = super().open_device(asked)
+        if device.kind == "mps" and not MPSAccelerator.is_available():
+            raise not_there("mps", why_not_mps(), [name for name in ("cpu", "cuda") if why_not(name) is None], "torch")
+        return device
+
+    def set_up(self, options: Any, device: Device, report: Any) -> None:
+        super().set_up(options, device, report)
+        quieten()
+
+    def facts(self, device: Device) -> dict[str, Any]:
+        facts = super().facts(device)
+        return facts | {"versions": facts["versions"] | versions(("lightning",))}
+
+
+def why_not_mps() -> str:
+    """Why Lightning does not take the GPU of a Mac that torch has computed on."""
+    return (
+        f'Lightning uses it only where platform.processor() is arm, and here it is "{platform.processor()}": i386 is '
+        "a Python under Rosetta, which one built for arm64 mends; DISABLE_MPS=1 in the environment has the same effect"
+    )
+
+
+def quieten() -> None:
+    """No advertisements, no hints about things that are as they are on purpose."""
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\..*")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return foreign.main(WORKLOAD, Lightning(), nanogpt.build, train, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
