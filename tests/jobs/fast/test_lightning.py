@@ -17,13 +17,13 @@ pytest.importorskip("lightning")
 
 import lightning.pytorch as pl
 import lightning_gpt_torch as job
-import mpsq_report_lightning
 import nanogpt_torch as nanogpt
 from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import mpsq_report
+import mpsq_report_lightning
 from harness import problems
 from mpsq_report import Reporter
 from tests.jobs.conftest import JOBS, Ran, Run, arguments, read
