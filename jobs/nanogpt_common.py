@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import text_data, weights_file
+from harness import nanogpt_checkpoint, text_data, weights_file
 from harness.batches import Batches
 from harness.command_line import Options
 from harness.problems import UsageError
@@ -132,10 +132,13 @@ def initial_weights(shape: Shape, seed: int) -> Weights:
 
 
 def read_weights(path: Path, shape: Shape) -> Weights:
-    """The weights of a .npz file that any of the four wrote (--out), or anything with these names.
+    """The weights of a .npz file that any of the four wrote (--out), or anything with these names; or of a checkpoint,
+    ours or nanoGPT's, or of Hugging Face's gpt2.
 
     Raises: UsageError when it cannot be read, or is of another model.
     """
+    if nanogpt_checkpoint.knows(path):
+        return nanogpt_checkpoint.read(path, shape.tensors(), shape.heads)
     return weights_file.fitting(weights_file.read(path, "init_from"), shape.tensors(), path)
 
 

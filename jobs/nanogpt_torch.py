@@ -74,7 +74,8 @@ WORKLOAD = {
         },
         "init_from": {
             "default": "", "unit": "",
-            "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
+            "help": "begin with weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
+            "empty: draw them",
         },
         "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
         "warmup_iters": {

@@ -32,19 +32,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(autouse=True)
-def _reads_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What init_from names goes to nanogpt_checkpoint where that knows it."""
-    plain = common.read_weights
-
-    def read(path: Path, shape: common.Shape) -> common.Weights:
-        if nanogpt_checkpoint.knows(path):
-            return nanogpt_checkpoint.read(path, shape.tensors(), shape.heads)
-        return plain(path, shape)
-
-    monkeypatch.setattr(common, "read_weights", read)
-
-
 def drawn(shape: common.Shape = SHAPE) -> common.Weights:
     """Weights of which no two are alike, with norms and biases that are not what they begin with."""
     generator = np.random.default_rng(5)
