@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from harness.command_line import Options
@@ -52,16 +53,21 @@ def asked(
 def named(workload: Mapping[str, Any], options: Options) -> str:
     """The workload's name for whoever compares runs: in another mode than training it is another workload, so that
     no report, and nobody's own query over the store, can pool the two."""
-    mode = getattr(options.settings, "mode", "train")
-    return str(workload["name"]) + ("" if mode == "train" else f"-{mode}")
+    said = mode(options.settings)
+    return str(workload["name"]) + ("" if said == "train" else f"-{said}")
 
 
-def built(training: Subject) -> dict[str, Any]:
-    """hello's second part: the model and its data."""
+def mode(settings: SimpleNamespace) -> str:
+    """train, or which other of the workload's modes was asked for."""
+    return str(getattr(settings, "mode", "train"))
+
+
+def built(training: Subject, unit: str = "tokens") -> dict[str, Any]:
+    """hello's second part: the model and its data. `unit`: tokens or samples, of which an iteration has per_iter."""
     return {
         "params": training.n_params(),
         "flops_per_iter": training.flops_per_iter,
-        "tokens_per_iter": training.per_iter,
+        f"{unit}_per_iter": training.per_iter,
         **({"optimizer": training.optimizer_name} if training.optimizer_name else {}),
         "data": training.data,
     }
@@ -87,12 +93,12 @@ def show(
     options, data, device = training.options, training.data, training.device
     how = ", ".join(filter(None, (compiler if options.compile else "eager", training.optimizer_name)))
     work = f"{training.flops_per_iter:.4e} FLOP and {training.per_iter:,} {workload['unit']} an iteration"
-    tokens = f"{data['bytes']:,} bytes, {data['vocab_size']:,} different tokens"
+    about = data.get("about") or f"{data['bytes']:,} bytes, {data['vocab_size']:,} different tokens"
     threads = f", {facts['threads']} threads" if "threads" in facts else ""
     version = facts["versions"].get(framework, "")
     last = options.settings.max_iters
     print(f"{named(workload, options)} {options.config}: {training.n_params():,} parameters, {work}")
-    print(f"data   {data['name']}: {tokens}, sha256 {data['sha256'][:16]}")
+    print(f"data   {data['name']}: {about}, sha256 {data['sha256'][:16]}")
     print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
     print(f"{framework:<6} {version}, Python {platform.python_version()}, seed {options.seed}, to iteration {last}")
     if done:
