@@ -70,6 +70,7 @@ def initialise(model: nn.Module, seed: int) -> None:
                 part.weight.normal_(0, math.sqrt(1 / part.in_features), generator=draw)
             elif isinstance(part, nn.BatchNorm2d):
                 part.reset_parameters()
+                part.weight.mul_(getattr(part, "first_gain", 1.0))
                 continue
             else:
                 continue

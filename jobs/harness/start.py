@@ -15,9 +15,10 @@ _EXACT = {"mlx": {"MLX_ENABLE_TF32": "0"}}
 """fp32 means fp32 in every framework: MLX would round to TF32 on CUDA and on an M5. Read when it is imported."""
 
 
-def quietly(framework: str) -> None:
+def quietly(framework: str, *packages: str) -> None:
     """Let signals end the process at once and without a traceback, show each line as it is printed, and leave with a
-    sentence when `framework` is not installed here or its libraries are not.
+    sentence when `framework` is not installed here or its libraries are not, or one of `packages` that are needed
+    besides.
 
     A handler in Python would run only when the framework returns to Python: after an iteration of many seconds, or
     never. The system's own reaction is immediate, and the exit status tells the signal.
@@ -27,13 +28,14 @@ def quietly(framework: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    if importlib.util.find_spec(framework) is None:
-        missing = problems.JobError(
-            f'"{framework}" is not installed for {sys.executable}',
-            f"{installing.command(framework)}, there, or run this with an interpreter that has it "
-            "(mpsq submit --python PATH)",
-        )
-        sys.exit(missing.show())
+    for package in (framework, *packages):
+        if importlib.util.find_spec(package) is None:
+            missing = problems.JobError(
+                f'"{package}" is not installed for {sys.executable}',
+                f"{installing.command(package)}, there, or run this with an interpreter that has it "
+                "(mpsq submit --python PATH)",
+            )
+            sys.exit(missing.show())
     for name, value in _EXACT.get(framework, {}).items():
         os.environ.setdefault(name, value)
     if framework == "mlx" and (reason := installing.why_not_importable(framework)) is not None:

@@ -21,7 +21,11 @@ from harness.training import Training as AnyTraining
 
 Batch = tuple[torch.Tensor, ...]
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
-_FLAGS: dict[str, dict[str, bool]] = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
+_FLAGS: dict[str, dict[str, bool]] = {
+    "fused": {"fused": True},
+    "foreach": {"foreach": True},
+    "loop": {"foreach": False},
+}
 IMPLEMENTATIONS = ("auto", *_FLAGS)
 """What adamw() and sgd() take."""
 
