@@ -21,8 +21,8 @@ SEVERAL_LEFT_OUT = "!"
 def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> list[Section]:
     """Speed, verdicts where there are any, cost, outcome."""
     speed = _speed(family, rows, marks)
-    verdicts = [_verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
-    return [speed, *verdicts, _cost(rows), _outcome(rows)]
+    judged = [verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
+    return [speed, *judged, _cost(rows), _outcome(rows)]
 
 
 def caption(family: Family, rows: Sequence[Raw]) -> str:
@@ -103,7 +103,8 @@ def _marks(row: Raw, marks: Mapping[str, str]) -> str:
     return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
 
 
-def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
+def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
+    """Each row against the baseline, which there must be: ratio, interval, p, word."""
     assert family.baseline is not None
     columns = [
         Column("label", f"against {elide(family.baseline.label, 24)}", flexible=True),
@@ -123,7 +124,7 @@ def _verdicts(family: Family, rows: Sequence[Raw]) -> Section:
         for row in rows
         if not row["is_baseline"] and row["speedup"] is not None
     ]
-    return Section("", columns, shown)
+    return Section(title, columns, shown)
 
 
 def _cost(rows: Sequence[Raw]) -> Section:
