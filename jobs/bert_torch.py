@@ -54,7 +54,7 @@ WORKLOAD = {
         "n_embd": {"default": 768, "unit": "features", "help": "width; 4 times as much within a block"},
         "classes": {"default": 2, "unit": "classes", "help": "that are told apart"},
         "dropout": {"default": 0.1, "unit": "share", "help": "of activations dropped in training, below 1"},
-        "attention": {"default": "sdpa", "unit": "", "help": "sdpa (torch's own) or eager (two products and a softmax)"},
+        "attention": {"default": "sdpa", "unit": "", "help": "sdpa (torch's), or eager (two products and a softmax)"},
         "batch_size": {"default": 64, "unit": "sequences", "help": "in one iteration"},
         "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
         "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},

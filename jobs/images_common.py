@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import torch
@@ -36,13 +38,15 @@ class ImageClassifier(Classifier):
         return self.layers(x.contiguous(memory_format=torch.channels_last) if self.channels_last else x)
 
 
-def build(options: Options, device: Device, kind: type[ImageClassifier]) -> Training:
-    """Images, model, reference loss, optimizer. `kind` is made of (classes, side, width)."""
+def build(options: Options, device: Device, make: Callable[[SimpleNamespace], ImageClassifier]) -> Training:
+    """Images, model, reference loss, optimizer. `make` gives the model by the settings, its weights of any value."""
     s = options.settings
     check(s)
+    if said := layout_hint(device.kind, options.compile, os.environ):
+        print(said)
     examples = image_data.load(s.data, s.images, s.classes, s.side, options.seed)
     with torch.device("meta"):
-        model = kind(s.classes, s.side, s.width)
+        model = make(s)
         flops = forward_flops(model, torch.empty(1, 3, s.side, s.side, dtype=torch.uint8))
     initialise(model.to_empty(device="cpu"), options.seed)
     torch.manual_seed(options.seed)  # for dropout
@@ -55,6 +59,17 @@ def build(options: Options, device: Device, kind: type[ImageClassifier]) -> Trai
     training = torch_classifying.build(options, device, model, examples, optimizer, flops, layout)
     model.channels_last = s.channels_last  # after the reference, which the CPU computes in its usual layout
     return training
+
+
+def layout_hint(kind: str, compiled: bool, environ: Mapping[str, str]) -> str:
+    """What to know of compiled convolutions on MPS; empty where it does not matter or is known."""
+    if kind != "mps" or not compiled or "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" in environ:
+        return ""
+    return (
+        "torch.compile makes convolutions channels_last, which on MPS has been several times slower than eager "
+        "(pytorch issue 192551): compare with --mps layout_optimization=off "
+        "(by hand: TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0)"
+    )
 
 
 def initialise(model: nn.Module, seed: int) -> None:
@@ -88,5 +103,6 @@ def check(s: SimpleNamespace) -> None:
         raise UsageError(f"width={s.width}: it cannot be less than 1")
     if s.images < 2:
         raise UsageError(f"images={s.images}: it cannot be less than 2")
-    if not 0 <= s.momentum < 1:
-        raise UsageError(f"momentum={s.momentum}: it must be at least 0 and less than 1")
+    for key in ("momentum", "dropout"):
+        if not 0 <= getattr(s, key, 0) < 1:
+            raise UsageError(f"{key}={getattr(s, key)}: it must be at least 0 and less than 1")

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
     start.quietly("torch")
 
 import sys
+from types import SimpleNamespace
 
 import images_common
 import torch
@@ -65,7 +66,7 @@ WORKLOAD = {
             "default": 0, "unit": "iterations",
             "help": "save each time so many are done, and at the end with --out; 0: only that",
         },
-        "lr": {"default": 0.05, "unit": "", "help": "learning rate, the same all along"},
+        "lr": {"default": 0.02, "unit": "", "help": "learning rate, the same all along"},
         "momentum": {"default": 0.9, "unit": "", "help": "of the gradient's mean"},
         "weight_decay": {"default": 1e-4, "unit": "", "help": "on all parameters"},
         "sgd": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
@@ -84,9 +85,9 @@ WORKLOAD = {
 
 
 FIRST_GAIN = 0.2
-"""What a block's last normalisation first multiplies by. Goyal et al. 2017 ("Accurate, Large Minibatch SGD", section 5.1)
-begin with 0, so that a block begins as what came in; then a fault within blocks would not show in the first loss. With 1
-rounding to bf16 grows through fifty layers to 0.1 nats, with this it stays below 0.01 and a fault is still seen."""
+"""What a block's last normalisation first multiplies by. Goyal et al. 2017 ("Accurate, Large Minibatch SGD", section
+5.1) begin with 0, so that a block begins as what came in; then a fault within blocks would not show in the first loss.
+With 1, rounding to bf16 grows through fifty layers to 0.1 nats; with this it stays below 0.01, and a fault is seen."""
 
 
 class Bottleneck(nn.Module):
@@ -115,8 +116,9 @@ class Bottleneck(nn.Module):
 class ResNet50(ImageClassifier):
     """3, 4, 6 and 3 bottlenecks; each stage has twice the channels of the one before, and half its height and width."""
 
-    def __init__(self, classes: int, side: int, width: int) -> None:
+    def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
+        width = s.width
         self.conv = nn.Conv2d(3, width, 7, 2, 3, bias=False)
         self.norm = nn.BatchNorm2d(width)
         self.pool = nn.MaxPool2d(3, 2, 1)
@@ -127,7 +129,7 @@ class ResNet50(ImageClassifier):
                 blocks.append(Bottleneck(channels, inner, 2 if stage and not k else 1))
                 channels = 4 * inner
         self.blocks = nn.Sequential(*blocks)
-        self.out = nn.Linear(channels, classes)
+        self.out = nn.Linear(channels, s.classes)
 
     def layers(self, x: torch.Tensor) -> torch.Tensor:
         x = self.pool(torch.relu(self.norm(self.conv(x))))

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
     start.quietly("torch")
 
 import sys
+from types import SimpleNamespace
 
 import images_common
 import torch
@@ -52,6 +53,7 @@ WORKLOAD = {
         "width": {"default": 64, "unit": "channels", "help": "of the first layer; the others follow from it"},
         "batch_size": {"default": 64, "unit": "images", "help": "in one iteration"},
         "channels_last": {"default": False, "unit": "", "help": "features of a pixel side by side in memory (NHWC)"},
+        "dropout": {"default": 0.5, "unit": "share", "help": "of activations dropped between linear layers, below 1"},
         "cudnn_benchmark": {"default": False, "unit": "", "help": "let cuDNN try which of its convolutions is fastest"},
         "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
         "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
@@ -65,7 +67,7 @@ WORKLOAD = {
             "default": 0, "unit": "iterations",
             "help": "save each time so many are done, and at the end with --out; 0: only that",
         },
-        "lr": {"default": 0.01, "unit": "", "help": "learning rate, the same all along"},
+        "lr": {"default": 0.002, "unit": "", "help": "learning rate, the same all along"},
         "momentum": {"default": 0.9, "unit": "", "help": "of the gradient's mean"},
         "weight_decay": {"default": 5e-4, "unit": "", "help": "on all parameters"},
         "sgd": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
@@ -76,7 +78,7 @@ WORKLOAD = {
         "full": {"side": 224, "classes": 1000, "width": 64, "batch_size": 64},
         "toy": {
             "side": 64, "classes": 10, "width": 8, "batch_size": 8, "images": 64, "max_iters": 24, "warmup_iters": 2,
-            "eval_interval": 24, "lr": 0.01,
+            "eval_interval": 24, "lr": 0.003, "dropout": 0.1,
         },
     },
     "modes": {"eval": {"eval_interval": 0}},
@@ -87,8 +89,9 @@ class VGG16(ImageClassifier):
     """Thirteen convolutions of 3 x 3, the image halved after the 2nd, 4th, 7th, 10th and 13th; three linear layers, the
     inner two 64 times as wide as the first convolution."""
 
-    def __init__(self, classes: int, side: int, width: int) -> None:
+    def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
+        width = s.width
         found: list[nn.Module] = []
         channels = 3
         for times, n_layers in ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3)):
@@ -97,11 +100,11 @@ class VGG16(ImageClassifier):
                 channels = times * width
             found.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*found)
-        inner, last = 64 * width, channels * (side // images_common.STRIDE) ** 2
+        inner, last = 64 * width, channels * (s.side // images_common.STRIDE) ** 2
         self.classify = nn.Sequential(
-            nn.Linear(last, inner), nn.ReLU(inplace=True), nn.Dropout(0.5),
-            nn.Linear(inner, inner), nn.ReLU(inplace=True), nn.Dropout(0.5),
-            nn.Linear(inner, classes),
+            nn.Linear(last, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),
+            nn.Linear(inner, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),
+            nn.Linear(inner, s.classes),
         )  # fmt: skip
 
     def layers(self, x: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,7 @@ class Order:
 
 
 def in_turn(n: int, k: int, batch_size: int) -> NDArray[np.int64]:
-    """The examples of the k-th batch (from 0) of an evaluation: one after the other, from the first again at the end."""
+    """The examples of the k-th batch (from 0) of an evaluation: one after the other, and from the first again."""
     return np.arange(k * batch_size, (k + 1) * batch_size) % n
 
 

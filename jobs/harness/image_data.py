@@ -1,4 +1,4 @@
-"""Images to classify: synthetic ones, or those of a folder with a subfolder for each class. Bytes, (n, 3, side, side)."""
+"""Images to classify: synthetic ones, or a folder with a subfolder for each class. As bytes, (n, 3, side, side)."""
 
 from __future__ import annotations
 

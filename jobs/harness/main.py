@@ -154,7 +154,8 @@ class _Work:
         path = self._framework.save(self._training, self._folder, done)
         print(f"saved {path} after {done} iterations")
         options = self._training.options
-        if options.out is not None and done == options.settings.max_iters:
+        takes = hasattr(options.settings, "init_from")  # else nothing would read what may be half a gigabyte
+        if takes and options.out is not None and done == options.settings.max_iters:
             weights = self._framework.weights(self._training)
             if weights is not None:
                 print(f"saved {weights_file.write(self._folder / 'weights.npz', weights)}, for init_from")
