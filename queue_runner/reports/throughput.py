@@ -183,15 +183,15 @@ def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
         columns.append(_right(f"{mode}_speedup", "speed-up"))
         doing += [_right(f"{mode}_ms", f"{mode} ms"), _right(f"{mode}_tflops", "TFLOP/s"), _right(f"{mode}_mfu", "MFU")]
     bases = {mode: family.baseline for mode, family in table.families.items()}
-    said = "; ".join(
-        f"{mode}: over {base.label} ({table.families[mode].why})" for mode, base in bases.items() if base is not None
-    )
+    said = {mode: f"over {base.label} ({table.families[mode].why})" for mode, base in bases.items() if base is not None}
+    alike = len({*said.values()}) == 1
+    line = next(iter(said.values())) if alike else "; ".join(f"{mode} {text}" for mode, text in said.items())
     verdicts = [
         _sections.verdicts(family, table.of(mode), mode)
         for mode, family in table.families.items()
         if any(row["speedup_low"] is not None for row in table.of(mode))
     ]
-    speed_section = Section(table.title, columns, shown, [f"speed-up in {said}"] if said else [])
+    speed_section = Section(table.title, columns, shown, [f"speed-up: {line}"] if said else [])
     return [speed_section, *verdicts, Section("", doing, work)]
 
 
@@ -245,8 +245,11 @@ def _answers(table: _Table) -> Iterator[str]:
         best = max(over, key=lambda row: row["speedup"])
         base = next(row["label"] for row in rows if row["is_baseline"])
         interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
-        sure = f"{interval}, {best['verdict']}" if best["speedup_low"] is not None else str(best["verdict"])
-        yield f"{name}, {mode}: {best['label']} is {units.ratio(best['speedup'])} as fast as {base} ({sure})"
+        within = f" ({interval})" if best["speedup_low"] is not None else ""
+        yield (
+            f"{name}, {mode}: {best['label']} is {units.ratio(best['speedup'])} as fast as {base}{within}: "
+            f"{best['verdict']}"
+        )
 
 
 def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
