@@ -102,7 +102,10 @@ def problem(options: Options) -> Problem:
 
 
 def shape_of(s: SimpleNamespace, text: Text) -> Shape:
-    return Shape(text.vocab_size, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dropout, s.bias)
+    """The model's shape. Rows of the embedding that round the vocabulary up are trained to be unlikely, like any other
+    token that never comes."""
+    vocab = -(-text.vocab_size // s.pad_vocab) * s.pad_vocab
+    return Shape(vocab, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dropout, s.bias)
 
 
 def weights(options: Options, shape: Shape) -> Weights:
@@ -205,7 +208,7 @@ def learning_rate(i: int, s: SimpleNamespace) -> float:
 
 def check(s: SimpleNamespace) -> None:
     """Refuse what cannot be trained. Raises: UsageError."""
-    for key in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "grad_accum", "eval_iters"):
+    for key in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "grad_accum", "eval_iters", "pad_vocab"):
         if getattr(s, key) < 1:
             raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
     for key in ("lr", "min_lr", "weight_decay", "grad_clip", "lr_warmup_iters", "lr_decay_iters"):

@@ -66,6 +66,10 @@ WORKLOAD = {
         "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
         "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "pad_vocab": {
+            "default": 1, "unit": "tokens",
+            "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
+        },
         "init_from": {
             "default": "", "unit": "",
             "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
@@ -107,7 +111,8 @@ WORKLOAD = {
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "pad_vocab": 64, "new_tokens": 256,
+            "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },
@@ -123,6 +128,8 @@ class Model:
 
     shape: Shape
     dtype: Any
+    attention: str | None = None
+    """what jax.nn.dot_product_attention takes as its implementation; None: what XLA makes of the formula"""
 
     def loss(self, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Mean cross entropy in nats. Without a key there is no dropout."""
@@ -160,7 +167,7 @@ class Model:
         if attend is not None:
             y = attend(q, k, v)
         elif drop is _keep:
-            y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+            y = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=self.attention)
         else:  # it drops none of its weights
             scores = jnp.einsum("bthq,bshq->bhts", q, k).astype(jnp.float32) / heads[-1] ** 0.5
             scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), scores, -jnp.inf)
@@ -209,13 +216,21 @@ class Training(jax_training.Training):
     """(params, state, x, y, lr, i) to loss, params and state: the iteration but for its batches"""
 
 
+def attention_on(device: Device, shape: Shape, dtype: str) -> str | None:
+    """cudnn's fused attention where there is one: on CUDA, in 16 bits, for heads of up to 128 features in eights. JAX
+    does not choose it by itself; torch does."""
+    features = shape.width // shape.heads
+    fits = dtype != "fp32" and features % 8 == 0 and features <= 128
+    return "cudnn" if device.kind == "cuda" and fits else None
+
+
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
     common.refuse_fp16(options, "jax")
     problem = common.problem(options)
     weights = common.weights(options, problem.shape)
     reference = jax_training.Reference(Model(problem.shape, jnp.float32).loss, weights, problem.first())
-    model = Model(problem.shape, DTYPES[options.dtype])
+    model = Model(problem.shape, DTYPES[options.dtype], attention_on(device, problem.shape, options.dtype))
     params = jax.device_put(weights, device.handle)
     update, forward = partial(_update, model, options), model.loss
     if options.compile:  # the old weights and state give their memory to the new ones

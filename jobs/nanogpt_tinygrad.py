@@ -66,6 +66,10 @@ WORKLOAD = {
         "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
         "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "pad_vocab": {
+            "default": 1, "unit": "tokens",
+            "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
+        },
         "init_from": {
             "default": "", "unit": "",
             "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
@@ -107,7 +111,8 @@ WORKLOAD = {
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "pad_vocab": 64, "new_tokens": 256,
+            "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },

@@ -68,6 +68,10 @@ WORKLOAD = {
         "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
         "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
+        "pad_vocab": {
+            "default": 1, "unit": "tokens",
+            "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
+        },
         "init_from": {
             "default": "", "unit": "",
             "help": "begin with the weights.npz that any of the four frameworks wrote with --out; empty: draw them",
@@ -111,7 +115,8 @@ WORKLOAD = {
         },
         "gpt2": {
             "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "bias": True, "new_tokens": 256, "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
+            "batch_size": 12, "pad_vocab": 64, "new_tokens": 256,
+            "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
             "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
         },
     },
@@ -205,14 +210,16 @@ def model_of(shape: Shape, weights: common.Weights) -> GPT:
     return model
 
 
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
 @dataclass(kw_only=True)
 class Training(torch_training.Training):
     """The harness's Training, and what is trained on."""
 
     problem: Problem
-
-
-Batch = tuple[torch.Tensor, torch.Tensor]
+    fetched: tuple[int, list[Batch]] = (-1, [])
+    """an iteration and its batches: the next one's, once there was one"""
 
 
 def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
@@ -256,14 +263,21 @@ def build(options: Options, device: Device) -> Training:
     )
 
 
+def fetch(training: Training, i: int) -> list[Batch]:
+    """The batches of iteration i, on their way to the device."""
+    parts = training.problem.batches.of_iteration(i, training.options.settings.grad_accum)
+    return [to_device(*batch, training.device) for batch in zip(*parts, strict=True)]
+
+
 def step(training: Training, i: int) -> torch.Tensor:
-    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, still on the device."""
+    """One iteration: forward, backward, clipping, update, and the next one's batches. Returns the mean loss, still on
+    the device."""
     s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
     for group in optimizer.param_groups:
         group["lr"] = common.learning_rate(i, s)
     losses = []
-    for batch in zip(*training.problem.batches.of_iteration(i, s.grad_accum), strict=True):
-        x, y = to_device(*batch, training.device)
+    at, batches = training.fetched
+    for x, y in batches if at == i else fetch(training, i):
         with training.device.autocast(training.options.dtype):
             loss = training.forward(x, y) / s.grad_accum
         scaler.scale(loss).backward()
@@ -274,6 +288,7 @@ def step(training: Training, i: int) -> torch.Tensor:
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
+    training.fetched = i + 1, fetch(training, i + 1)  # while the device is busy with what it was given
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 

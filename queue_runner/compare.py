@@ -153,12 +153,14 @@ def _judged(family: Family, most_splits: int) -> Family:
     base = family.baseline
     pairs = [(cell, base) for cell in able if base is not None and base in able and cell is not base]
     twins = [(cell, twin) for cell in able if (twin := family.twin(cell)) is not None and twin in able]
-    verdicts = _verdicts([*pairs, *twins], per_work, most_splits)
+    verdicts = judge([*pairs, *twins], per_work, most_splits)
     judged = [[Pair(cell, against, verdicts[cell, against]) for cell, against in of] for of in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 
-def _verdicts(asked: Iterable[tuple[Cell, Cell]], per_work: str, most_splits: int) -> dict[tuple[Cell, Cell], Verdict]:
+def judge(
+    asked: Iterable[tuple[Cell, Cell]], per_work: str = "", most_splits: int = MOST_SPLITS
+) -> dict[tuple[Cell, Cell], Verdict]:
     """A verdict on each pair, corrected for all of them: against the baseline and against eager twins alike. A pair
     that is asked both ways round is one (docs/decisions/many-pairs.md)."""
     pairs = [*{frozenset(pair): pair for pair in asked}.values()]

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 TIMEOUT_S = 120.0
@@ -116,8 +117,14 @@ def _understand(said: bytes, trouble: str | None) -> Torch:
 
 # -- the other frameworks --------------------------------------------------------------------------------------------
 
-OTHERS = {"mlx": "mlx.core", "jax": "jax", "tinygrad": "tinygrad"}
-"""Their distributions, and what is imported of each."""
+OTHERS = {
+    "mlx": "mlx.core",
+    "jax": "jax",
+    "tinygrad": "tinygrad",
+    "transformers": "transformers.models.bert.modeling_bert",
+    "lightning": "lightning",
+}
+"""Their distributions, and what is imported of each. A torchvision that does not fit its torch breaks the last two."""
 
 _VERSIONS = """
 import importlib.metadata, json
@@ -142,12 +149,17 @@ def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, st
     Plain `mlx` installs on Linux and does not import: a version alone says little.
     """
     said, _ = _run(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", timeout_s)
-    found: dict[str, tuple[str, str | None]] = {}
+    versions: dict[str, str] = {}
     for line in said.decode("utf-8", "replace").splitlines():
         try:
             name, version = json.loads(line)
         except (ValueError, TypeError):
             continue
         if name in OTHERS:
-            found[name] = str(version), _run(python, f"MODULE = {OTHERS[name]!r}\n{_IMPORT}", timeout_s)[1]
-    return found
+            versions[name] = str(version)
+    if not versions:
+        return {}
+    with ThreadPoolExecutor(len(versions)) as pool:
+        programs = [f"MODULE = {OTHERS[name]!r}\n{_IMPORT}" for name in versions]
+        troubles = pool.map(lambda program: _run(python, program, timeout_s)[1], programs)
+        return {name: (version, trouble) for (name, version), trouble in zip(versions.items(), troubles, strict=True)}

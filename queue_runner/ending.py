@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
@@ -24,6 +26,13 @@ _SAID = {
     EXIT_DEVICE_UNAVAILABLE: ("device_unavailable", Outcome.DEVICE_UNAVAILABLE),
     EXIT_OUT_OF_MEMORY: ("oom", Outcome.OUT_OF_MEMORY),
 }
+
+_NO_MEMORY = re.compile(
+    r"(?:[A-Za-z_][\w.]*\.)?(?:OutOfMemoryError|MemoryError)\b"
+    r"|[A-Za-z_][\w.]*Error: .*(?:(?:CUDA|MPS backend) out of memory|RESOURCE_EXHAUSTED: Out of memory"
+    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|malloc\] (?:Unable|Attempting) to allocate)"
+)
+"""The last line of a traceback that torch, jax, mlx or Python itself ends with when memory runs out."""
 
 
 def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
@@ -46,6 +55,15 @@ def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
         kind, outcome = _SAID[code]
         return Ending(outcome, code, reason=notes[kind])
     return Ending(Outcome.FAILED, code)
+
+
+def with_last_words(ending: Ending, said: str) -> Ending:
+    """A failure whose reason is the last thing that the job said on stderr. Where that is the error of a framework
+    without memory, it ran out of memory: a program that nobody adapted to mpsq knows no exit code of 71."""
+    if ending.reason or ending.outcome is not Outcome.FAILED:
+        return ending
+    outcome = Outcome.OUT_OF_MEMORY if _NO_MEMORY.match(said) else Outcome.FAILED
+    return replace(ending, outcome=outcome, reason=said or "it said nothing on stderr")
 
 
 def of_silence(*, rebooted: bool) -> Ending:

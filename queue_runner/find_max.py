@@ -6,6 +6,8 @@ ends it, and `mpsq retry` of a probe that failed for another reason lets it go o
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,28 @@ def go_on(connection: Connection, job_id: int, spec: JobSpec, memory_bytes: floa
     if at.following is None:
         return None
     return searches.add(connection, job_id, search.with_value(spec, asked.key, at.following), at.sentence(asked.key))
+
+
+def standing_of(connection: sqlite3.Connection, job_id: int) -> Standing | None:
+    """Where the search stands that a job is a probe of, from a read-only connection; None for any other job."""
+    from queue_runner.store.read import PROBES
+
+    found = connection.execute("SELECT spec_json FROM jobs WHERE id = ?", [job_id]).fetchone()
+    spec = JobSpec.from_json(found["spec_json"])
+    if not spec.find_max:
+        return None
+    asked = search.parse(spec.find_max)
+    named = {"job": job_id, "asked": spec.find_max}
+    rows = [row for row in connection.execute(PROBES, named) if same(row["spec_json"], spec, asked)]
+    machine = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
+    told = connection.execute("SELECT data_json FROM fingerprints WHERE hash = ?", [machine]).fetchone()
+    return stand(asked, rows, memory_bytes(json.loads(told["data_json"]) if told else {}))
+
+
+def memory_bytes(machine: Mapping[str, Any]) -> float | None:
+    """What a machine has in all, by its fingerprint; None where that does not tell."""
+    gib = machine.get("memory_gib")
+    return gib * 2.0**30 if isinstance(gib, int | float) else None
 
 
 def same(spec_json: str, spec: JobSpec, asked: Asked) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from queue_runner import find_max, resume, stop_points
+from queue_runner.ending import with_last_words
 from queue_runner.fingerprint import of_machine, of_software
-from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.model import Ending, Verb
 from queue_runner.rundir import RunDir, read_end
 from queue_runner.store import attempts, hooks, jobs, results
 from queue_runner.store.engine import writing
@@ -30,7 +31,7 @@ def finish(
 
     Raises: MpsqError (store).
     """
-    ending = _with_reason(ending, folder)
+    ending = with_last_words(ending, last_line(read_end(folder.stderr)))
     machine = of_machine()  # may ask programs: not while the write lock is held
     with writing(engine) as connection:
         if exit_ is not None:
@@ -58,16 +59,10 @@ def finish(
             checkpoint = _checkpoint(connection, run, folder)
             again = attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
         if again is None:
-            find_max.go_on(connection, run.id.job, run.spec, _memory_bytes(machine))
+            find_max.go_on(connection, run.id.job, run.spec, find_max.memory_bytes(machine))
         hooks.note_end(connection, run.run_id, ending.outcome, orders)
         stop_points.reach("finish.before_commit")
     return ending
-
-
-def _memory_bytes(machine: Mapping[str, Any]) -> float | None:
-    """What this machine has in all."""
-    gib = machine.get("memory_gib")
-    return gib * 2.0**30 if isinstance(gib, int | float) else None
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:
@@ -136,11 +131,3 @@ def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
     rows = results.rows_of(connection, "hellos", run_id)
     said: dict[str, Any] = json.loads(rows[0]["hello_json"]) if rows else {}
     return said
-
-
-def _with_reason(ending: Ending, folder: RunDir) -> Ending:
-    """A failure always has a reason: the last thing that the job said on stderr."""
-    if ending.reason or ending.outcome is not Outcome.FAILED:
-        return ending
-    said = last_line(read_end(folder.stderr))
-    return Ending(ending.outcome, ending.exit_code, ending.signal, said or "it said nothing on stderr")

@@ -42,10 +42,10 @@ def observe(family: Family, seen: Seen) -> list[str]:
     return [
         *_ratios(family),
         *(line for pair in family.twins for line in _twin_costs(pair, seen)),
-        *_drifts(family.cells),
+        *drifts(family.cells),
         *_step0(family.cells, seen),
-        *_losses(family.cells),
-        *_others_that_differ(family),
+        *not_falling(family.cells),
+        *others_that_differ(family),
     ]
 
 
@@ -53,13 +53,14 @@ def _ratios(family: Family) -> list[str]:
     twins = {frozenset((pair.cell, pair.baseline)) for pair in family.twins}
     against = sorted(family.pairs, key=lambda pair: -pair.ratio)
     pairs = [pair for pair in against if frozenset((pair.cell, pair.baseline)) not in twins]
-    lines = [_ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
-    lines += [_ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
+    lines = [ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
+    lines += [ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     need = max((p.verdict.need for p in [*pairs, *family.twins] if p.verdict.word == "too few repeats"), default=0)
     return [*lines, f"a verdict needs {need} runs each: add --repeats {need}"] if need else lines
 
 
-def _ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
+def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
+    """How a cell compares with its baseline, and how far that may be believed."""
     cell, base, verdict = pair.cell.label, pair.baseline.label, pair.verdict
     slower = pair.ratio < 1
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
@@ -142,7 +143,8 @@ def tenths(x_s: float) -> str:
     return units.number(rounded, len(str(int(rounded))) + 1)
 
 
-def _drifts(cells: Sequence[Cell]) -> Iterable[str]:
+def drifts(cells: Sequence[Cell]) -> Iterable[str]:
+    """Whose iterations became slower or faster as they went on."""
     for cell in cells:
         runs = [row for row in cell.shown if "drift" in taints(row) and row["drift_ratio"]]
         if not runs:
@@ -184,7 +186,8 @@ def _step0_of(cell: Cell, seen: Seen) -> Mapping[str, float]:
     return next((seen.step0[row["run_id"]] for row in cell.shown if row["run_id"] in seen.step0), {})
 
 
-def _losses(cells: Sequence[Cell]) -> Iterable[str]:
+def not_falling(cells: Sequence[Cell]) -> Iterable[str]:
+    """Whose loss did not fall: what is fast and does not learn is of no use."""
     for cell in cells:
         if cell.key.get("resumed"):
             continue  # the part of a training in which it fell may be another run's
@@ -193,7 +196,7 @@ def _losses(cells: Sequence[Cell]) -> Iterable[str]:
             yield f"the loss of {cell.label} did not fall: {units.loss(first)} at first, {units.loss(last)} at last"
 
 
-def _others_that_differ(family: Family) -> Iterable[str]:
+def others_that_differ(family: Family) -> Iterable[str]:
     """Factors that differ along with those in the labels, so that a ratio is not of device and mode alone."""
     cells = [cell for cell in family.cells if cell.times]
     alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,8 @@ def retry(
     with writing(open_engine(layout.db)) as connection:
         rows = choose.runs_of(connection, selectors)
         last = _last(choose.siblings(connection, rows))
-        again = sorted((row for row in last if _is_meant(row, rows, succeeded_too)), key=_interleaved)
+        apart = {selector.job for selector in selectors}
+        again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
         if not again:
             raise _nothing(rows, last, named)
         found = []
@@ -88,12 +89,16 @@ def _last(rows: Sequence[Row]) -> list[Row]:
     return list(last.values())
 
 
-def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool) -> bool:
-    """Whether this last attempt has ended, answers a repeat that was named, and is to be tried again."""
+def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool, apart: Container[int | None]) -> bool:
+    """Whether this last attempt has ended, answers a repeat that was named, and is to be tried again. A probe of
+    --find-max that ran out of memory has answered: it is tried again only where its job is named (`apart`)."""
     if row["state"] != State.DONE or row["kind"] == "import" or row["deleted_at"] is not None:
         return False
     asked = [one for one in named if (one["job_id"], one["repeat"]) == (row["job_id"], row["repeat"])]
-    return bool(asked) and (succeeded_too or row["outcome"] != Outcome.SUCCEEDED)
+    answered = row["outcome"] == Outcome.SUCCEEDED or (
+        row["outcome"] == Outcome.OUT_OF_MEMORY and row["find_max"] and row["job_id"] not in apart
+    )
+    return bool(asked) and (succeeded_too or not answered)
 
 
 def _nothing(rows: Sequence[Row], last: Sequence[Row], named: bool) -> UsageError:

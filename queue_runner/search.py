@@ -114,7 +114,7 @@ def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None =
     limit = _limit(fitting, memory_bytes)
     if limit is not None and following is not None and following >= limit and largest is not None:
         too_large, foreseen = max(limit, largest + 1), True
-        share = f"{MEMORY_SHARE:.0%} of the machine's {units.size(memory_bytes)}"
+        share = f"{units.percent(MEMORY_SHARE, 2)} of the machine's {units.size(memory_bytes)}"
         why_not = f"it would need more than {share}, by what smaller ones took"
         following = _following(asked, largest, too_large)
     return Standing(largest, too_large, following, why_not, foreseen, stopped)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, capture, segments
+from queue_runner import argv, capture, find_max, segments
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
@@ -52,6 +52,7 @@ class Details:
     after: Sequence[Mapping[str, Any]]
     backoff_s: float
     retry_on: str | None
+    search: str | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -92,7 +93,14 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         after=list(connection.execute(_AFTER, [row["job_id"]])),
         backoff_s=row["backoff_s"],
         retry_on=row["retry_on"],
+        search=_search(connection, row["job_id"], spec),
     )
+
+
+def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:
+    """Where the search stands that the job is a probe of (--find-max)."""
+    at = find_max.standing_of(connection, job_id)
+    return None if at is None else f"--find-max {spec.find_max}: {at.sentence(spec.find_max.partition('=')[0])}"
 
 
 @dataclass(frozen=True)

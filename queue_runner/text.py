@@ -51,7 +51,8 @@ def cut_head(text: str, columns: int) -> str:
 
 def last_line(data: bytes, limit: int = 300) -> str:
     """The last line of a log that says something, safe to show, at most `limit` characters long."""
-    for line in reversed(re.split(r"[\r\n]+", data.decode("utf-8", "replace"))):
-        if shown := plain(line).strip():
-            return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-    return ""
+    lines = [shown for line in re.split(r"[\r\n]+", data.decode("utf-8", "replace")) if (shown := plain(line).strip())]
+    while len(lines) > 1 and lines[-1].startswith("hint: "):  # the remedy that our own programs put under an error
+        lines.pop()
+    shown = lines[-1] if lines else ""
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

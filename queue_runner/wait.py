@@ -104,4 +104,4 @@ def failed(rows: Sequence[Row]) -> list[Row]:
 
 def is_probe(row: Row) -> bool:
     """Whether a row of v_run is of a job that a search (--find-max) asked."""
-    return bool(json.loads(row["spec_json"]).get("find_max"))
+    return bool(json.loads(row.get("spec_json") or "{}").get("find_max"))

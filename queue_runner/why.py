@@ -17,6 +17,7 @@ from queue_runner.queue_state import START_A_WORKER, QueueState
 from queue_runner.reasons import Reason
 from queue_runner.rundir import RunDir
 from queue_runner.store import read
+from queue_runner.wait import is_probe
 
 Row = Mapping[str, Any]
 
@@ -50,6 +51,8 @@ def explain(row: Row, around: Around) -> Why:
     state = State(row["state"])
     if state is State.DONE:
         sentence, step = _done(row)
+        if is_probe(row):
+            sentence, step = _of_search(row, sentence, step)
         if row.get("deleted_at"):
             sentence, step = f"{sentence}; its files were deleted", "" if row["outcome"] != "SUCCEEDED" else step
     elif state is State.RUNNING:
@@ -89,6 +92,15 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
             return "it goes on under its warden, and no worker is there to record it", START_A_WORKER
         return "neither a warden nor a worker watches it: the next worker finds out how it ended", START_A_WORKER
     return "the worker started it and it has not ended", "mpsq logs {run} -f follows it; mpsq cancel {run} ends it"
+
+
+def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
+    """What the end of a probe of --find-max means for its search."""
+    if row["outcome"] == Outcome.OUT_OF_MEMORY:
+        return f"{sentence}; --find-max looks for that", f"mpsq report scaling g{row['group_id']} has the answer"
+    if row["outcome"] == Outcome.SUCCEEDED:
+        return sentence, f"mpsq report scaling g{row['group_id']} says where its search stands"
+    return f"{sentence}; its search stopped there", f"{step}; mpsq retry {{run}} lets the search go on"
 
 
 _LOGS = "mpsq logs {run} --both shows what it wrote"

@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import installing
+from harness.machine import process_memory
 from harness.problems import EX_UNAVAILABLE, JobError
 
 AUTO = ("cuda", "mps", "cpu")
 """The order in which `--device auto` looks for a device that computes."""
-
-
-def _nothing() -> tuple[None, None]:
-    return None, None
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,8 @@ class Device:
     """of the hardware, such as "Apple M1 Max" """
     handle: Any
     """the framework's object, or the name that it takes"""
-    memory: Callable[[], tuple[int | None, int | None]] = _nothing
-    """bytes in arrays and bytes taken from the system, now; None on the CPU: the queue measures its process"""
+    memory: Callable[[], tuple[int | None, int | None]] = process_memory
+    """bytes in arrays and bytes taken from the system, now; on the CPU None and what the process has resident"""
 
     @property
     def kind(self) -> str:

@@ -69,5 +69,7 @@ def _find(name: str) -> Any:
 
 
 def _memory(handle: Any) -> tuple[int | None, int | None]:
-    found = handle.memory_stats() if handle.platform != "cpu" else None
+    if handle.platform == "cpu":
+        return machine.process_memory()
+    found = handle.memory_stats()
     return (found.get("bytes_in_use"), found.get("pool_bytes")) if found else (None, None)

@@ -81,7 +81,8 @@ def explain(error: BaseException) -> JobError | None:
     if found := _NO_KERNEL.search(text):
         return JobError(
             f"{found[1]} has no kernel on this device",
-            "PYTORCH_ENABLE_MPS_FALLBACK=1 in the environment lets the CPU compute it (slower; the run is marked)",
+            "mpsq submit --mps fallback=on lets the CPU compute it (slower; the run is marked); without mpsq: "
+            "PYTORCH_ENABLE_MPS_FALLBACK=1 in the environment",
             note="op_missing",
         )
     if _NO_FLOAT64 in text:

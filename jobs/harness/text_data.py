@@ -46,12 +46,15 @@ class Text:
         return {"train": self.train, "val": self.val}
 
     def decoded(self, tokens: Sequence[int]) -> str:
-        """Tokens as text; half a character of a byte pair becomes U+FFFD."""
+        """Tokens as text. Half a character of a byte pair becomes U+FFFD, and so does a number beyond the vocabulary: a
+        model whose vocabulary was rounded up may write one before it is trained."""
         if self.tokenizer == "char":
-            return "".join(map(self.alphabet.__getitem__, tokens))
+            return "".join(self.alphabet[one] if one < self.vocab_size else "\ufffd" for one in tokens)
         import tiktoken
 
-        return tiktoken.get_encoding("gpt2").decode(list(tokens))
+        encoding = tiktoken.get_encoding("gpt2")
+        known = (encoding.decode_single_token_bytes(one) if one < self.vocab_size else b"\xff" for one in tokens)
+        return b"".join(known).decode(errors="replace")
 
     def said(self) -> dict[str, object]:
         """What hello says of it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.device import choose, not_there
-from harness.machine import apple_name, cpu_name
+from harness.machine import apple_name, cpu_name, process_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -40,12 +40,12 @@ class Device:
         return str(self.handle)
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Bytes in tensors and bytes taken from the system, now; None on the CPU: the queue measures its process."""
+        """Bytes in tensors and bytes taken from the system, now; on the CPU None and what the process has resident."""
         if self.kind == "cuda":
             return torch.cuda.memory_allocated(self.handle), torch.cuda.memory_reserved(self.handle)
         if self.kind == "mps":
             return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
-        return None, None
+        return process_memory()
 
     def rng_state(self) -> torch.Tensor | None:
         """State of the device's own random numbers (dropout); None where the CPU's generator makes them."""

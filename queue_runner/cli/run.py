@@ -145,6 +145,7 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     peaks = config.load(layout.config).peak_tflops
     options = reports.Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
     name = reports.DEFAULT if any(row["n_iters"] for row in rows) else "time"
+    name = reports.suited((row["workload"] for row in rows), otherwise=name)
     name = "scaling" if any(wait.is_probe(row) for row in rows) else name
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)

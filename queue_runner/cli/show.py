@@ -64,7 +64,19 @@ def _print_patches(patches: Sequence[Patch], json: bool) -> None:
 
 
 _OF_JOB = (
-    *("asks", "command", "folder", "python", "environment", "code", "runs in", "rerun of", "tags", "priority"),
+    *(
+        "asks",
+        "search",
+        "command",
+        "folder",
+        "python",
+        "environment",
+        "code",
+        "runs in",
+        "rerun of",
+        "tags",
+        "priority",
+    ),
     *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
 )
 """What all runs of a job share: said once."""
@@ -81,6 +93,7 @@ def _text(one: Details, again: bool) -> str:
         ("of", f"job {run['job_id']} in group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']}"),
         ("state", listing.ending(run) + (f": {run['reason']}" if run["reason"] else "")),
         ("asks", listing.question(run) or units.MISSING),
+        *([("search", one.search)] if one.search else []),
         ("command", shlex.join(one.argv) or units.MISSING),
         ("folder", one.cwd or units.MISSING),
         ("python", one.python or units.MISSING),

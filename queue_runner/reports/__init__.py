@@ -1,14 +1,15 @@
 """Reports: each is one file of this folder, and the folder is the registry. They read the store and change nothing.
 
 A report is a module with NAME, HELP, SQL (one SELECT over the views, `{chosen}` where the choice of runs belongs) and
-COLUMNS, and may have `finish(rows, context) -> Result` to make more of the rows than a table.
+COLUMNS, and may have `finish(rows, context) -> Result` to make more of the rows than a table. `FOR` names the workload
+whose report it is: mpsq run ends with it.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -95,7 +96,13 @@ class Report(Protocol):
 
 def names() -> list[str]:
     """The reports there are. A file `time_.py` is the report `time`: no module shares a name with Python's own."""
-    return sorted(m.name.rstrip("_") for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return sorted(_files())
+
+
+def _files() -> dict[str, str]:
+    """Modules by their reports' names: `train_vs_infer` is `train-vs-infer`, as it is typed."""
+    modules = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    return {name.rstrip("_").replace("_", "-"): name for name in modules}
 
 
 def helps() -> dict[str, str]:
@@ -105,12 +112,19 @@ def helps() -> dict[str, str]:
 
 def load(name: str) -> Report:
     """The report of that name. Raises: UsageError when there is none."""
-    files = {m.name.rstrip("_"): m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")}
+    files = _files()
     if name not in files:
         from queue_runner.catalog import did_you_mean
 
         raise UsageError(f'no report "{name}"', did_you_mean(name, files, f"there are {', '.join(sorted(files))}"))
     return cast(Report, import_module(f"{__name__}.{files[name]}"))
+
+
+def suited(workloads: Iterable[str | None], otherwise: str) -> str:
+    """The report that was made for the runs of one workload (its module's `FOR`); `otherwise` where there is none."""
+    own = {getattr(load(name), "FOR", ""): name for name in names()}
+    found = {own.get(workload or "command", otherwise) for workload in workloads}
+    return found.pop() if len(found) == 1 else otherwise
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:

@@ -99,15 +99,27 @@ def named(names: Sequence[str]) -> str:
 def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterable[str]:
     rows = [row for cell in cells for row in cell.left_out]
     if rows:
-        each = "; ".join(f"{row['run']} {why(row, found)}" for row in rows[:MOST_NAMED])
-        more = f"; and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
-        yield f"! left out of the numbers: {each}{more}"
+        yield f"! left out of the numbers: {_by_reason(rows, found)}"
     if any(not cell.used and cell.median_s is not None for cell in cells):
         yield "a row without a valid run shows its invalid runs' numbers and is not compared (--all does)"
     if context.options.include_invalid and any(not row["valid"] for cell in cells for row in cell.used):
         bad = [row for cell in cells for row in cell.used if not row["valid"]]
-        each = "; ".join(f"{row['run']} {why(row, found)}" for row in bad[:MOST_NAMED])
-        yield f"invalid runs are in the numbers (--all): {each}"
+        yield f"invalid runs are in the numbers (--all): {_by_reason(bad, found)}"
+
+
+def _by_reason(rows: Sequence[Mapping[str, Any]], found: Taints) -> str:
+    """Every reason once, after the runs that have it."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        reasons.setdefault(why(row, found), []).append(row["run"])
+    parts = [f"{_some(runs)} {reason}" for reason, runs in list(reasons.items())[:MOST_NAMED]]
+    more = len(reasons) - len(parts)
+    return "; ".join(parts) + (f"; and {units.count(more)} other reasons" if more else "")
+
+
+def _some(runs: Sequence[str]) -> str:
+    shown = ", ".join(runs[:MOST_NAMED])
+    return shown + (f" and {units.count(len(runs) - MOST_NAMED)} more" if len(runs) > MOST_NAMED else "")
 
 
 def why(row: Mapping[str, Any], found: Taints) -> str:

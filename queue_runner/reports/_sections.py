@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
@@ -19,10 +20,26 @@ SEVERAL_LEFT_OUT = "!"
 
 
 def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> list[Section]:
-    """Speed, verdicts where there are any, cost, outcome."""
+    """Speed, verdicts where there are any, cost, outcome; nothing before a run has ended."""
+    if not any(row["n_runs"] for row in rows):
+        return []
     speed = _speed(family, rows, marks)
     judged = [verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
-    return [speed, *judged, _cost(rows), _outcome(rows)]
+    return [
+        _told(speed),
+        *judged,
+        *(told for part in (_cost(rows), _outcome(rows)) if len((told := _told(part)).columns) > 1),
+    ]
+
+
+def _told(section: Section) -> Section:
+    """Without the columns that say nothing in any row; how many runs there are and their time stay."""
+    columns = [
+        column
+        for column in section.columns
+        if column.key in ("label", "runs", "ms") or any(row[column.key] != units.MISSING for row in section.rows)
+    ]
+    return replace(section, columns=columns)
 
 
 def caption(family: Family, rows: Sequence[Raw]) -> str:
@@ -58,7 +75,7 @@ def _text(key: str, title: str) -> Column:
 def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Section:
     has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
     rate = "samples" if has == {"samples"} else "tokens"
-    noted = any(_marks(row, marks) for row in rows)
+    noted = any(marks_of(row, marks) for row in rows)
     columns = [
         Column("label", "", flexible=True),
         _text("runs", "runs"),
@@ -73,8 +90,8 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
         {
             "label": row["label"],
             "runs": f"{row['n_valid']}/{row['n_runs']}",
-            "ms": _spread(row),
-            "marks": _marks(row, marks),
+            "ms": spread(row),
+            "marks": marks_of(row, marks),
             "rate": units.number(row[f"{rate}_per_s"]),
             "tflops": units.tflops(row["flops_per_s"]),
             "mfu": units.percent(row["mfu"]),
@@ -91,20 +108,21 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
     return Section(caption(family, rows), columns, shown, lines)
 
 
-def _spread(row: Raw) -> str:
+def spread(row: Raw) -> str:
     """`220.7 ± 0.3` over runs, `220.7 (0.3)` over the iterations of one run."""
     text = units.plus_minus(row["median_s"], row["spread_s"], "", 1e-3)
     value, plus_minus, spread = text.partition(f" {units.PLUS_MINUS} ")
     return f"{value} ({spread})" if plus_minus and row["spread_over"] == "iterations" else text
 
 
-def _marks(row: Raw, marks: Mapping[str, str]) -> str:
+def marks_of(row: Raw, marks: Mapping[str, str]) -> str:
+    """The letters of its caveats, after SEVERAL_LEFT_OUT where not all of its runs count."""
     letters = "".join(sorted(marks[kind] for kind in row["taints"] if kind in marks))
     return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
 
 
 def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
-    """Each row against the baseline, which there must be: ratio, interval, p, word."""
+    """Speed-ups with intervals, p-values and verdicts, of a family that has a baseline."""
     assert family.baseline is not None
     columns = [
         Column("label", f"against {elide(family.baseline.label, 24)}", flexible=True),
@@ -150,13 +168,15 @@ def _cost(rows: Sequence[Raw]) -> Section:
         }
         for row in rows
     ]
-    lines = ["real, user, sys in seconds; RSS at its highest"]
+    words = {"real_s": "real, user, sys in seconds", "max_rss_bytes": "RSS at its highest"}
+    said = "; ".join(text for key, text in words.items() if any(row[key] is not None for row in rows))
+    lines = [said] if said else []
     if known := [state for state in states if state]:
         what = f"what compiling adds to the first iteration, the compiler's cache being {' or '.join(known)}"
         lines = [f"compile: {what}", *lines]
     firsts = {row["compile_cache"] for row in rows if row["first_iter_s"] is not None} - {None}
     if "cold" in firsts:
-        lines = [f"1st iter: of compiled rows, of their runs with a cold cache; {lines[0]}", *lines[1:]]
+        lines = ["; ".join(["1st iter: of compiled rows, of their runs with a cold cache", *lines[:1]]), *lines[1:]]
     return Section("", columns, shown, lines)
 
 

@@ -11,6 +11,7 @@ from queue_runner.reports import Context, Result, Row, Section, _bench, _choose,
 from queue_runner.reports._bench import Bench, Measured
 
 NAME = "kernels"
+FOR = "kernels"
 HELP = "single operations, forward and backward: TFLOP/s, GB/s, what bounds them, share of the roofline"
 SQL = _bench.sql("kernels")
 COLUMNS = (

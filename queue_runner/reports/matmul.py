@@ -12,6 +12,7 @@ from queue_runner.reports import Context, Result, Row, Section, _bench, _choose,
 from queue_runner.reports._bench import Bench, Measured
 
 NAME = "matmul"
+FOR = "matmul"
 HELP = "products of matrices: TFLOP/s by framework, device, dtype and n, share of the peak"
 SQL = _bench.sql("matmul")
 COLUMNS = (

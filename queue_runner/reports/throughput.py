@@ -167,7 +167,11 @@ def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
         speed: dict[str, Any] = {"label": label}
         done: dict[str, Any] = {"label": label}
         for mode, row in by_mode.items():
-            speed |= {f"{mode}_rate": _rate(row), f"{mode}_marks": _marks(row, marks), f"{mode}_speedup": _times(row)}
+            speed |= {
+                f"{mode}_rate": _rate(row),
+                f"{mode}_marks": _sections.marks_of(row, marks),
+                f"{mode}_speedup": _times(row),
+            }
             done |= {
                 f"{mode}_ms": units.ms(row["median_s"]),
                 f"{mode}_tflops": units.tflops(row["flops_per_s"]),
@@ -201,11 +205,6 @@ def _rate(row: Mapping[str, Any]) -> str:
     spread = rate * row["spread_s"] / row["median_s"] if rate and row["spread_s"] is not None else None
     value, plus_minus, text = units.plus_minus(rate, spread).partition(f" {units.PLUS_MINUS} ")
     return f"{value} ({text})" if plus_minus and row["spread_over"] == "iterations" else value + plus_minus + text
-
-
-def _marks(row: Mapping[str, Any], marks: Mapping[str, str]) -> str:
-    letters = "".join(sorted(marks[kind] for kind in row["taints"] if kind in marks))
-    return (_sections.SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
 
 
 def _times(row: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from queue_runner.reports import Context, Result, Row, Section, _bench, _choose,
 from queue_runner.reports._bench import Bench, Measured
 
 NAME = "transfer"
+FOR = "transfer"
 HELP = "copies between host and device: latency and GB/s by size"
 SQL = _bench.sql("transfer")
 COLUMNS = (

@@ -47,7 +47,7 @@ def dependencies(connection: Connection, wanted: Iterable[Wanted]) -> list[tuple
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
     """The runs that selectors name, each once, by job and number: id, run (12.3), job_id, number, repeat, attempt,
-    state, outcome; kind and deleted_at of the job. Raises: UsageError when a selector names nothing."""
+    state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError when a selector names nothing."""
     found: dict[int, Row] = {}
     for selector in selectors:
         job_ids(connection, selector)
@@ -84,6 +84,7 @@ _RUNS = (
         runs.c.outcome,
         jobs.c.kind,
         jobs.c.deleted_at,
+        func.coalesce(func.json_extract(jobs.c.spec_json, "$.find_max"), "").label("find_max"),
     )
     .join(jobs, jobs.c.id == runs.c.job_id)
     .order_by(runs.c.job_id, runs.c.number)

@@ -24,6 +24,19 @@ HEAD = "0002"
 """The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
 
 
+PROBES = (
+    "SELECT j.id AS job_id, j.spec_json, r.state, r.outcome, r.exit_code, r.signal, r.reason, e.max_rss_bytes,"
+    " r.machine_hash, COALESCE(h.device, j.device) AS device,"
+    " EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND kind = 'swapping') AS swapped"
+    " FROM jobs j"
+    " JOIN runs r ON r.id = (SELECT id FROM runs WHERE job_id = j.id ORDER BY attempt DESC, id DESC LIMIT 1)"
+    " LEFT JOIN hellos h ON h.run_id = r.id LEFT JOIN exits e ON e.run_id = r.id"
+    " WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = :job)"
+    " AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = :asked ORDER BY j.id"
+)
+"""The last attempt of every probe of a search (--find-max), and of others of its group that ask for the same."""
+
+
 def no_queue() -> MpsqError:
     """There is nothing here that a command could act on."""
     return MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")

@@ -11,18 +11,10 @@ from sqlalchemy import Connection, func, insert, select, text
 from queue_runner.model import RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store.jobs import add_job, record
+from queue_runner.store.read import PROBES
 from queue_runner.store.schema import job_tags, jobs, runs
 
-_PROBES = text(
-    "SELECT j.id AS job_id, j.spec_json, r.state, r.outcome, r.exit_code, r.signal, r.reason, e.max_rss_bytes,"
-    " COALESCE(h.device, j.device) AS device,"
-    " EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND kind = 'swapping') AS swapped"
-    " FROM jobs j"
-    " JOIN runs r ON r.id = (SELECT id FROM runs WHERE job_id = j.id ORDER BY attempt DESC, id DESC LIMIT 1)"
-    " LEFT JOIN hellos h ON h.run_id = r.id LEFT JOIN exits e ON e.run_id = r.id"
-    " WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = :job)"
-    " AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = :asked ORDER BY j.id"
-)
+_PROBES = text(PROBES)
 
 
 def probes(connection: Connection, job_id: int, asked: str) -> list[Mapping[str, Any]]:

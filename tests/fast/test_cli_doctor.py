@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import doctor, doctor_house, doctor_torch, locks
+from queue_runner import doctor, doctor_check, doctor_house, doctor_torch, locks
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, empty_queue
 
@@ -137,6 +137,7 @@ def test_exit_code_and_fixes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpsq = Cli(capsys)
+    monkeypatch.setattr(doctor, "compiler", lambda: doctor_check.Check("compiler", "ok", "compiles"))
     good = program(tmp_path / "good", said(HEAD, {"device": "cpu", "state": "computes"}))
     monkeypatch.chdir(tmp_path)
     found = [mpsq.ok("doctor", "--python", python, "--json").json()["checks"] for python in ("./good", good)]

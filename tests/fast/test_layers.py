@@ -37,6 +37,7 @@ FLOORS = {
         "mps_options",
         "doctor_check",
         "search",
+        "knee",
     },
     1: {
         "paths",

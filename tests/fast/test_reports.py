@@ -130,13 +130,13 @@ def test_the_post_in_words(post: Store) -> None:
         assert sentence in text
 
 
-def test_what_a_log_does_not_say_is_none_and_printed_as_a_dash(post: Store) -> None:
+def test_what_a_log_does_not_say_is_none_and_no_column(post: Store) -> None:
     result = post.report()
     found = rows(result)["cpu eager"]
     assert [found[name] for name in ("real_s", "user_s", "max_rss_bytes", "mfu", "tokens_per_s")] == [None] * 5
-    lines = printing.as_text("devices", result, "table").splitlines()
-    line = next(line for line in lines if line.startswith("cpu eager"))
-    assert line.split()[-4:-1] == ["-", "-", "-"]
+    shown = printing.as_text("devices", result, "table")
+    assert "speed-up" in shown and "val loss" in shown
+    assert not [word for word in ("tokens/s", "TFLOP/s", "MFU", "RSS") if word in shown]
     assert "real -" in printing.as_text("time", post.report("time"), "table")
 
 
@@ -188,12 +188,13 @@ def test_invalid_runs_are_left_out_and_said(store: Store) -> None:
     for device, median_s in (("cpu", 2.0), ("mps", 0.2)):
         store.run(device, False, median_s)
     store.run("mps", False, 0.9, taints=INVALID)
-    store.run("mps", False, None, outcome="FAILED", exit_code=1, reason="RuntimeError: boom")
+    for _ in range(2):
+        store.run("mps", False, None, outcome="FAILED", exit_code=1, reason="RuntimeError: boom")
     result = store.report()
     assert rows(result)["mps eager"]["median_s"] == 0.2
-    assert (rows(result)["mps eager"]["n_valid"], rows(result)["mps eager"]["n_runs"]) == (1, 3)
+    assert (rows(result)["mps eager"]["n_valid"], rows(result)["mps eager"]["n_runs"]) == (1, 4)
     assert "2.2 contended (other programs used 40%" in words(result)
-    assert "2.3 FAILED(1): RuntimeError: boom" in words(result)
+    assert "2.3, 2.4 FAILED(1): RuntimeError: boom" in words(result)
     counted = store.report(include_invalid=True)
     assert rows(counted)["mps eager"]["median_s"] == pytest.approx(0.55)
     assert "invalid runs are in the numbers (--all): 2.2 contended" in words(counted)
@@ -364,6 +365,11 @@ def test_every_row_has_every_column(grid: Store, name: str) -> None:
     result: Result = grid.report(name)
     keys = {column.key for column in result.columns}
     assert all(keys <= row.keys() for row in result.rows)
+
+
+def test_a_report_of_its_own_suits_a_workload() -> None:
+    assert reports.suited(["opcheck", "opcheck"], "devices") == "ops"
+    assert reports.suited(["nanogpt"], "devices") == reports.suited([None, "opcheck"], "devices") == "devices"
 
 
 def test_an_unknown_report_gets_the_nearest_name() -> None:

@@ -35,4 +35,6 @@ def test_last_line_is_the_last_that_says_something() -> None:
     assert last_line(b"  5%\r 10%\r100%") == "100%"
     assert last_line(b"\xff\xfe broken") == "\ufffd\ufffd broken"
     assert last_line(b"") == ""
+    assert last_line(b"error: no text\nhint: fetch it\n") == "error: no text"
+    assert last_line(b"hint: rest") == "hint: rest"
     assert len(last_line(b"x" * 9999)) == 300

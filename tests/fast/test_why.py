@@ -84,3 +84,13 @@ def test_a_sentence_for_every_outcome() -> None:
 def test_a_reason_may_hold_braces() -> None:
     failed = explain(row("DONE", outcome="FAILED", exit_code=1, reason="KeyError: {x}"), Around(WORKER))
     assert failed.sentence.endswith("KeyError: {x}")
+
+
+def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:
+    probe = {"spec_json": '{"find_max": "batch_size=8"}', "group_id": 4}
+    full = explain(row("DONE", outcome="OUT_OF_MEMORY", **probe), Around(WORKER))
+    assert "--find-max looks for that" in full.sentence and "report scaling g4" in full.next_step
+    stopped = explain(row("DONE", outcome="FAILED", exit_code=1, **probe), Around(WORKER))
+    assert "its search stopped there" in stopped.sentence and "retry 12.3 lets the search go on" in stopped.next_step
+    fits = explain(row("DONE", outcome="SUCCEEDED", **probe), Around(WORKER))
+    assert "report scaling g4" in fits.next_step

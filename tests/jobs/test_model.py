@@ -38,7 +38,15 @@ def test_shakespeare_char_has_the_published_number_of_parameters() -> None:
 
 
 def test_gpt2_has_the_published_number_of_parameters() -> None:
-    assert shape("gpt2", 50_257).n_params() == 124_439_808
+    assert common.Shape(50_257, 1024, 12, 12, 768, bias=True).n_params() == 124_439_808
+
+
+def test_the_preset_gpt2_is_nanogpts() -> None:
+    """No biases and 50,304 tokens: train.py says "number of parameters: 123.59M", which leaves out the positions."""
+    found = shape("gpt2", 50_257)
+    assert (found.vocab, found.bias) == (50_304, False)
+    assert (found.n_params(positions=False), found.n_params()) == (123_587_328, 124_373_760)
+    assert shape("shakespeare_char", 65).vocab == 65
 
 
 def test_the_flop_of_an_iteration_give_the_utilisation_that_the_post_printed() -> None:

@@ -123,6 +123,7 @@ def test_bpe_cuts_before_it_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     text = text_data.load(str(tmp_path / "t"), "bpe", 1)
     assert (list(text.train), list(text.val)) == ([257, 32] * 9, [257, 32])
     assert (text.tokenizer, text.vocab_size) == ("bpe", 258)
+    assert text.decoded([257, 32, 300, 0xE2, 65]) == "the \ufffd\ufffdA"
 
 
 def test_bpe_offline_is_a_sentence_with_the_remedy(run: Run, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -27,7 +27,7 @@ PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 15.0) -> T:
+def until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 60.0) -> T:
     """The first true value of `condition`; fails with `what` was waited for after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

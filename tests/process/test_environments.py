@@ -91,5 +91,6 @@ def test_a_maker_that_is_ended_leaves_no_environment(layout: Layout, number: sig
     if number != signal.SIGKILL:
         assert not (layout.envs / "cut").exists()
     else:
-        until(lambda: subprocess.run([*MPSQ, "env", "remove", "cut"], stderr=subprocess.DEVNULL).returncode == 0, "it")
+        remove = [*MPSQ, "env", "remove", "cut"]  # refused while what the killed maker had started still writes
+        until(lambda: subprocess.run(remove, stderr=subprocess.DEVNULL).returncode == 0, "its end", 120)
     assert not (layout.envs / "cut").exists()

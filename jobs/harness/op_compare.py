@@ -1,0 +1,190 @@
+"""Whether what a device computed is what the CPU computes: nested results of any operator, NaN-aware.
+
+Two steps. First element by element, |found - cpu| <= atol + rtol |cpu|, with the tolerances that torch's own tests take
+for a dtype. What fails there is held against the CPU's result in float64, by the largest error: an operator that is
+ill-conditioned at these numbers shows it by what rounding costs the CPU itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+TOLERANCE = {
+    torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+    torch.complex32: (1e-3, 1e-5),
+    torch.complex64: (1.3e-6, 1e-5),
+    torch.complex128: (1e-7, 1e-7),
+}
+"""rtol and atol. Source: the defaults of torch.testing.assert_close; integers and booleans must be equal."""
+CPU_ERRORS = 16.0
+"""How many times the CPU's own rounding error a device may be off. Sums in another order, fused or not, of the few
+hundred terms that samples have differ by a small multiple of it, and a wrong kernel by orders of magnitude."""
+
+Leaf = tuple[str, Any]
+
+
+def leaves(result: Any, path: str = "") -> Iterator[Leaf]:
+    """What a result consists of, each with its place in it: tensors, numbers, None."""
+    if isinstance(result, Mapping):
+        for key in result:
+            yield from leaves(result[key], f"{path}[{key!r}]")
+    elif isinstance(result, list | tuple):
+        for at, item in enumerate(result):
+            yield from leaves(item, f"{path}[{at}]")
+    else:
+        yield path, result
+
+
+def differs(
+    found: Any, cpu: Any, exact: Callable[[], Any] | None, values: bool = True, points_into: Any = None
+) -> str | None:
+    """In what a device's result is another than the CPU's, in a few words; None where it is the same.
+
+    `exact` computes the result in float64, if that is possible; it is asked at most once. `values` False compares
+    shapes and dtypes alone: random numbers differ. Whole numbers are positions in `points_into`, where that is given:
+    other ones of the same values are as good.
+    """
+    there, here = list(leaves(found)), list(leaves(cpu))
+    if len(there) != len(here):
+        return f"{len(there)} results instead of {len(here)}"
+    asked: list[Any] = []
+    for at, ((path, a), (_, b)) in enumerate(zip(there, here, strict=True)):
+        said = _kind(a, b) or (_values(a, b) if values else None)
+        if said is None:
+            continue
+        if _inexact(a) and _inexact(b) and a.shape == b.shape and a.dtype == b.dtype and exact is not None:
+            asked = asked or [_exact_leaves(exact, len(here))]
+            if asked[0] is not None and _as_good(a, b, asked[0][at]):
+                continue
+        if isinstance(points_into, torch.Tensor) and _kind(a, b) is None and _same_values(points_into, a, b):
+            continue
+        return f"result{path}: {said}" if path else said
+    return None
+
+
+def _exact_leaves(exact: Callable[[], Any], n: int) -> list[Any] | None:
+    try:
+        found = [value for _, value in leaves(exact())]
+    except Exception:  # an operator that float64 has not, or that depends on its dtype
+        return None
+    return found if len(found) == n else None
+
+
+def rounded(exact: list[Any], like: list[Any]) -> list[Any]:
+    """Results in float64 in the dtypes of others."""
+    both = zip(exact, like, strict=False)
+    cast = [x.to(y.dtype) if _inexact(x) and _inexact(y) else x for x, y in both]
+    return [*cast, *exact[len(cast) :]]
+
+
+def _inexact(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _kind(a: Any, b: Any) -> str | None:
+    """A difference in what they are: type, shape, dtype."""
+    if isinstance(a, torch.Tensor) != isinstance(b, torch.Tensor):
+        return f"{type(a).__name__} instead of {type(b).__name__}"
+    if not isinstance(b, torch.Tensor):
+        return None
+    if a.shape != b.shape:
+        return f"shape {tuple(a.shape)} instead of {tuple(b.shape)}"
+    return f"{a.dtype} instead of {b.dtype}" if a.dtype != b.dtype else None
+
+
+def _values(a: Any, b: Any) -> str | None:
+    if not isinstance(b, torch.Tensor):
+        return _scalar(a, b)
+    x, y = _plain(a), _plain(b)
+    if x.numel() == 0:
+        return None
+    if not (y.is_floating_point() or y.is_complex()):
+        n_wrong = int((x != y).sum())
+        return f"{n_wrong} of {y.numel()} elements differ" if n_wrong else None
+    rtol, atol = TOLERANCE.get(b.dtype, (0.0, 0.0))
+    u, v = _real(x), _real(y)
+    right = (u == v) | (u.isnan() & v.isnan()) | ((u - v).abs() <= atol + rtol * v.abs())
+    n_wrong = int((~right).sum())
+    if not n_wrong:
+        return None
+    if bool((u.isnan() != v.isnan()).any()):
+        return f"{n_wrong} of {right.numel()} elements differ, nan where the other has a number"
+    worst = (u - v).abs()[~right].max().item()
+    scale = v[v.isfinite()].abs().max().item() if bool(v.isfinite().any()) else 0.0
+    return f"{n_wrong} of {right.numel()} elements differ, by up to {worst:.2g} where the largest is {scale:.2g}"
+
+
+def _scalar(a: Any, b: Any) -> str | None:
+    if isinstance(b, float) and isinstance(a, float | int):
+        same = a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1.3e-6, abs_tol=1e-5)
+        return None if same else f"{a!r} instead of {b!r}"
+    if isinstance(b, torch.device | torch.dtype) or a is None or b is None:
+        return None if (a is None) == (b is None) else f"{a!r} instead of {b!r}"
+    return None if a == b else f"{str(a)[:60]} instead of {str(b)[:60]}"
+
+
+def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
+    """Whether a's largest error against float64 is a small multiple of b's, or within the result's own tolerance."""
+    if not isinstance(exact, torch.Tensor) or exact.shape != a.shape:
+        return False
+    u, v, r = _real(_plain(a)).double(), _real(_plain(b)).double(), _real(_plain(exact)).double()
+    # where rounding to the dtype overflows, or the CPU itself has no number, there is nothing to measure by
+    there = r.isfinite() & v.isfinite()
+    if bool((~u.isfinite() & there).any()) or not bool(there.any()):
+        return False
+    outside = ~there
+    if bool((outside & (u != v) & ~(u.isnan() & v.isnan())).any()):
+        return False
+    rtol, atol = TOLERANCE.get(a.dtype, (0.0, 0.0))
+    u, v, r = u[there], v[there], r[there]
+    own = (v - r).abs().max().item()
+    return (u - r).abs().max().item() <= atol + rtol * r.abs().max().item() + CPU_ERRORS * own
+
+
+def _same_values(x: torch.Tensor, a: Any, b: Any) -> bool:
+    """Whether positions a and b are of equal values: along a dimension of x, in its last two or three together as
+    pooling has them, or, a single one, in all of x."""
+    if not isinstance(b, torch.Tensor) or b.dtype != torch.int64 or x.layout != torch.strided:
+        return False
+    x, a, b = _real(_plain(x)), _plain(a), _plain(b)
+    along = [(x, at, a, b) for at in range(x.ndim)]
+    along += [(x, at, a.unsqueeze(at), b.unsqueeze(at)) for at in range(x.ndim) if b.ndim == x.ndim - 1]
+    along += [(x.flatten(-n), -1, a.flatten(-n), b.flatten(-n)) for n in (2, 3) if min(x.ndim, b.ndim) >= n]
+    along += [(x.flatten(), 0, a.flatten(), b.flatten())] if b.ndim == 0 else []
+    return any(_agree(*each) for each in along)
+
+
+def _agree(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """`at` is a dimension of x; positions along it have the shape of x in every other one."""
+    if x.ndim != b.ndim or b.numel() == 0:
+        return False
+    at %= x.ndim
+    alike = all(x.shape[n] == b.shape[n] for n in range(x.ndim) if n != at)
+    if not alike or not all(0 <= int(each.min()) <= int(each.max()) < x.shape[at] for each in (a, b)):
+        return False
+    u, v = x.gather(at, a), x.gather(at, b)
+    return bool(((u == v) | (u.isnan() & v.isnan())).all())
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor on the CPU, without lazy conjugates."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.cpu().resolve_conj().resolve_neg()
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs; half precision as float32, which holds all of it."""
+    if tensor.dtype == torch.complex32:
+        tensor = tensor.to(torch.complex64)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

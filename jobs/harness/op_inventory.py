@@ -1,0 +1,55 @@
+"""What torch's own list of functions says about kernels: native_functions.yaml, which every wheel has.
+
+It is static, and needs no device: what is registered in C++ (as ATen's MPSFallback.mm does) is not in it, and a kernel
+in the list may lack a dtype. What a device really does is for the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_PLACE = Path("packaged", "ATen", "native", "native_functions.yaml")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Functions by name and overload."""
+
+    n_functions: int
+    with_mps: tuple[str, ...]
+    without_mps: tuple[str, ...]
+    """those that have kernels for the CPU and for CUDA, and no composite one, which serves every device"""
+
+
+def path() -> Path | None:
+    """The list of the torch that is installed here; None where it came without it."""
+    spec = find_spec("torchgen")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if (found := Path(folder) / _PLACE).is_file():
+            return found
+    return None
+
+
+def read(file: Path) -> Inventory:
+    """Raises: ModuleNotFoundError without pyyaml."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is built in
+    functions = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
+    with_mps, without = [], []
+    for function in functions:
+        name, keys = function["func"].split("(")[0], _keys(function)
+        if "MPS" in keys:
+            with_mps.append(name)
+        elif {"CPU", "CUDA"} <= keys and not any(key.startswith("Composite") for key in keys):
+            without.append(name)
+    return Inventory(len(functions), tuple(with_mps), tuple(without))
+
+
+def _keys(function: Mapping[str, Any]) -> set[str]:
+    """The dispatch keys of an entry: those in `dispatch`, where one line may name several."""
+    return {key.strip() for names in (function.get("dispatch") or {}) for key in str(names).split(",")}

@@ -1,0 +1,103 @@
+"""What a device says of an operator that it does not compute itself, from the words of torch. Standard library only.
+
+The wordings are those of torch 2.13's macOS build (ATen/mps) and of its dispatcher. None of them is an interface, so
+what is not recognised stays an error with its own text.
+"""
+
+from __future__ import annotations
+
+import re
+
+NATIVE = "native"
+"""The device computed it, and what it computed is the CPU's."""
+FALLBACK = "fallback"
+"""The device's backend let the CPU compute it."""
+MISSING = "missing"
+"""Not implemented: there is no kernel, or none for this dtype."""
+WRONG = "wrong"
+"""It computed something else than the CPU does."""
+ERROR = "error"
+"""An exception, a crash, no end within the limit, no memory."""
+UNCHECKED = "unchecked"
+"""It ran, and the CPU has no counterpart to hold it against."""
+VERDICTS = (NATIVE, FALLBACK, MISSING, WRONG, ERROR, UNCHECKED)
+
+NO_MEMORY = "out of memory"
+
+_FALLBACK = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend and will fall back")
+_OTHER_FALLBACK = re.compile(r"^(.*?)[:,.]? *(?:is )?not supported on MPS backend\. Falling back on CPU", re.M)
+_PROFILED = re.compile(r"^CPU Fallback::([\w:.]+)", re.M)
+_NO_KERNEL = re.compile(r"The operator '([^']+)' is not currently implemented for the MPS device")
+_DISTRIBUTED = re.compile(r"The distributed operator '([^']+)'")
+_NOT_DISPATCHED = re.compile(r"Could not run '([^']+)' with arguments from the '([^']+)' backend")
+_NO_DTYPE = re.compile(r"[\"']([\w:.]+)[\"'] not implemented for [\"'](\w+)[\"']")
+_FLOAT64 = "MPS framework doesn't support float64"
+_NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|Invalid buffer size|Cannot allocate memory", re.I
+)
+_NOT_SUPPORTED = re.compile(
+    r"not (?:yet |currently )?(?:implemented|supported|available)|unsupported|(?:does not|doesn't|only) support"
+    r"|no kernel|expects? .{0,40} but found (?:Half|BFloat16|Bool|Long)",
+    re.I,
+)
+_REFUSED = re.compile(r"\w+_STATUS_NOT_SUPPORTED")
+"""A library's words for a case that it has no kernel for: its error is no sign of a lost device."""
+_LOST = re.compile(r"CUDA error|device-side assert|illegal (?:memory access|address)|command buffer", re.I)
+_CONTROL = re.compile(r"\s+")
+
+
+def fallen_back(warning: str) -> str | None:
+    """The operator of a warning that the CPU computes it; None for another warning.
+
+    A kernel that has no name in its warning is called by the words in front.
+    """
+    if found := _FALLBACK.search(warning):
+        return found[1]
+    if found := _OTHER_FALLBACK.search(warning):
+        return _CONTROL.sub(" ", found[1]).strip()[:80] or "unnamed"
+    return None
+
+
+def profiled(log: str) -> list[str]:
+    """The operators that PYTORCH_MPS_LOG_PROFILE_INFO=4 logs as computed by the CPU, each once.
+
+    A line is the operator, its tensors and figures: "CPU Fallback::aten::poisson:MPS:Float[5] (id=1, run=1, ...".
+    """
+    names = (found.split(":MPS", 1)[0].split(":CPU", 1)[0].rstrip(":") for found in _PROFILED.findall(log))
+    return list(dict.fromkeys(names))
+
+
+def read_error(kinds: str, text: str) -> tuple[str, str]:
+    """The verdict on an operator that raised, and why, in a few words. `kinds`: names of the exception's classes.
+
+    It is for an operator that the CPU does compute with the same arguments: what the CPU refuses too says nothing.
+    """
+    if "OutOfMemoryError" in kinds or "MemoryError" in kinds or _NO_MEMORY.search(text):
+        return ERROR, f"{NO_MEMORY}: {first_line(text)}"
+    if found := _NO_KERNEL.search(text):
+        return MISSING, f"no kernel for {found[1]}"
+    if found := _DISTRIBUTED.search(text):
+        return MISSING, f"no kernel for {found[1]}, which is distributed and cannot fall back"
+    if found := _NOT_DISPATCHED.search(text):
+        return MISSING, f"no kernel for {found[1]} on {found[2]}"
+    if found := _NO_DTYPE.search(text):
+        return MISSING, f"{found[1]} has no {found[2]}"
+    if _FLOAT64 in text:
+        return MISSING, "MPS has no float64"
+    if device_lost(text):
+        return ERROR, first_line(text)
+    if "NotImplementedError" in kinds or _REFUSED.search(text) or _NOT_SUPPORTED.search(text):
+        return MISSING, first_line(text)
+    return ERROR, f"{kinds.split(' ')[0]}: {first_line(text)}"
+
+
+def device_lost(text: str) -> bool:
+    """Whether an error may leave the device unusable for the rest of the process."""
+    return bool(_LOST.search(text)) and not _REFUSED.search(text)
+
+
+def first_line(text: str, most: int = 200) -> str:
+    """The first line that says something, without line ends."""
+    lines = (_CONTROL.sub(" ", line).strip() for line in text.splitlines())
+    said = next((line for line in lines if line), "no text")
+    return said if len(said) <= most else said[: most - 1] + "…"

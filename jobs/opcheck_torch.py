@@ -1,0 +1,57 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.9", "numpy", "expecttest", "pyyaml"]
+# ///
+"""Which of torch's operators a device computes, and whether it computes them right: `python jobs/opcheck_torch.py`.
+
+Every operator that torch tests itself by (OpInfo), with its samples, forward and backward, in each dtype: native, left
+to the CPU, missing, wrong (against the CPU), or an error. Operators run in child processes: one that crashes or hangs
+ends its child, is recorded, and the sweep goes on.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+    from harness import start
+
+    start.quietly("torch")
+
+import sys
+
+from harness import op_course
+
+WORKLOAD = {
+    "name": "opcheck",
+    "framework": "torch",
+    "about": "Operator coverage of a device, forward and backward: native, fallback, missing, wrong or error.",
+    "source": "torch.testing._internal: op_db, the operators and samples that torch tests itself by",
+    "unit": "operators",
+    "dtypes": ["fp32"],
+    "params": {
+        "types": {
+            "default": "fp32+fp16+bf16+int64+bool", "unit": "",
+            "help": "dtypes, + between: fp32 fp16 bf16 fp64 int64 int32 int16 int8 uint8 bool complex64",
+        },
+        "ops": {
+            "default": "all", "unit": "",
+            "help": "operators, + between, * for any letters: add+linalg_*; all; basic: 40 that networks need",
+        },
+        "samples": {"default": 0, "unit": "samples", "help": "of each operator at most, in each direction; 0: all"},
+        "direction": {"default": "both", "unit": "", "help": "forward or both"},
+        "calls": {"default": 5, "unit": "calls", "help": "timed for each operator, after those that are checked"},
+        "limit_s": {"default": 120.0, "unit": "s", "help": "that one operator may take in one dtype"},
+        "fallbacks": {
+            "default": "auto", "unit": "",
+            "help": "run what is missing again with fallbacks on, and name their kernels; auto: on MPS. on or off",
+        },
+        "threads": {"default": 1, "unit": "threads", "help": "of the CPU, for each operator"},
+    },
+    "configs": {
+        "full": {"types": "fp32+fp16+bf16+int64+bool", "ops": "all", "samples": 0},
+        "quick": {"types": "fp32+fp16", "ops": "all", "samples": 4, "calls": 3},
+        "toy": {"types": "fp32", "ops": "basic", "samples": 2, "calls": 3},
+    },
+}  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(op_course.main(WORKLOAD))

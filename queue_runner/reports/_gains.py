@@ -1,0 +1,145 @@
+"""Training and inference of the same model, as cells with a rate each: what `train-vs-infer` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from queue_runner import stats, verdict
+from queue_runner.compare import FEWEST_BATCHES, fold
+from queue_runner.grouping import WORK
+from queue_runner.model import Outcome
+from queue_runner.reports import Context, Row
+from queue_runner.reports._settings import effective
+from queue_runner.verdict import Verdict
+
+TRAIN = "train"
+KINDS = (TRAIN, "eval", "prefill", "decode")
+"""Training, evaluation (mode=eval), and the two parts of writing (mode=sample)."""
+_METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
+_ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype", "n_params")
+"""What a row of training and one of inference have in common. Other settings differ by nature (the batch, how long);
+that it is the same model shows in the number of its parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """Runs of one kind that ask the same. `rates` are of `used`, one for each run, in `unit` a second.
+
+    `used` are the runs that count; where none does, the invalid ones, which are not compared.
+    """
+
+    kind: str
+    key: Mapping[str, Any]
+    """_ALIKE, device, device_name and settings"""
+    used: Sequence[Row]
+    rates: Sequence[float]
+    unit: str
+    counts: bool
+    batch: Any
+
+    @property
+    def rate(self) -> float:
+        return stats.median(self.rates)
+
+    @property
+    def spread(self) -> float | None:
+        """MAD over the runs; None for a single one."""
+        return stats.mad(self.rates) if len(self.rates) > 1 else None
+
+    @cached_property
+    def alike(self) -> tuple[Any, ...]:
+        return tuple(self.key[name] for name in _ALIKE)
+
+    def twin_of(self, other: Gain) -> bool:
+        """Whether only the device differs."""
+        mine, theirs = ({**gain.key, "device": None, "device_name": None} for gain in (self, other))
+        return self.kind == other.kind and self.unit == other.unit and mine == theirs
+
+
+def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
+    """All cells of prepared rows, in order: model, framework, kind, CPU first."""
+    told = effective(rows, context)
+    metrics = _metrics(rows, context)
+    found: dict[tuple[Any, ...], list[tuple[Row, float, str]]] = {}
+    keys: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row["outcome"] != Outcome.SUCCEEDED:
+            continue
+        mode = str(told[row["run_id"]].get("mode", TRAIN))
+        settings = {name: value for name, value in row["factors"].items() if name != "mode"}
+        key = {
+            **{name: row[name] for name in ("machine", "config", "framework", "framework_version", "dtype")},
+            **{name: row[name] for name in ("device", "device_name")},
+            "model": str(row["subject"]).removesuffix(f"-{mode}"),
+            "compile": bool(row["compile"]),
+            "n_params": row["params"],
+            "settings": settings,
+        }
+        for kind, rate, unit in _rates(row, mode, metrics.get(row["run_id"], {})):
+            place = (
+                kind,
+                *(str(key[name]) for name in (*_ALIKE, "device", "device_name")),
+                str(sorted(settings.items())),
+            )
+            keys[place] = key
+            found.setdefault(place, []).append((row, rate, unit))
+    cells = [_gain(place[0], keys[place], some, told, context) for place, some in found.items()]
+    return sorted(cells, key=_order)
+
+
+def _order(gain: Gain) -> tuple[Any, ...]:
+    key = gain.key
+    place = [str(key[name]) for name in ("machine", "model", "config", "framework", "framework_version", "dtype")]
+    kind = KINDS.index(gain.kind)
+    return *place, key["compile"], kind, str(key["settings"]), key["device"] != "cpu", str(key["device"])
+
+
+def _rates(row: Row, mode: str, metrics: Mapping[str, list[float]]) -> Iterable[tuple[str, float, str]]:
+    if mode == "sample":
+        yield from ((kind, stats.median(metrics[name]), "tokens") for kind, name in _METRICS.items() if name in metrics)
+    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and row["loss_last"] is not None)):
+        unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
+        if unit is not None:
+            yield mode, row[f"{unit}s_per_iter"] / row["median_s"], f"{unit}s"
+
+
+def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, list[float]]]:
+    ids = ", ".join(str(int(row["run_id"])) for row in rows)
+    names = ", ".join(f"'{name}'" for name in _METRICS.values())
+    sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({ids}) AND name IN ({names}) AND value > 0"
+    found: dict[int, dict[str, list[float]]] = {}
+    for one in context.read(sql):
+        found.setdefault(one["run_id"], {}).setdefault(one["name"], []).append(one["value"])
+    return found
+
+
+def _gain(
+    kind: str,
+    key: Mapping[str, Any],
+    some: Sequence[tuple[Row, float, str]],
+    told: Mapping[int, Mapping[str, Any]],
+    context: Context,
+) -> Gain:
+    counting = [one for one in some if one[0]["valid"] or context.options.include_invalid]
+    used = counting or some
+    row, _, unit = used[0]
+    batch = told[row["run_id"]].get("batch_size")
+    return Gain(kind, key, [one[0] for one in used], [one[1] for one in used], unit, bool(counting), batch)
+
+
+def judged(cells: Sequence[Gain]) -> dict[Gain, tuple[Gain, Verdict]]:
+    """Each cell of another device against its CPU twin, all pairs judged together; only those that count."""
+    pairs: list[tuple[Gain, Gain]] = []
+    for cell in cells:
+        if cell.key["device"] != "cpu" and cell.counts:
+            twins = [other for other in cells if other.key["device"] == "cpu" and other.counts and cell.twin_of(other)]
+            pairs += [(cell, twins[0])] if len(twins) == 1 else []
+    if not pairs:
+        return {}
+    n_most = max(FEWEST_BATCHES, verdict.needed_repeats(len(pairs)))
+    arms = [fold([1 / r for r in cell.rates], [1 / r for r in twin.rates], n_most) for cell, twin in pairs]
+    found = verdict.compare_all(arms)
+    return {cell: (twin, one) for (cell, twin), one in zip(pairs, found, strict=True)}

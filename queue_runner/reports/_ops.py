@@ -1,0 +1,164 @@
+"""Operator coverage as opcheck reports it: the verdicts of runs, gathered where they answer the same question.
+
+A verdict is a metric `op/NAME/DTYPE/DIRECTION/VERDICT`, whose value is the median of its timed calls in seconds; why it
+is what it is stands in a note of the kind `opcheck`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from queue_runner.errors import UsageError
+from queue_runner.grouping import value_of
+from queue_runner.model import Outcome
+from queue_runner.reports import Context, Row, _choose
+
+VERDICTS = ("native", "fallback", "missing", "wrong", "error", "unchecked")
+WORST_FIRST = ("wrong", "error", "missing", "fallback", "unchecked")
+BECAME, BROKE, CHANGED, NEW, GONE = "became native", "no longer native", "changed", "new", "gone"
+_KEY = ("device", "device_name", "framework_version", "env", "config", "samples")
+"""What tells tables apart. A check of two samples does not stand in for one of all."""
+_VERSION = ("framework_version", "env")
+"""What two tables may differ in and be compared without being asked to."""
+_ALIASES = {"torch": "framework_version", "version": "framework_version"}
+_NOTE = re.compile(r"(\S+) (\S+) (\S+) (\w+)(?: \(\d+ of \d+ samples\))?(?:: (.*))?", re.S)
+
+Cell = tuple[str, str, str]
+"""Operator, dtype, direction."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run found of one cell. `median_s` is of one call, None where it was not timed."""
+
+    run: str
+    verdict: str
+    median_s: float | None
+    detail: str = ""
+
+
+@dataclass
+class Coverage:
+    """One table: the newest verdict on each cell, of all runs that ask the same."""
+
+    key: Mapping[str, Any]
+    runs: list[Row] = field(default_factory=list)
+    cells: dict[Cell, Verdict] = field(default_factory=dict)
+    inventory: dict[str, float] = field(default_factory=dict)
+
+    def label(self) -> str:
+        """Where and with what: "cuda, torch 2.13.0"."""
+        words = [str(self.key.get("device") or "a device")]
+        if version := self.key.get("framework_version"):
+            words.append(f"torch {version}")
+        words += [f"{name}={value}" for name, value in self.key.items() if value and name not in _SAID]
+        return ", ".join(words)
+
+    def counts(self) -> dict[tuple[str, str], Counter[str]]:
+        """Verdicts by dtype and direction, in the order in which they were checked."""
+        found: dict[tuple[str, str], Counter[str]] = {}
+        for (_, dtype, direction), one in self.cells.items():
+            found.setdefault((dtype, direction), Counter())[one.verdict] += 1
+        return found
+
+
+_SAID = frozenset({"machine", "device", "device_name", "framework_version", "config"})
+
+
+def gather(rows: Sequence[Row], context: Context) -> list[Coverage]:
+    """Tables of the prepared rows that succeeded. Raises: UsageError for a name in --group-by that no run has."""
+    names = [_named(context, name, "--group-by") for name in context.options.group_by] or list(_KEY)
+    able = sorted((r for r in rows if r["outcome"] == Outcome.SUCCEEDED), key=lambda r: (r["job_id"], r["number"]))
+    metrics, details = _read(able, context)
+    found: dict[tuple[Any, ...], Coverage] = {}
+    for row in able:
+        key = {name: value_of(row, name) for name in ["machine", *names]}
+        table = found.setdefault(tuple(key.values()), Coverage(key))
+        table.runs.append(row)
+        for name, value in metrics.get(row["run_id"], ()):
+            _put(table, row, name, value, details.get(row["run_id"], {}))
+    return [table for table in found.values() if table.cells]
+
+
+def _put(table: Coverage, row: Row, name: str, value: float | None, details: Mapping[tuple[str, ...], str]) -> None:
+    group, _, rest = name.partition("/")
+    if group != "op":
+        if value is not None:
+            table.inventory[name.removeprefix("inventory.")] = value
+        return
+    parts = rest.split("/")
+    if len(parts) == 4 and parts[3] in VERDICTS:
+        op, dtype, direction, verdict = parts
+        detail = details.get((op, dtype, direction, verdict), "")
+        table.cells[op, dtype, direction] = Verdict(row["run"], verdict, value, detail)
+
+
+def _read(rows: Sequence[Row], context: Context) -> tuple[dict[int, list[Any]], dict[int, dict[tuple[str, ...], str]]]:
+    """By run: metrics in the order in which they were told, since a later one corrects an earlier one; and details."""
+    ids = ", ".join(str(int(row["run_id"])) for row in rows)
+    metrics: dict[int, list[Any]] = {}
+    where = f"run_id IN ({ids}) AND (name LIKE 'op/%' OR name LIKE 'inventory.%')"
+    for found in context.read(f"SELECT run_id, name, value FROM v_metric WHERE {where} ORDER BY run_id, offset"):
+        metrics.setdefault(found["run_id"], []).append((found["name"], found["value"]))
+    details: dict[int, dict[tuple[str, ...], str]] = {}
+    for found in context.read(f"SELECT run_id, text FROM notes WHERE run_id IN ({ids}) AND kind = 'opcheck'"):
+        if match := _NOTE.fullmatch(found["text"]):
+            details.setdefault(found["run_id"], {})[match.groups()[:4]] = match[5] or ""
+    return metrics, details
+
+
+def _named(context: Context, name: str, option: str) -> str:
+    name = _ALIASES.get(name, name)
+    if name in (*_KEY, "machine"):
+        return name
+    return _choose.resolve(context.connection, name, option) or name
+
+
+def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, Coverage]]:
+    """Tables to compare, the earlier one first: each with the baseline of --vs, or neighbouring versions of one device.
+
+    Raises: UsageError for a baseline that is not there, or not one.
+    """
+    asked = {_named(context, name, "--vs"): value for name, value in context.options.vs.items()}
+    if not asked:
+        return [pair for alike in _alike(tables) for pair in pairwise(sorted(alike, key=_order))]
+    fitting = [table for table in tables if all(_fits(table, name, value) for name, value in asked.items())]
+    if len(fitting) != 1:
+        said = ",".join(f"{name}={value}" for name, value in asked.items())
+        there = "; ".join(dict.fromkeys(table.label() for table in tables))
+        raise UsageError(f"--vs {said} is {len(fitting) or 'none'} of the tables, not one", f"there are: {there}")
+    return [(fitting[0], table) for table in tables if table is not fitting[0]]
+
+
+def _fits(table: Coverage, name: str, value: str) -> bool:
+    values = {str(value_of(row, name)) for row in table.runs} if name not in table.key else {str(table.key[name])}
+    return values == {value}
+
+
+def _alike(tables: Iterable[Coverage]) -> list[list[Coverage]]:
+    """Tables that differ in nothing but versions."""
+    found: dict[tuple[Any, ...], list[Coverage]] = {}
+    for table in tables:
+        key = tuple((name, value) for name, value in table.key.items() if name not in _VERSION)
+        found.setdefault(key, []).append(table)
+    return list(found.values())
+
+
+def _order(table: Coverage) -> tuple[list[int], str, str]:
+    """Versions as numbers: 2.9 is before 2.13."""
+    text = str(table.key.get("framework_version") or "")
+    return [int(part) for part in re.findall(r"\d+", text.split("+")[0])], text, str(table.key.get("env") or "")
+
+
+def change(before: Verdict | None, now: Verdict | None) -> str:
+    """What became of a cell between two tables; empty where nothing did."""
+    if before is None or now is None:
+        return NEW if before is None else GONE
+    if before.verdict == now.verdict:
+        return ""
+    return BECAME if now.verdict == "native" else BROKE if before.verdict == "native" else CHANGED

@@ -1,0 +1,207 @@
+"""Which of torch's operators a device computes: coverage, what is not native and why, and what a version changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.render import Column
+from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _ops
+from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
+
+NAME = "ops"
+FOR = "opcheck"
+HELP = "operators by verdict: native, fallback, missing, wrong, error; what two versions of torch differ in"
+SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
+COLUMNS = (
+    Column("run", "run"),
+    Column("device", "device"),
+    Column("device_name", "device name"),
+    Column("framework_version", "torch"),
+    Column("env", "env"),
+    Column("config", "config"),
+    Column("op", "operator"),
+    Column("dtype", "dtype"),
+    Column("direction", "direction"),
+    Column("verdict", "verdict"),
+    Column("median_s", "time", units.short_duration, True),
+    Column("detail", "why"),
+    Column("before", "before"),
+    Column("before_of", "before with"),
+    Column("change", "change"),
+)
+MOST_ROWS = 30
+"""Of each table for the eye; csv and json have all."""
+MOST_SLOW = 10
+_NOT_NATIVE = (
+    Column("op", "operator", flexible=True),
+    Column("dtypes", "dtypes"),
+    Column("directions", "direction"),
+    Column("verdict", "verdict"),
+    Column("detail", "why", flexible=True),
+)
+_SLOW = (
+    Column("op", "operator", flexible=True),
+    Column("dtype", "dtype"),
+    Column("direction", "direction"),
+    Column("median_s", "a call", lambda x: units.short_duration(x, 3), True),
+    Column("detail", "computed by the CPU", flexible=True),
+)
+_CHANGES = (
+    Column("op", "operator", flexible=True),
+    Column("dtype", "dtype"),
+    Column("direction", "direction"),
+    Column("before", "before"),
+    Column("verdict", "now"),
+    Column("detail", "why", flexible=True),
+)
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """A table for each device and version, what is not native, the slowest fallbacks, and what changed."""
+    found = _facts.prepare(rows, context)
+    for row in found:
+        row["factors"].setdefault("samples", None)
+        row["factors"].setdefault("env", None)
+    tables = _ops.gather(found, context)
+    left_out = [row["run"] for row in found if row["outcome"] not in (None, "SUCCEEDED")]
+    notes = [f"did not succeed, and not shown: {', '.join(left_out)}"] if left_out else []
+    if not tables:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of opcheck with results")], notes=notes)
+    pairs = _ops.pairs(tables, context)
+    raw = [row for table in tables for row in _rows(table, next((a for a, b in pairs if b is table), None))]
+    sections = [section for table in tables for section in _sections(table)]
+    sections += [_changes(before, now) for before, now in pairs]
+    return Result(COLUMNS, raw, sections, [], [*_legend(tables), *notes])
+
+
+def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
+    """Every cell, raw; with what it was in the table it is compared with, and cells that are only there."""
+    rows = []
+    cells = dict.fromkeys([*table.cells, *(before.cells if before else ())])
+    run = table.runs[-1]
+    for cell in cells:
+        now, was = table.cells.get(cell), before.cells.get(cell) if before else None
+        rows.append(
+            {
+                "run": now.run if now else None,
+                "device": run["device"],
+                "device_name": run["device_name"],
+                "framework_version": run["framework_version"],
+                "env": run["factors"]["env"],
+                "config": run["config"],
+                "op": cell[0],
+                "dtype": cell[1],
+                "direction": cell[2],
+                "verdict": now.verdict if now else None,
+                "median_s": now.median_s if now else None,
+                "detail": now.detail if now else None,
+                "before": was.verdict if was else None,
+                "before_of": before.label() if before else None,
+                "change": _ops.change(was, now) if before else None,
+            }
+        )
+    return rows
+
+
+def _sections(table: Coverage) -> list[Section]:
+    made = [_coverage(table)]
+    if others := _not_native(table):
+        shown = others[:MOST_ROWS]
+        title = f"not native, {table.label()}"
+        made.append(Section(title, _NOT_NATIVE, shown, _more(len(others))))
+    slow = [(cell, one) for cell, one in table.cells.items() if one.verdict == "fallback" and one.median_s is not None]
+    if slow:
+        slow.sort(key=lambda pair: -(pair[1].median_s or 0.0))
+        each = [{**_named(cell), "median_s": one.median_s, "detail": one.detail} for cell, one in slow[:MOST_SLOW]]
+        made.append(Section(f"slowest fallbacks, {table.label()}", _SLOW, each))
+    return made
+
+
+def _coverage(table: Coverage) -> Section:
+    counts = table.counts()
+    used = [verdict for verdict in VERDICTS if any(found[verdict] for found in counts.values())]
+    columns = [
+        Column("dtype", "dtype"),
+        Column("direction", "direction"),
+        Column("n", "all", units.count, True),
+        *(Column(verdict, verdict, units.count, True) for verdict in used),
+    ]
+    rows = [
+        {"dtype": dtype, "direction": direction, "n": found.total(), **{v: found[v] for v in used}}
+        for (dtype, direction), found in counts.items()
+    ]  # fmt: skip
+    name = table.key.get("device_name")
+    config = f" {table.key['config']}" if table.key.get("config") else ""
+    runs = " ".join(row["run"] for row in table.runs)
+    title = f"opcheck{config}, {table.label()}{f', on {name}' if name else ''} (run {runs})"
+    n, native = len(table.cells), sum(one.verdict == "native" for one in table.cells.values())
+    share = f"native: {units.percent(native / n)} of {units.count(n)}"
+    return Section(title, columns, rows, [share, *_inventory(table)])
+
+
+def _inventory(table: Coverage) -> list[str]:
+    known = table.inventory
+    if not {"functions", "with_mps", "without_mps"} <= known.keys():
+        return []
+    return [
+        f"native_functions.yaml of this torch: {units.count(known['functions'])} functions, "
+        f"{units.count(known['with_mps'])} with an MPS kernel, {units.count(known['without_mps'])} with kernels for "
+        "CPU and CUDA and none for MPS"
+    ]
+
+
+def _not_native(table: Coverage) -> list[dict[str, Any]]:
+    """A row for each operator, verdict and reason, with the dtypes and directions that share it; the worst first."""
+    found: dict[tuple[str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for (op, dtype, direction), one in table.cells.items():
+        if one.verdict != "native":
+            dtypes, directions = found.setdefault((op, one.verdict, one.detail), ({}, {}))
+            dtypes[dtype] = directions[direction] = None
+    rows = [
+        {"op": op, "verdict": verdict, "detail": detail, "dtypes": " ".join(dtypes),
+         "directions": "both" if len(directions) > 1 else next(iter(directions))}
+        for (op, verdict, detail), (dtypes, directions) in found.items()
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), row["op"]))
+
+
+def _changes(before: Coverage, now: Coverage) -> Section:
+    told = [(cell, _ops.change(before.cells.get(cell), one)) for cell, one in now.cells.items()]
+    told += [(cell, GONE) for cell in before.cells if cell not in now.cells]
+    counts = Counter(word for _, word in told if word)
+    words = [f"{units.count(counts[word])} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if counts[word]]
+    rows = [
+        {**_named(cell), "before": before.cells[cell].verdict, "verdict": now.cells[cell].verdict,
+         "detail": now.cells[cell].detail or before.cells[cell].detail}
+        for wanted in (BROKE, CHANGED, BECAME)
+        for cell, word in told
+        if word == wanted
+    ]  # fmt: skip
+    title = f"{before.label()} -> {now.label()}: {', '.join(words) or 'every verdict is the same'}"
+    return Section(title, _CHANGES, rows[:MOST_ROWS], _more(len(rows)))
+
+
+def _named(cell: Cell) -> dict[str, Any]:
+    return dict(zip(("op", "dtype", "direction"), cell, strict=True))
+
+
+def _more(n: int) -> list[str]:
+    return [f"... and {units.count(n - MOST_ROWS)} more: --json or --format csv has all"] if n > MOST_ROWS else []
+
+
+def _legend(tables: Sequence[Coverage]) -> list[str]:
+    """What the verdicts that are there mean."""
+    used = {one.verdict for table in tables for one in table.cells.values()}
+    words = {
+        "fallback": "fallback: the CPU computed it for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",
+        "missing": "missing: not implemented for the device, or not in that dtype",
+        "wrong": "wrong: not what the CPU computes, beyond the dtype's tolerance and beyond 16 times the CPU's own"
+        " rounding error",
+        "error": "error: an exception, a crash, no end within the limit or no memory",
+        "unchecked": "unchecked: it ran, and the CPU has nothing that confirms it",
+    }
+    said = [text for verdict, text in words.items() if verdict in used]
+    return [*said, "an operator has the worst verdict of its samples, which are small: times are of launching it"]

@@ -1,0 +1,63 @@
+"""What an iteration tells of memory on the CPU: the bytes of its process that are resident."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import pytest
+
+from harness import machine
+
+MIB = 2**20
+
+
+def test_the_resident_memory_of_this_process_follows_what_it_touches() -> None:
+    allocated, before = machine.process_memory()
+    assert allocated is None and before is not None and before > 4 * MIB
+    with mmap.mmap(-1, 64 * MIB) as pages:  # given back at once, as malloc need not do
+        for at in range(0, len(pages), mmap.PAGESIZE):
+            pages[at] = 1
+        _, with_it = machine.process_memory()
+    _, after = machine.process_memory()
+    assert with_it is not None and after is not None
+    assert 60 * MIB < with_it - before < 80 * MIB and with_it - after > 60 * MIB
+
+
+def test_where_the_system_does_not_tell_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> int:
+        raise FileNotFoundError("/proc")
+
+    monkeypatch.setattr(os, "open", gone)
+    machine._resident.cache_clear()
+    try:
+        assert machine.process_memory() == (None, None)
+    finally:
+        machine._resident.cache_clear()
+
+
+def test_the_struct_of_macos_is_read_where_apple_puts_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """<sys/resource.h>: ri_uuid[16], user and system time, two counts of wake-ups, pageins, wired, resident size."""
+
+    class Library:
+        def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
+            assert pid == os.getpid() and flavor == 0
+            numbers = (1, 2, 3, 4, 5, 6, 7 * MIB, 8, 9, 10)
+            buffer[: 16 + 80] = bytes(16) + b"".join(x.to_bytes(8, "little") for x in numbers)
+            return 0
+
+    monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Library())
+    machine._resident.cache_clear()
+    try:
+        assert machine.process_memory() == (None, 7 * MIB)
+    finally:
+        machine._resident.cache_clear()
+
+
+def test_the_cpu_of_torch_tells_it() -> None:
+    from harness.torch_device import open_device
+
+    allocated, reserved = open_device("cpu").memory()
+    assert allocated is None and reserved is not None and reserved > 50 * MIB

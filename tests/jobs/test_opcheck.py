@@ -1,0 +1,278 @@
+"""opcheck: the CPU computes everything, what is planted is found, and no operator ends the sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import opcheck_torch
+import pytest
+import torch
+
+from harness import op_compare, op_course, op_samples
+from harness.op_check import Checker, Verdict
+from harness.problems import UsageError
+from tests.jobs.conftest import Ran, read
+from tests.jobs.planted_child import Op
+from tests.jobs.planted_device import Planted, falls_back, raises
+from tests.mps_texts import FALLS_BACK, NO_KERNEL, NO_MEMORY
+
+CPU = torch.device("cpu")
+TABLE = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def table() -> TABLE:
+    return op_samples.table()
+
+
+def check(table: TABLE, name: str, dtype: str = "fp32", direction: str = "forward", **kernels: Any) -> Verdict:
+    checker = Checker(CPU, most=4, calls=2, on_device=Planted(**kernels))
+    found = checker.check(table[name], op_samples.TYPES[dtype], direction)
+    assert found is not None
+    return found
+
+
+# -- verdicts: what is planted is called what it is -----------------------------------------------------------------
+
+
+def test_a_wrong_operator_is_called_wrong(table: TABLE) -> None:
+    found = check(table, "sin", sin=torch.cos)
+    assert (found.verdict, found.times_s) == ("wrong", []) and "elements differ" in found.detail
+    assert check(table, "sin").verdict == "native"
+
+
+def test_a_wrong_gradient_is_called_wrong_and_its_forward_is_not(table: TABLE) -> None:
+    planted = {"tanh_backward": lambda g, y: g * (1 - y * y) * 1.001}
+    assert check(table, "tanh", **planted).verdict == "native"
+    assert check(table, "tanh", direction="backward", **planted).verdict == "wrong"
+    rounding = {"tanh_backward": lambda g, y: (g.double() * (1 - y.double() ** 2)).float()}
+    assert check(table, "tanh", direction="backward", **rounding).verdict == "native"
+
+
+def test_a_small_error_is_wrong_in_fp32_and_rounding_in_bf16(table: TABLE) -> None:
+    planted = {"exp": lambda x: torch.exp2(x * 1.4426950408889634).mul(1.002).to(x.dtype)}
+    assert check(table, "exp", **planted).verdict == "wrong"
+    assert check(table, "exp", "bf16", **planted).verdict == "native"
+
+
+def test_one_integer_that_is_off_by_one_is_wrong(table: TABLE) -> None:
+    def off(x: torch.Tensor) -> torch.Tensor:
+        y = torch.where(x < 0, -x, x)
+        return y.index_fill(0, torch.tensor([0]), 77) if y.ndim else y
+
+    assert check(table, "abs", "int64", abs=off).verdict == "wrong"
+
+
+def test_nan_where_the_cpu_has_a_number_is_wrong(table: TABLE) -> None:
+    found = check(table, "cos", cos=lambda x: torch.sin(x) * math.nan)
+    assert found.verdict == "wrong" and "nan" in found.detail
+
+
+def test_an_operator_without_a_kernel_is_missing(table: TABLE) -> None:
+    found = check(table, "cos", cos=raises(NotImplementedError, NO_KERNEL.format("aten::cos.out")))
+    assert (found.verdict, found.detail, found.n_bad) == ("missing", "no kernel for aten::cos.out", found.n)
+
+
+def test_every_fallback_is_found_though_torch_warns_of_the_first_alone(table: TABLE) -> None:
+    planted = {
+        "cos": falls_back("aten::cos.out", lambda x: torch.sin(x + math.pi / 2)),
+        "sin": falls_back("aten::sin.out", lambda x: torch.cos(x - math.pi / 2)),
+    }
+    assert check(table, "cos", **{"cos": planted["cos"]}).detail == "aten::cos.out"
+    for _ in range(2):  # the second time the process has warned already
+        found = check(table, "cos", cos=planted["cos"])
+        assert (found.verdict, found.detail, len(found.times_s)) == ("fallback", "aten::cos.out", 2)
+    assert not torch.is_warn_always_enabled()
+
+
+def test_what_the_device_has_no_memory_for_is_an_error(table: TABLE) -> None:
+    found = check(table, "cos", cos=raises(RuntimeError, NO_MEMORY))
+    assert found.verdict == "error" and found.detail.startswith("out of memory: MPS backend out of memory")
+
+
+def test_a_lost_device_is_told_at_once(table: TABLE) -> None:
+    found = check(table, "cos", cos=raises(RuntimeError, "CUDA error: device-side assert triggered"))
+    assert (found.verdict, found.lost, found.n) == ("error", True, 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["nn_functional_dropout", "bernoulli", "randn_like", "empty_like", "new_empty", "normal"]
+)
+def test_random_and_uninitialised_results_are_not_called_wrong(table: TABLE, name: str) -> None:
+    """The stand-in draws other numbers than the CPU, as a device does."""
+
+    class Elsewhere(Planted):
+        def __call__(self, name: str) -> Any:
+            torch.manual_seed(99)
+            return super().__call__(name)
+
+    kernels = {"empty_like": lambda x, **_: torch.full(x.shape, 7.0, dtype=x.dtype)} if name == "empty_like" else {}
+    checker = Checker(CPU, most=4, calls=1, on_device=Elsewhere(**kernels))
+    seed = checker.result
+
+    def other(op: Any, sample: Any, direction: str, side: Any) -> Any:
+        checker.seed += side is checker._there
+        return seed(op, sample, direction, side)
+
+    checker.result = other  # type: ignore[method-assign]
+    found = checker.check(table[name], torch.float32, "forward")
+    assert found is not None and found.verdict == "native"
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "native"), (1.1, "unchecked")])
+def test_where_the_cpu_has_no_kernel_for_a_dtype_float64_is_the_witness(factor: float, verdict: str) -> None:
+    """An operator that the stand-in computes in fp32, as the CPU does not."""
+    device: list[str] = []
+
+    @contextlib.contextmanager
+    def on_device(name: str) -> Iterator[None]:
+        device.append(name)
+        yield
+        device.clear()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float32 and not device:
+            raise NotImplementedError("\"own_cpu\" not implemented for 'Float'")
+        return x.exp() * (factor if device else 1.0)
+
+    found = Checker(CPU, calls=1, on_device=on_device).check(Op("own", function), torch.float32, "forward")
+    assert found is not None and found.verdict == verdict
+    assert ("the CPU has none" in found.detail) == (verdict == "unchecked")
+
+
+def test_strides_travel_with_a_tensor() -> None:
+    side = op_samples.Side(CPU)
+    for tensor in (torch.rand(4, 6)[1:, ::2].T, torch.rand(3, 1).expand(3, 5), torch.rand(2, 3, 4)[1]):
+        copy = side.tensor(tensor)
+        assert copy.stride() == tensor.stride() and torch.equal(copy, tensor)
+        assert copy.data_ptr() != tensor.data_ptr()
+
+
+def test_results_are_compared_whatever_they_are_made_of() -> None:
+    a = torch.tensor([1.0, math.nan, math.inf])
+    assert op_compare.differs([a, {"n": (3, None)}], [a.clone(), {"n": (3, None)}], None) is None
+    assert op_compare.differs(a, -a, None) is not None
+    assert op_compare.differs(a[:2], a, None) == "shape (2,) instead of (3,)"
+    assert op_compare.differs(a.half(), a, None) == "torch.float16 instead of torch.float32"
+    assert op_compare.differs((a,), (a, a), None) == "1 results instead of 2"
+    assert op_compare.differs((a, 2), (a, 3), None) == "result[1]: 2 instead of 3"
+    assert op_compare.differs(a.to_sparse(), a.clone().to_sparse(), None) is None
+
+
+def test_positions_of_equal_values_are_as_good() -> None:
+    x = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 0.0]])
+    assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None) is not None
+    assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None, points_into=x) is None
+    assert op_compare.differs(torch.tensor([[2], [0]]), torch.tensor([[1], [1]]), None, points_into=x) is None
+    assert op_compare.differs(torch.tensor(4), torch.tensor(3), None, points_into=x) is None
+    for wrong in ([0, 0], [2, 2], [2, 7], [-1, 0]):
+        assert op_compare.differs(torch.tensor(wrong), torch.tensor([1, 1]), None, points_into=x) is not None
+
+
+def test_an_ill_conditioned_result_is_measured_by_what_rounding_costs_the_cpu() -> None:
+    exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    cpu = torch.tensor([1.0, 2.001])
+    assert op_compare.differs(torch.tensor([1.001, 2.0]), cpu, lambda: exact) is None
+    assert op_compare.differs(torch.tensor([1.1, 2.0]), cpu, lambda: exact) is not None
+    assert op_compare.differs(torch.tensor([math.nan, 2.0]), cpu, lambda: exact) is not None
+
+
+# -- the whole course -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    def run(*words: str, child: Sequence[str] = op_course.CHILD) -> Ran:
+        path = tmp_path / "events.jsonl"
+        monkeypatch.setenv("MPSQ_EVENTS", str(path))
+        code = op_course.main(opcheck_torch.WORKLOAD, ["--device", "cpu", *words], child)
+        said = capfd.readouterr()
+        return Ran(code, read(path), said.out, said.err)
+
+    return run
+
+
+def test_the_cpu_computes_everything(ran: Any) -> None:
+    done = ran(
+        "--config", "toy", "--set", "ops=basic+linalg_svd+nn.functional.ctc_loss+argsort", "--set", "types=fp32+int64"
+    )
+    assert done.code == 0, done.err
+    metrics = done.metrics()
+    ops = {name: value for name, value in metrics.items() if name.startswith("op/")}
+    assert {name.split("/")[-1] for name in ops} == {"native"}
+    assert {"op/add/fp32/backward/native", "op/add/int64/forward/native"} <= set(ops)
+    assert "op/add/int64/backward/native" not in ops
+    assert all(0 < value < 10 for value in ops.values())
+    assert (metrics["inventory.functions"], metrics["inventory.with_mps"], metrics["inventory.without_mps"]) == (
+        2584.0, 533.0, 130.0,
+    ) or not torch.__version__.startswith("2.13.0")  # fmt: skip
+    hello = done.hello()
+    assert (hello["workload"], hello["dtype"], hello["planned_iters"]) == (
+        "opcheck",
+        "fp32+int64",
+        len(done.of("iter")),
+    )
+    assert {event["phase"] for event in done.of("iter")} == {"warmup"}, "a check is no measurement"
+
+
+SCRIPT = Path(__file__).with_name("planted_child.py")
+
+
+def test_with_fallbacks_on_what_was_missing_is_run_again_and_named(ran: Any) -> None:
+    words = ("types=fp32", "ops=cos+tan+exp", "direction=forward", "fallbacks=on")
+    done = ran(*(w for word in words for w in ("--set", word)), child=[sys.executable, str(SCRIPT)])
+    assert done.code == 0, done.err
+    verdicts = {name.rsplit("/", 1)[0]: name.rsplit("/", 1)[1] for name in done.metrics() if name.startswith("op/")}
+    assert verdicts["op/cos/fp32/forward"] == "fallback" and verdicts["op/tan/fp32/forward"] == "wrong"
+    assert verdicts["op/exp/fp32/forward"] == "error"
+    said = [event["text"] for event in done.of("note") if event["kind"] == "opcheck"]
+    assert any(text.startswith("exp fp32 forward error: crash: SIGSEGV") for text in said)
+    assert any(text.endswith("fallback (2 of 2 samples): aten::cos.out, aten::cos.profiled") for text in said)
+    assert json.dumps(said).count("cos fp32 forward missing") == 1, "the first pass said so, before it was run again"
+    assert "replaced" in done.out and FALLS_BACK.format("aten::cos.out") not in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["types=fp32+int65"], 'did you mean "int64"?'),
+        (["types="], 'no dtype ""'),
+        (["direction=backward"], "it is forward or both"),
+        (["fallbacks=perhaps"], "it is auto or on or off"),
+        (["calls=0"], "cannot be less than 1"),
+        (["samples=-1"], "cannot be less than 0"),
+        (["limit_s=0"], "needs some time"),
+        (["dtype"], "is not KEY=VALUE"),
+        (["--dtype", "bf16"], "--set types=bf16"),
+        (["--compile", "on"], "not compiled"),
+        (["--out", "x"], "nothing to resume"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused_in_a_sentence(ran: Any, words: list[str], said: str) -> None:
+    done = ran(*(words if words[0].startswith("--") else ["--set", *words]))
+    assert done.code == 2 and done.err.startswith("error: ") and said in done.err
+    assert done.events[-1]["type"] == "bye"
+
+
+def test_operators_are_chosen_by_name_and_pattern() -> None:
+    known = ["add", "linalg_svd", "linalg_inv", "nn_functional_gelu"]
+    assert op_course._chosen("linalg_*+add", known) == ["linalg_svd", "linalg_inv", "add"]
+    assert op_course._chosen("all", known) == known and op_course._chosen("nn.functional.gelu", known) == known[3:]
+    assert op_course._chosen("basic", known) == ["add", "nn_functional_gelu"]
+    with pytest.raises(UsageError, match='no operator "linag_svd"') as refused:
+        op_course._chosen("add+linag_svd", known)
+    assert 'did you mean "linalg_svd"?' in refused.value.hint
+
+
+def test_without_expecttest_a_sentence_says_what_to_install(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = op_course.find_spec
+    monkeypatch.setattr(op_course, "find_spec", lambda name: None if name == "expecttest" else real(name))
+    done = ran()
+    assert done.code == 1 and "pip install expecttest pyyaml" in done.err and "Traceback" not in done.err
