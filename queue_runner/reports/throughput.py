@@ -15,7 +15,11 @@ from queue_runner.reports import Context, Result, Row, Section, _choose, _facts,
 
 NAME = "throughput"
 HELP = "training and evaluation of models: samples/s by device, how many times the cpu"
-SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload' ORDER BY job_id, number"
+SQL = (
+    f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload'"
+    " AND COALESCE(json_extract(spec_json, '$.find_max'), '') = '' ORDER BY job_id, number"
+)
+"""Without the probes of --find-max, each of another size: `mpsq report scaling` is about them."""
 COLUMNS = (
     Column("model", "model"),
     Column("mode", "mode"),

@@ -134,3 +134,10 @@ def test_what_counts_tokens_is_there_once_it_can_evaluate(store: Models) -> None
     store.run("cpu", workload="nanogpt", median_s=0.03, params={"mode": "eval"}, hello={"workload": "nanogpt-eval"})
     assert [row["mode"] for row in store.report("throughput").rows] == ["training", "evaluation"]
     assert "tokens/s" in shown(store)
+
+
+def test_probes_of_a_search_are_left_to_the_report_scaling(store: Models) -> None:
+    store.train("cuda", 0.1)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.find_max', 'batch_size')")
+    store.train("cpu", 10.0)
+    assert [row["device"] for row in store.report("throughput").rows] == ["cpu"]
