@@ -114,6 +114,7 @@ def summarise_run(
         slept_s=exit_.get("slept_s") or 0.0,
         paused_s=exit_.get("paused_s") or 0.0,
         resumed_from=str(before[0][1]) if before else None,
+        learns=not str(hello.get("workload")).endswith("-eval"),
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary

@@ -49,6 +49,8 @@ class Facts:
     slept_s: float
     paused_s: float = 0.0
     resumed_from: str | None = None
+    learns: bool = True
+    """False of mode=eval, whose losses are those of its batches and take no course"""
 
 
 def find_taints(facts: Facts) -> list[Taint]:
@@ -67,7 +69,7 @@ def _invalid(f: Facts) -> list[Taint]:
     for kind, name in (*named, ("diverged", "nan_loss")):
         if name in f.notes:
             found.append((kind, f.notes[name]))
-    if "nan_loss" not in f.notes and (detail := _diverged(f.summary)):
+    if f.learns and "nan_loss" not in f.notes and (detail := _diverged(f.summary)):
         found.append(("diverged", detail))
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
         found.append(("unobserved", "it ended well but reported no iteration"))

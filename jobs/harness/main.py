@@ -27,9 +27,11 @@ def main(
     evaluate: Evaluate,
     argv: Sequence[str] | None = None,
     sample: Sample | None = None,
+    infer: Step | None = None,
 ) -> int:
     """Run a workload: `build` makes its Training, `step` is one iteration, `evaluate` measures one split of the data,
-    `sample` makes the Sampling that mode=sample times instead, where there is that mode.
+    `sample` makes the Sampling that mode=sample times instead, `infer` is the iteration of mode=eval: the forward
+    alone. The modes that a workload has besides training are the keys of its "modes".
 
     Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
     """
@@ -38,7 +40,7 @@ def main(
     try:
         words = sys.argv[1:] if argv is None else argv
         options = command_line.parse(workload, words, framework.compiler)
-        result = _run(workload, framework, build, step, evaluate, sample, options, report)
+        result = _run(workload, framework, build, step, evaluate, sample, infer, options, report)
         print(result.sentence())
         if result.diverged and options.settings.stop_on_nan:
             raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
@@ -64,12 +66,15 @@ def _run(
     step: Step,
     evaluate: Evaluate,
     sample: Sample | None,
+    infer: Step | None,
     options: Options,
     report: Reporter,
 ) -> loop.Result:
     settings = options.settings
-    _check(settings)
-    writes = sample is not None and settings.mode == "sample"
+    _check(workload, settings)
+    if evaluates := hello.mode(settings) == "eval":
+        _refuse_checkpoints(options)
+    writes = sample is not None and hello.mode(settings) == "sample"
     if writes:
         sampling.refuse(options)
     folder = _folder(options)
@@ -81,7 +86,7 @@ def _run(
         return sampling.run(workload, framework, sample(options, device), facts, report)
     training = build(options, device)
     done = framework.restore(training, options.resume) if options.resume else 0
-    report.hello(**hello.built(training))
+    report.hello(**hello.built(training, workload["unit"]))
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, "nats")
     hello.show(workload, framework.name, framework.compiler, training, facts, done)
@@ -101,7 +106,8 @@ def _run(
     if done >= plan.total:
         print(f"nothing to do: {done} iterations are done, max_iters is {plan.total}")
     report.end("setup")
-    return loop.run(plan, _Work(framework, training, step, evaluate, report, folder), report)
+    work = _Work(framework, training, infer if evaluates and infer is not None else step, evaluate, report, folder)
+    return loop.run(plan, work, report)
 
 
 class _Work:
@@ -148,7 +154,8 @@ class _Work:
         path = self._framework.save(self._training, self._folder, done)
         print(f"saved {path} after {done} iterations")
         options = self._training.options
-        if options.out is not None and done == options.settings.max_iters:
+        takes = hasattr(options.settings, "init_from")  # else nothing would read what may be half a gigabyte
+        if takes and options.out is not None and done == options.settings.max_iters:
             weights = self._framework.weights(self._training)
             if weights is not None:
                 print(f"saved {weights_file.write(self._folder / 'weights.npz', weights)}, for init_from")
@@ -189,11 +196,20 @@ def _folder(options: Options) -> Path | None:
     return folder
 
 
-def _check(settings: SimpleNamespace) -> None:
+def _refuse_checkpoints(options: Options) -> None:
+    """Raises: UsageError for what only a training does."""
+    if options.resume is not None or options.out is not None or options.settings.checkpoint_interval:
+        raise UsageError(
+            "mode=eval neither goes on from a checkpoint nor writes one",
+            "leave --resume, --out and checkpoint_interval away: how fast a forward is does not depend on the weights",
+        )
+
+
+def _check(workload: Mapping[str, Any], settings: SimpleNamespace) -> None:
     """The keys that the course itself reads. Raises: UsageError."""
-    mode = getattr(settings, "mode", "train")
-    if mode not in ("train", "sample"):
-        raise UsageError(f'no mode "{mode}"', command_line.near(mode, ("train", "sample"), "mode is train or sample"))
+    mode, modes = hello.mode(settings), ("train", *workload.get("modes", {}))
+    if mode not in modes:
+        raise UsageError(f'no mode "{mode}"', command_line.near(mode, modes, f"mode is {' or '.join(modes)}"))
     for key, least in (
         ("max_iters", 0),
         ("warmup_iters", 0),

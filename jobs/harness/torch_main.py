@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,9 +27,10 @@ def main(
     evaluate: Evaluate,
     argv: Sequence[str] | None = None,
     sample: Sample | None = None,
+    infer: Step | None = None,
 ) -> int:
     """Run a workload in torch. Returns the exit code. See harness.main.main."""
-    return course.main(workload, Torch(), build, step, evaluate, argv, sample)
+    return course.main(workload, Torch(), build, step, evaluate, argv, sample, infer)
 
 
 class Torch:
@@ -44,9 +46,13 @@ class Torch:
         _watch_warnings(report, device)
         if threads := getattr(options.settings, "threads", 0):
             torch.set_num_threads(threads)
+        # fp32 means fp32: by torch's default cuDNN would round the operands of convolutions to 10 bits (TF32)
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = getattr(options.settings, "cudnn_benchmark", False)
 
     def facts(self, device: Device) -> dict[str, Any]:
-        versions = hello.versions(("numpy", "tiktoken", "triton")) | {"torch": torch.__version__}
+        used = [name for name in ("transformers",) if name in sys.modules]
+        versions = hello.versions(("numpy", "tiktoken", "triton", *used)) | {"torch": torch.__version__}
         if device.kind == "cuda":
             versions |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
         return {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,6 +20,14 @@ from harness.training import REFERENCE_ROWS
 from harness.training import Training as AnyTraining
 
 Batch = tuple[torch.Tensor, ...]
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+_FLAGS: dict[str, dict[str, bool]] = {
+    "fused": {"fused": True},
+    "foreach": {"foreach": True},
+    "loop": {"foreach": False},
+}
+IMPLEMENTATIONS = ("auto", *_FLAGS)
+"""What adamw() and sgd() take."""
 
 
 @dataclass(kw_only=True)
@@ -45,33 +53,48 @@ def adamw(groups: list[dict[str, Any]], implementation: str, **settings: Any) ->
 
     Raises: JobError when the one asked for does not exist on this device.
     """
-    flags: dict[str, dict[str, Any]] = {
-        "fused": {"fused": True},
-        "foreach": {"foreach": True},
-        "loop": {"foreach": False},
-    }
+    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, settings)
+
+
+def sgd(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.SGD, str]:
+    """Stochastic gradient descent and its name for hello; `implementation` as in adamw(). Raises: JobError likewise."""
+    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, settings)
+
+
+def _optimizer(
+    kind: type[Optimizer], key: str, groups: list[dict[str, Any]], implementation: str, settings: Mapping[str, Any]
+) -> tuple[Optimizer, str]:
     wanted = ("fused", "loop") if implementation == "auto" else (implementation,)
     for name in wanted:
         try:
-            return torch.optim.AdamW(groups, **settings, **flags[name]), f"AdamW({name})"
+            return kind(groups, **settings, **_FLAGS[name]), f"{kind.__name__}({name})"
         except RuntimeError as error:  # torch says so when the parameters' device has no such kernel
             reason = str(error).splitlines()[0]
-    raise JobError(f"there is no {wanted[-1]} AdamW here: {reason}", "--set adamw=auto takes what the device has")
+    hint = f"--set {key}=auto takes what the device has"
+    raise JobError(f"there is no {wanted[-1]} {kind.__name__} here: {reason}", hint)
 
 
 class Reference:
     """The loss of one batch at the weights that training starts from, dropout off: on the CPU in fp32, which is taken
-    for true, and later as the device computes it, compiled if it is compiled."""
+    for true, and later as the device computes it, compiled if it is compiled.
+
+    Batch normalisation does as in the iterations that are timed: with the statistics of the batch where the model is in
+    training, so that the kernels of training are checked; then rows depend on each other, and the CPU computes the
+    whole batch at once. With those that the model keeps where it is not (mode=eval).
+    """
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
         """Compute the CPU's loss. `model` and `batch` are on the CPU, and nothing was compiled yet."""
         self.batch = batch
-        self.cpu = _in_parts(model, batch)
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        together = model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
+        self.cpu = first_loss(model, model, batch) if together else _in_parts(model, batch)
+        _put(model, self.weights)  # what batch normalisation keeps has moved
 
     def on_device(self, training: Training) -> float:
         dtype, device = training.options.dtype, training.device
-        if device.kind == "cpu" and dtype == "fp32" and training.forward is training.model:
+        other_kernels = getattr(training.options.settings, "channels_last", False)
+        if device.kind == "cpu" and dtype == "fp32" and training.forward is training.model and not other_kernels:
             return self.cpu  # the same computation
         now = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
         _put(training.model, self.weights)
@@ -88,14 +111,53 @@ def _in_parts(model: nn.Module, batch: Batch) -> float:
     return sum(first_loss(model, model, part) * len(part[0]) for part in parts) / n
 
 
-@torch.no_grad()
 def first_loss(forward: Callable[..., Any], model: nn.Module, batch: Batch) -> float:
-    """The loss of `batch` with dropout off."""
+    """The loss of `batch` with dropout off, and batch normalisation as it is. Where the model is not in training the
+    forward is that of mode=eval, without anything kept for a backward."""
     was_training = model.training
-    model.eval()
-    loss = float(forward(*batch))
+    _without_dropout(model)
+    with torch.no_grad() if was_training else torch.inference_mode():
+        loss = float(loss_of(forward(*batch)))
     model.train(was_training)
     return loss
+
+
+def loss_of(result: Any) -> torch.Tensor:
+    """What a forward returns: the loss, or a tuple that begins with it."""
+    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return found
+
+
+def _without_dropout(model: nn.Module) -> None:
+    """Evaluation, but for batch normalisation, which stays as it is."""
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training]
+    if not norms:
+        model.eval()
+        return
+    for part in model.modules():  # all in training but what drops: the forward that was compiled for training fits
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.eval()
+
+
+def settle(model: nn.Module, x: torch.Tensor) -> None:
+    """Let batch normalisation keep the statistics of `x`, as a trained model keeps those of its data.
+
+    With those that it is made with, means of 0 and variances of 1, each residual block adds to the variance: the losses
+    of an untrained model in evaluation would be in the hundreds of nats, and no rounding could be told from a fault.
+    """
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
+    was_training, momenta = model.training, [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0  # what is kept is what was seen last
+    with torch.no_grad():
+        model.logits(x)  # type: ignore[operator]
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    model.train(was_training)
 
 
 @torch.no_grad()

@@ -122,7 +122,7 @@ def marks_of(row: Raw, marks: Mapping[str, str]) -> str:
     return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
 
 
-def verdicts(family: Family, rows: Sequence[Raw]) -> Section:
+def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
     """Speed-ups with intervals, p-values and verdicts, of a family that has a baseline."""
     assert family.baseline is not None
     columns = [
@@ -143,7 +143,7 @@ def verdicts(family: Family, rows: Sequence[Raw]) -> Section:
         for row in rows
         if not row["is_baseline"] and row["speedup"] is not None
     ]
-    return Section("", columns, shown)
+    return Section(title, columns, shown)
 
 
 def _cost(rows: Sequence[Raw]) -> Section:

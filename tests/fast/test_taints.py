@@ -64,6 +64,13 @@ def test_each_taint(change: dict[str, Any], kind: str, severity: str) -> None:
     assert taint.detail
 
 
+def test_the_losses_of_an_evaluation_take_no_course() -> None:
+    rises = replace(CLEAN, summary=Summary(loss_first=4.0, loss_last=9.0), learns=False)
+    assert find_taints(rises) == []
+    (taint,) = find_taints(replace(rises, notes={"nan_loss": "not a number"}))
+    assert taint.kind == "diverged"
+
+
 def test_a_failed_run_is_not_called_unobserved() -> None:
     assert find_taints(replace(CLEAN, iterations=[], outcome=Outcome.FAILED)) == []
 

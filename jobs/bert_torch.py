@@ -1,0 +1,191 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.9", "transformers>=5", "numpy"]
+# ///
+"""BERT that classifies sequences, in PyTorch: `python jobs/bert_torch.py --device cpu --config toy`.
+
+The model is transformers' BertForSequenceClassification (Devlin et al., "BERT: Pre-training of Deep Bidirectional
+Transformers for Language Understanding", 2019), made from its configuration: nothing is downloaded, weights are drawn.
+base is bert-base-uncased with 2 classes, 109,483,778 parameters. Batches are of 64 as in "Accelerated PyTorch training
+on Mac". Sequences are synthetic, all of the same length, without padding.
+
+Top to bottom: what can be set, the data, the model, build(). Iterations are those of harness/torch_classifying.py.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+    from harness import start
+
+    start.quietly("torch", "transformers")
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
+
+from harness import torch_classifying, torch_main, torch_training
+from harness.command_line import Options
+from harness.examples import STREAMS, Examples
+from harness.problems import UsageError
+from harness.torch_classifying import Classifier, Training
+from harness.torch_device import Device
+
+WORKLOAD = {
+    "name": "bert",
+    "framework": "torch",
+    "about": "BERT that classifies sequences: throughput of training, and of evaluation with mode=eval.",
+    "source": "Devlin et al. 2019 (BERT), as transformers' BertForSequenceClassification",
+    "unit": "samples",
+    "params": {
+        "mode": {"default": "train", "unit": "", "help": "train, or eval: the forward alone, as inference does it"},
+        "sequences": {"default": 1024, "unit": "sequences", "help": "drawn; 1 of 8 to evaluate"},
+        "pool": {
+            "default": "device", "unit": "",
+            "help": "where the sequences wait: device, or host (each batch is copied in its iteration)",
+        },
+        "vocab": {"default": 30522, "unit": "tokens", "help": "different ones"},
+        "block_size": {"default": 128, "unit": "tokens", "help": "length of a sequence; at most 512"},
+        "n_layer": {"default": 12, "unit": "blocks", "help": "depth"},
+        "n_head": {"default": 12, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
+        "n_embd": {"default": 768, "unit": "features", "help": "width; 4 times as much within a block"},
+        "classes": {"default": 2, "unit": "classes", "help": "that are told apart"},
+        "dropout": {"default": 0.1, "unit": "share", "help": "of activations dropped in training, below 1"},
+        "attention": {"default": "sdpa", "unit": "", "help": "sdpa (torch's), or eager (two products and a softmax)"},
+        "batch_size": {"default": 64, "unit": "sequences", "help": "in one iteration"},
+        "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
+        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
+        "eval_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "evaluate each time so many are done, and at the end; 0: never",
+        },
+        "eval_iters": {"default": 1, "unit": "batches", "help": "of each split in an evaluation"},
+        "log_interval": {"default": 5, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "checkpoint_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "save each time so many are done, and at the end with --out; 0: only that",
+        },
+        "lr": {"default": 5e-5, "unit": "", "help": "learning rate, the same all along"},
+        "weight_decay": {"default": 0.01, "unit": "", "help": "on matrices; vectors have none"},
+        "adamw": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
+        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+    },
+    "configs": {
+        "base": {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 128, "batch_size": 64},
+        "toy": {
+            "n_layer": 2, "n_head": 2, "n_embd": 32, "vocab": 512, "block_size": 16, "batch_size": 8, "sequences": 64,
+            "max_iters": 40, "warmup_iters": 2, "eval_interval": 40, "lr": 3e-3,
+        },
+    },
+    "modes": {"eval": {"eval_interval": 0}},
+}  # fmt: skip
+
+POSITIONS = 512
+"""that bert-base has: the longest sequence"""
+OWN_SHARE = 4
+"""One token of so many is of those that only sequences of its class have."""
+OWN = 16
+"""How many these are for each class."""
+FIRST, BEGIN, END = 103, 101, 102
+"""In bert-base's vocabulary: the first of the words, and [CLS] and [SEP] around them."""
+
+
+def sequences(s: SimpleNamespace, seed: int) -> Examples:
+    """Random words between [CLS] and [SEP], some of which tell the class."""
+    stream = np.random.PCG64([seed, STREAMS["examples"]])
+
+    def draw(below: int, *shape: int) -> np.ndarray:
+        return (stream.random_raw(int(np.prod(shape))) % np.uint64(below)).astype(np.int64).reshape(shape)
+
+    n, n_words = s.sequences, s.block_size - 2
+    labels = draw(s.classes, n)
+    common = FIRST + s.classes * OWN  # the first words that every class has
+    words = common + draw(s.vocab - common, n, n_words)
+    tell = draw(OWN_SHARE, n, n_words) == 0
+    words[tell] = (FIRST + labels[:, None] * OWN + draw(OWN, n, n_words))[tell]
+    ends = [np.full((n, 1), token) for token in (BEGIN, END)]
+    x = np.concatenate([ends[0], words, ends[1]], axis=1)
+    n_val = max(1, n // 8)
+    parts = {"train": (x[n_val:], labels[n_val:]), "val": (x[:n_val], labels[:n_val])}
+    about = f"{n - n_val:,} sequences of {s.block_size} tokens and {n_val:,} to evaluate, {s.classes} classes"
+    return Examples("synthetic", about, parts)
+
+
+class Bert(Classifier):
+    """Tokens (batch, time) to logits (batch, classes)."""
+
+    def __init__(self, s: SimpleNamespace) -> None:
+        super().__init__()
+        config = BertConfig(
+            vocab_size=s.vocab,
+            hidden_size=s.n_embd,
+            num_hidden_layers=s.n_layer,
+            num_attention_heads=s.n_head,
+            intermediate_size=4 * s.n_embd,
+            hidden_dropout_prob=s.dropout,
+            attention_probs_dropout_prob=s.dropout,
+            max_position_embeddings=POSITIONS,
+            num_labels=s.classes,
+            attn_implementation=s.attention,
+        )
+        self.bert = BertForSequenceClassification(config)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bert(input_ids=x).logits
+
+
+def forward_flops(s: SimpleNamespace) -> float:
+    """FLOP of a sequence of T tokens (a multiply and an add are two), as nanogpt_common.flops_per_iter counts them.
+
+    Each of L blocks has 12 C^2 weights, multiplied once for each token: four products of attention (queries, keys,
+    values, output: 4 C^2) and two of 4 C features (8 C^2). Attention's own two products, queries by keys and scores by
+    values, are 4 C T for each token. The pooler (C^2) and the classes (C each) see the first token alone.
+    """
+    C, T = s.n_embd, s.block_size
+    return float(s.n_layer * (2 * 12 * C * C * T + 4 * C * T * T) + 2 * C * C + 2 * C * s.classes)
+
+
+def build(options: Options, device: Device) -> Training:
+    """Sequences, model, reference loss, optimizer: all that is done once."""
+    s = options.settings
+    check(s)
+    torch.manual_seed(options.seed)  # for the weights, drawn on the CPU, and for dropout
+
+    def optimizer(model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
+        parameters = list(model.parameters())
+        groups = [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": s.weight_decay},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        return torch_training.adamw(groups, s.adamw, lr=s.lr)
+
+    return torch_classifying.build(options, device, Bert(s), sequences(s, options.seed), optimizer, forward_flops(s))
+
+
+def check(s: SimpleNamespace) -> None:
+    """Refuse what cannot be trained. Raises: UsageError."""
+    torch_classifying.check(s)
+    torch_classifying.check_implementation("adamw", s.adamw)
+    for key, least in (("n_layer", 1), ("n_head", 1), ("n_embd", 1), ("sequences", 2), ("block_size", 3)):
+        if getattr(s, key) < least:
+            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
+    if s.block_size > POSITIONS:
+        raise UsageError(f"block_size={s.block_size}: BERT has {POSITIONS} positions")
+    if s.n_embd % s.n_head:
+        raise UsageError(
+            f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
+        )
+    if s.vocab <= (least := FIRST + s.classes * OWN):
+        raise UsageError(f"vocab={s.vocab}: with {s.classes} classes it must be more than {least}")
+    if not 0 <= s.dropout < 1:
+        raise UsageError(f"dropout={s.dropout}: it must be at least 0 and less than 1")
+    if s.attention not in ("sdpa", "eager"):
+        raise UsageError(f'no attention "{s.attention}"', "it is sdpa or eager")
+
+
+if __name__ == "__main__":
+    sys.exit(torch_main.main(WORKLOAD, build, **torch_classifying.PARTS))

@@ -1,0 +1,145 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.9", "numpy"]
+# ///
+"""ResNet-50 trained on images, in PyTorch: `python jobs/resnet50_torch.py --device cpu --config toy`.
+
+The model is that of He et al., "Deep Residual Learning for Image Recognition" (2016), with the stride of a stage in the
+3 x 3 convolution of its first block, as everybody's ResNet-50 since Facebook's of 2016 has it: 25,557,032 parameters,
+4.09e9 multiplications and additions an image. Batches are of 128 as in "Accelerated PyTorch training on Mac".
+
+Top to bottom: what can be set, the model, build(). Iterations are those of harness/torch_classifying.py.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+    from harness import start
+
+    start.quietly("torch")
+
+import sys
+from types import SimpleNamespace
+
+import images_common
+import torch
+from images_common import ImageClassifier
+from torch import nn
+
+from harness import torch_classifying, torch_main
+from harness.command_line import Options
+from harness.torch_classifying import Training
+from harness.torch_device import Device
+
+WORKLOAD = {
+    "name": "resnet50",
+    "framework": "torch",
+    "about": "ResNet-50 on images of 224 x 224: throughput of training, and of evaluation with mode=eval.",
+    "source": "He et al. 2016 (Deep Residual Learning for Image Recognition), its stride in the 3 x 3",
+    "unit": "samples",
+    "params": {
+        "mode": {"default": "train", "unit": "", "help": "train, or eval: the forward alone, as inference does it"},
+        "data": {
+            "default": "synthetic", "unit": "",
+            "help": "synthetic, or the path of a folder with a subfolder of images for each class",
+        },
+        "images": {"default": 1024, "unit": "images", "help": "drawn, or read of a folder at most; 1 of 8 to evaluate"},
+        "pool": {
+            "default": "device", "unit": "",
+            "help": "where the images wait: device, or host (each batch is copied in its iteration)",
+        },
+        "side": {"default": 224, "unit": "pixels", "help": "of the square that an image is; a multiple of 32"},
+        "classes": {"default": 1000, "unit": "classes", "help": "that are told apart"},
+        "width": {"default": 64, "unit": "channels", "help": "of the first layer; the others follow from it"},
+        "batch_size": {"default": 128, "unit": "images", "help": "in one iteration"},
+        "channels_last": {"default": False, "unit": "", "help": "features of a pixel side by side in memory (NHWC)"},
+        "cudnn_benchmark": {"default": False, "unit": "", "help": "let cuDNN try which of its convolutions is fastest"},
+        "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
+        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
+        "eval_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "evaluate each time so many are done, and at the end; 0: never",
+        },
+        "eval_iters": {"default": 1, "unit": "batches", "help": "of each split in an evaluation"},
+        "log_interval": {"default": 5, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "checkpoint_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "save each time so many are done, and at the end with --out; 0: only that",
+        },
+        "lr": {"default": 0.02, "unit": "", "help": "learning rate, the same all along"},
+        "momentum": {"default": 0.9, "unit": "", "help": "of the gradient's mean"},
+        "weight_decay": {"default": 1e-4, "unit": "", "help": "on all parameters"},
+        "sgd": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
+        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+    },
+    "configs": {
+        "full": {"side": 224, "classes": 1000, "width": 64, "batch_size": 128},
+        "toy": {
+            "side": 64, "classes": 10, "width": 8, "batch_size": 8, "images": 64, "max_iters": 24, "warmup_iters": 2,
+            "eval_interval": 24, "lr": 0.02,
+        },
+    },
+    "modes": {"eval": {"eval_interval": 0}},
+}  # fmt: skip
+
+
+FIRST_GAIN = 0.2
+"""What a block's last normalisation first multiplies by. Goyal et al. 2017 ("Accurate, Large Minibatch SGD", section
+5.1) begin with 0, so that a block begins as what came in; then a fault within blocks would not show in the first loss.
+With 1, rounding to bf16 grows through fifty layers to 0.1 nats; with this it stays below 0.01, and a fault is seen."""
+
+
+class Bottleneck(nn.Module):
+    """Three convolutions, 1 x 1 to fewer channels, 3 x 3, 1 x 1 to four times as many, added to what came in."""
+
+    def __init__(self, channels: int, inner: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * inner
+        self.conv1 = nn.Conv2d(channels, inner, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, out, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(out)
+        self.norm3.first_gain = FIRST_GAIN
+        self.shortcut = nn.Sequential()  # what came in, as it is
+        if stride != 1 or channels != out:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.norm1(self.conv1(x)))
+        y = torch.relu(self.norm2(self.conv2(y)))
+        return torch.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
+
+
+class ResNet50(ImageClassifier):
+    """3, 4, 6 and 3 bottlenecks; each stage has twice the channels of the one before, and half its height and width."""
+
+    def __init__(self, s: SimpleNamespace) -> None:
+        super().__init__()
+        width = s.width
+        self.conv = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks, channels = [], width
+        for stage, n_blocks in enumerate((3, 4, 6, 3)):
+            inner = width << stage
+            for k in range(n_blocks):
+                blocks.append(Bottleneck(channels, inner, 2 if stage and not k else 1))
+                channels = 4 * inner
+        self.blocks = nn.Sequential(*blocks)
+        self.out = nn.Linear(channels, s.classes)
+
+    def layers(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(torch.relu(self.norm(self.conv(x))))
+        return self.out(self.blocks(x).mean((2, 3)))
+
+
+def build(options: Options, device: Device) -> Training:
+    """Images, model, reference loss, optimizer: all that is done once."""
+    return images_common.build(options, device, ResNet50)
+
+
+if __name__ == "__main__":
+    sys.exit(torch_main.main(WORKLOAD, build, **torch_classifying.PARTS))

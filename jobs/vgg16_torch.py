@@ -1,0 +1,120 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.9", "numpy"]
+# ///
+"""VGG-16 trained on images, in PyTorch: `python jobs/vgg16_torch.py --device cpu --config toy`.
+
+The model is configuration D of Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image
+Recognition" (2015): 138,357,544 parameters, 15.5e9 multiplications and additions an image. Batches are of 64 as in
+"Accelerated PyTorch training on Mac".
+
+Top to bottom: what can be set, the model, build(). Iterations are those of harness/torch_classifying.py.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+    from harness import start
+
+    start.quietly("torch")
+
+import sys
+from types import SimpleNamespace
+
+import images_common
+import torch
+from images_common import ImageClassifier
+from torch import nn
+
+from harness import torch_classifying, torch_main
+from harness.command_line import Options
+from harness.torch_classifying import Training
+from harness.torch_device import Device
+
+WORKLOAD = {
+    "name": "vgg16",
+    "framework": "torch",
+    "about": "VGG-16 on images of 224 x 224: throughput of training, and of evaluation with mode=eval.",
+    "source": "Simonyan & Zisserman 2015 (Very Deep Convolutional Networks), configuration D",
+    "unit": "samples",
+    "params": {
+        "mode": {"default": "train", "unit": "", "help": "train, or eval: the forward alone, as inference does it"},
+        "data": {
+            "default": "synthetic", "unit": "",
+            "help": "synthetic, or the path of a folder with a subfolder of images for each class",
+        },
+        "images": {"default": 1024, "unit": "images", "help": "drawn, or read of a folder at most; 1 of 8 to evaluate"},
+        "pool": {
+            "default": "device", "unit": "",
+            "help": "where the images wait: device, or host (each batch is copied in its iteration)",
+        },
+        "side": {"default": 224, "unit": "pixels", "help": "of the square that an image is; a multiple of 32"},
+        "classes": {"default": 1000, "unit": "classes", "help": "that are told apart"},
+        "width": {"default": 64, "unit": "channels", "help": "of the first layer; the others follow from it"},
+        "batch_size": {"default": 64, "unit": "images", "help": "in one iteration"},
+        "channels_last": {"default": False, "unit": "", "help": "features of a pixel side by side in memory (NHWC)"},
+        "dropout": {"default": 0.5, "unit": "share", "help": "of activations dropped between linear layers, below 1"},
+        "cudnn_benchmark": {"default": False, "unit": "", "help": "let cuDNN try which of its convolutions is fastest"},
+        "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
+        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
+        "eval_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "evaluate each time so many are done, and at the end; 0: never",
+        },
+        "eval_iters": {"default": 1, "unit": "batches", "help": "of each split in an evaluation"},
+        "log_interval": {"default": 5, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "checkpoint_interval": {
+            "default": 0, "unit": "iterations",
+            "help": "save each time so many are done, and at the end with --out; 0: only that",
+        },
+        "lr": {"default": 0.002, "unit": "", "help": "learning rate, the same all along"},
+        "momentum": {"default": 0.9, "unit": "", "help": "of the gradient's mean"},
+        "weight_decay": {"default": 5e-4, "unit": "", "help": "on all parameters"},
+        "sgd": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
+        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+    },
+    "configs": {
+        "full": {"side": 224, "classes": 1000, "width": 64, "batch_size": 64},
+        "toy": {
+            "side": 64, "classes": 10, "width": 8, "batch_size": 8, "images": 64, "max_iters": 24, "warmup_iters": 2,
+            "eval_interval": 24, "lr": 0.003, "dropout": 0.1,
+        },
+    },
+    "modes": {"eval": {"eval_interval": 0}},
+}  # fmt: skip
+
+
+class VGG16(ImageClassifier):
+    """Thirteen convolutions of 3 x 3, the image halved after the 2nd, 4th, 7th, 10th and 13th; three linear layers, the
+    inner two 64 times as wide as the first convolution."""
+
+    def __init__(self, s: SimpleNamespace) -> None:
+        super().__init__()
+        width = s.width
+        found: list[nn.Module] = []
+        channels = 3
+        for times, n_layers in ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3)):
+            for _ in range(n_layers):
+                found += [nn.Conv2d(channels, times * width, 3, padding=1), nn.ReLU(inplace=True)]
+                channels = times * width
+            found.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*found)
+        inner, last = 64 * width, channels * (s.side // images_common.STRIDE) ** 2
+        self.classify = nn.Sequential(
+            nn.Linear(last, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),
+            nn.Linear(inner, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),
+            nn.Linear(inner, s.classes),
+        )  # fmt: skip
+
+    def layers(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classify(self.features(x).flatten(1))
+
+
+def build(options: Options, device: Device) -> Training:
+    """Images, model, reference loss, optimizer: all that is done once."""
+    return images_common.build(options, device, VGG16)
+
+
+if __name__ == "__main__":
+    sys.exit(torch_main.main(WORKLOAD, build, **torch_classifying.PARTS))

@@ -1,0 +1,283 @@
+"""How many samples a second a model is trained on, and evaluates: by device, over the CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queue_runner import units
+from queue_runner.compare import Family, compare
+from queue_runner.grouping import Cell, labelled, order
+from queue_runner.render import Column
+from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
+
+NAME = "throughput"
+HELP = "training and evaluation of models: samples/s by device, how many times the cpu"
+SQL = (
+    f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload'"
+    " AND COALESCE(json_extract(spec_json, '$.find_max'), '') = '' ORDER BY job_id, number"
+)
+"""Without the probes of --find-max, each of another size: `mpsq report scaling` is about them."""
+COLUMNS = (
+    Column("model", "model"),
+    Column("mode", "mode"),
+    Column("config", "config"),
+    Column("label", "row"),
+    Column("framework", "framework"),
+    Column("framework_version", "version"),
+    Column("device", "device"),
+    Column("device_name", "device name"),
+    Column("compile", "compile"),
+    Column("dtype", "dtype"),
+    Column("factors", "factors", json.dumps),
+    Column("runs", "runs", " ".join),
+    Column("n_runs", "ended", units.count, True),
+    Column("n_valid", "valid", units.count, True),
+    Column("samples_per_s", "samples/s", units.number, True),
+    Column("tokens_per_s", "tokens/s", units.number, True),
+    Column("median_s", "time an iteration", units.short_duration, True),
+    Column("spread_s", "spread", units.short_duration, True),
+    Column("spread_over", "spread over"),
+    Column("n_measure", "measured", units.count, True),
+    Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
+    Column("mfu", "MFU", units.percent, True),
+    Column("peak_flops", "peak", units.flops_per_s, True),
+    Column("peak_source", "peak from"),
+    Column("is_baseline", "baseline"),
+    Column("speedup", "speed-up", units.ratio, True),
+    Column("speedup_low", "from", units.ratio, True),
+    Column("speedup_high", "to", units.ratio, True),
+    Column("p", "p", lambda p: units.number(p, 2), True),
+    Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
+    Column("verdict", "verdict"),
+    Column("taints", "taints", " ".join),
+)
+TRAINING, EVALUATION = "training", "evaluation"
+MODES = (TRAINING, EVALUATION)
+_SUFFIX = "-eval"
+"""Ends the name of a workload in mode=eval (docs/methodology.md)."""
+_HOW_LONG = frozenset(
+    {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
+)
+"""Settings that do not change what an iteration is: a CPU may be given fewer of them than a GPU."""
+_FEW_ITERS = 10
+"""Measured iterations of a run, below which its median is called into question."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A model with one set of settings on one machine: its families by mode, and their rows."""
+
+    model: str
+    title: str
+    families: Mapping[str, Family]
+    rows: Sequence[dict[str, Any]]
+
+    def of(self, mode: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["mode"] == mode]
+
+    def pairs(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+        """Each label with its rows by mode."""
+        for label in dict.fromkeys(row["label"] for row in self.rows):
+            yield label, {row["mode"]: row for row in self.rows if row["label"] == label}
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """A table for each model, with its verdicts and the work that was done. Raises: UsageError (--vs, --group-by)."""
+    rows = _of_models(_facts.windowed(_facts.prepare(rows, context), context))
+    if not rows:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a model in samples or with mode=eval")])
+    families = compare(rows, _facts.question(rows, context))
+    if not context.options.vs:
+        families = [_over_the_cpu(family) for family in families]
+    taints = _notes.Taints(rows, context)
+    marks = _notes.letters(taints.caveats(families))
+    tables = _tables(families, _rows.Peaks(context))
+    raw = [row for table in tables for row in table.rows]
+    quiet = [{**row, "spread_s": None} for row in raw]  # what ± is of is said here: these tables have no ms/iter
+    return Result(
+        COLUMNS,
+        raw,
+        [section for table in tables for section in _sections_of(table, marks)],
+        [line for table in tables for line in _lines(table)],
+        [*_spreads(raw), *_notes.notes(families, quiet, taints, marks, context)],
+    )
+
+
+def _of_models(rows: Sequence[Row]) -> list[Row]:
+    """The runs of workloads that count samples or can evaluate, told apart by what they do and not by how long."""
+    found = []
+    for row in rows:
+        name = str(row["subject"])
+        evaluates = name.endswith(_SUFFIX) or row["settings"].get("mode") == "eval"
+        base = name.removesuffix(_SUFFIX)
+        kept = {part: {k: v for k, v in row[part].items() if k not in _HOW_LONG} for part in ("settings", "factors")}
+        found.append({**row, **kept, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
+    models = {row["model"] for row in found if row["samples_per_iter"] or row["subject"].endswith(_SUFFIX)}
+    return [row for row in found if row["model"] in models]
+
+
+def _over_the_cpu(family: Family) -> Family:
+    """Without a baseline where that would be another device: this report is about the cpu."""
+    base = family.baseline
+    return family if base is None or base.key.get("device") == "cpu" else replace(family, baseline=None, pairs=())
+
+
+def _tables(families: Sequence[Family], peaks: _rows.Peaks) -> list[_Table]:
+    """The families of training and evaluation side by side, their rows under the same labels."""
+    together: dict[tuple[Any, ...], dict[str, Family]] = {}
+    for family in families:
+        subject = str(family.common["subject"])
+        model, mode = subject.removesuffix(_SUFFIX), EVALUATION if subject.endswith(_SUFFIX) else TRAINING
+        common = {**family.common, "subject": model}
+        together.setdefault((model, *map(str, common.values())), {})[mode] = family
+    return [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
+
+
+def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> _Table:
+    first = next(iter(families.values()))
+    cells = {_place(cell): cell for family in families.values() for cell in family.cells}
+    named = labelled(sorted(cells.values(), key=order), {**first.common, "optimizer": None})
+    labels = {_place(cell): cell.label for cell in named}
+    rows = []
+    for mode, family in families.items():
+        for cell in family.cells:
+            row = {**_rows.row_of(family, cell, peaks), "model": model, "mode": mode, "label": labels[_place(cell)]}
+            rows.append(row)
+    at = {label: at for at, label in enumerate(labels.values())}
+    rows.sort(key=lambda row: (MODES.index(row["mode"]), at[row["label"]]))
+    title = _sections.caption(replace(first, common={**first.common, "subject": model}), rows)
+    return _Table(model, title, families, rows)
+
+
+def _place(cell: Cell) -> tuple[tuple[str, str], ...]:
+    """A cell's key without what training and evaluation differ in."""
+    return tuple((name, str(value)) for name, value in cell.key.items() if name not in ("subject", "optimizer"))
+
+
+# -- for the eye ----------------------------------------------------------------------------------------------------
+
+
+def _right(key: str, title: str) -> Column:
+    return Column(key, title, right=True)
+
+
+def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
+    """Speed; verdicts where there are any; work."""
+    shown, work = [], []
+    for label, by_mode in table.pairs():
+        speed: dict[str, Any] = {"label": label}
+        done: dict[str, Any] = {"label": label}
+        for mode, row in by_mode.items():
+            speed |= {
+                f"{mode}_rate": _rate(row),
+                f"{mode}_marks": _sections.marks_of(row, marks),
+                f"{mode}_speedup": _times(row),
+            }
+            done |= {
+                f"{mode}_ms": units.ms(row["median_s"]),
+                f"{mode}_tflops": units.tflops(row["flops_per_s"]),
+                f"{mode}_mfu": units.percent(row["mfu"]),
+            }
+        shown.append(speed)
+        work.append(done)
+    unit = "samples" if any(row["samples_per_s"] for row in table.rows) else "tokens"
+    columns, doing = [Column("label", f"{unit}/s", flexible=True)], [Column("label", "work", flexible=True)]
+    for mode in table.families:
+        noted = any(one.get(f"{mode}_marks") for one in shown)
+        columns += [_right(f"{mode}_rate", mode), *([Column(f"{mode}_marks", "", str)] if noted else [])]
+        columns.append(_right(f"{mode}_speedup", "speed-up"))
+        doing += [_right(f"{mode}_ms", f"{mode} ms"), _right(f"{mode}_tflops", "TFLOP/s"), _right(f"{mode}_mfu", "MFU")]
+    bases = {mode: family.baseline for mode, family in table.families.items()}
+    said = {mode: f"over {base.label} ({table.families[mode].why})" for mode, base in bases.items() if base is not None}
+    alike = len({*said.values()}) == 1
+    line = next(iter(said.values())) if alike else "; ".join(f"{mode} {text}" for mode, text in said.items())
+    verdicts = [
+        _sections.verdicts(family, table.of(mode), mode)
+        for mode, family in table.families.items()
+        if any(row["speedup_low"] is not None for row in table.of(mode))
+    ]
+    speed_section = Section(table.title, columns, shown, [f"speed-up: {line}"] if said else [])
+    return [speed_section, *verdicts, Section("", doing, work)]
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    """`2,345 ± 12`, or `2,345 (12)` where the spread is of the iterations of one run."""
+    rate = row["samples_per_s"] or row["tokens_per_s"]
+    spread = rate * row["spread_s"] / row["median_s"] if rate and row["spread_s"] is not None else None
+    value, plus_minus, text = units.plus_minus(rate, spread).partition(f" {units.PLUS_MINUS} ")
+    return f"{value} ({text})" if plus_minus and row["spread_over"] == "iterations" else value + plus_minus + text
+
+
+def _times(row: Mapping[str, Any]) -> str:
+    return "baseline" if row["is_baseline"] else units.ratio(row["speedup"])
+
+
+def _spreads(raw: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    over = {row["spread_over"] for row in raw if row["spread_s"] is not None}
+    words = {
+        "runs": f"{units.PLUS_MINUS} is the MAD of several runs",
+        "iterations": "(in brackets) is the MAD of the iterations of one run, which says nothing about another run",
+    }
+    said = [text for key, text in words.items() if key in over]
+    yield "; ".join(["a rate is that of the median iteration, with the device waited for", *said])
+    yield (
+        "training: forward, backward and update. Evaluation: the forward alone (mode=eval). FLOP are those of "
+        "convolutions and matrices, the backward counted as two forwards"
+    )
+
+
+# -- in words -------------------------------------------------------------------------------------------------------
+
+
+def _lines(table: _Table) -> list[str]:
+    """The answer for the fastest row of each mode, then what speaks against a number."""
+    return [*_answers(table), *_doubts(table)]
+
+
+def _answers(table: _Table) -> Iterator[str]:
+    name = f"{table.model} {table.rows[0]['config'] or ''}".rstrip()
+    for mode in table.families:
+        rows = table.of(mode)
+        over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
+        if not over:
+            yield f"{name}, {mode}: {_no_ratio(rows)}"
+            continue
+        best = max(over, key=lambda row: row["speedup"])
+        base = next(row["label"] for row in rows if row["is_baseline"])
+        interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
+        within = f" ({interval})" if best["speedup_low"] is not None else ""
+        yield (
+            f"{name}, {mode}: {best['label']} is {units.ratio(best['speedup'])} as fast as {base}{within}: "
+            f"{best['verdict']}"
+        )
+
+
+def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
+    able = [row for row in rows if row["compared"]]
+    if not able:
+        return "no run that counts"
+    if not any(row["device"] == "cpu" and not row["compile"] for row in able):
+        return "no eager run on the cpu to compare with (mpsq submit ... --device cpu, or --vs)"
+    return "only one row: nothing to compare with"
+
+
+def _doubts(table: _Table) -> Iterator[str]:
+    """Numbers that cannot be, or that are of too little."""
+    for label, by_mode in table.pairs():
+        trains_s, evaluates_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
+        if trains_s is not None and evaluates_s is not None and evaluates_s >= trains_s:
+            yield (
+                f"not to be believed: {label} evaluates no faster than it trains "
+                f"({units.ms(evaluates_s)} against {units.ms(trains_s)} ms): a part of training cannot take longer"
+            )
+    for row in table.rows:
+        if (row["mfu"] or 0) > 1:
+            share = units.percent(row["mfu"])
+            yield f"not to be believed: {row['label']}, {row['mode']}: {share} of the peak: one of the two is wrong"
+    few = [row for row in table.rows if row["median_s"] is not None and (row["n_measure"] or 0) < _FEW_ITERS]
+    if few:
+        named = _notes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
+        yield f"fewer than {_FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"
