@@ -150,7 +150,7 @@ _CORE_ML = """\
 ## Core ML is out of scope
 
 mpsq compares training: iterations with a forward, a backward and an update, the same on every device, whose
-losses can be compared. Core ML runs a model that was converted before. It has no training loop to put a clock around, chooses
-between CPU, GPU and Neural Engine by itself, so that "which device" has no answer that a job could set, and the
+losses can be compared. Core ML runs a model that was converted before. It has no training loop to put a clock around,
+chooses between CPU, GPU and Neural Engine by itself, so that "which device" has no answer that a job could set, and the
 conversion changes the program that is measured. A number of it beside ours would compare two different things. What
 documents say of Core ML and of converters is therefore listed, and not tested."""
