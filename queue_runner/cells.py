@@ -158,7 +158,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
     if device := request.device or said.get("device"):
         axes["device"] = grid.devices(device)
     if compiled := request.compile or said.get("compile"):
-        axes["compile"] = ["on" if on else "off" for on in grid.compiles(compiled)]
+        words = _words_of_compile(compiled, request.parser)
+        axes["compile"] = [words[on] for on in grid.compiles(compiled)]
     if dtype := request.dtype:
         axes["dtype"] = grid.dtypes(dtype)
     if request.config:
@@ -166,6 +167,10 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
     for key, text in capture.assignments(request.sets, "--set").items():
         if capture.names_a_secret(key):
             raise UsageError(f"--set {key} would store a secret", "let the command read it from its environment")
+        if key in _OPTIONS:
+            raise UsageError(
+                f"{key} is an option of its own, not a setting", f"--{key} {text}: {{{key}}} stands for it"
+            )
         axes[key] = grid.names(text, f"--set {key}")
     asked = search.parse(request.find_max) if request.find_max is not None else None
     begin = axes.pop(asked.key, []) if asked else []
@@ -182,16 +187,26 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             kind="command",
             name=request.name or _command_name(request.argv),
             device=cell.get("device"),
-            compile=None if "compile" not in cell else cell["compile"] == "on",
+            compile=None if "compile" not in cell else cell["compile"] in ("on", "True"),
             dtype=cell.get("dtype"),
             config=cell.get("config"),
-            params={k: v for k, v in cell.items() if k not in ("device", "compile", "dtype", "config")},
+            params={k: v for k, v in cell.items() if k not in _OPTIONS},
             argv=tuple(_fill(word, cell) for word in request.argv),
             parser=request.parser,
             **place,
         )
         launches.refuse_several_on_mps(spec.argv, spec.device, spec.env)
         yield probing.of_command(spec, asked, begin) if asked else spec
+
+
+_OPTIONS = ("device", "compile", "dtype", "config")
+"""What of a command's grid is no setting: reports know these by themselves."""
+
+
+def _words_of_compile(text: str, parser: str | None) -> tuple[str, str]:
+    """What `{compile}` becomes where it is off, and where on: nanoGPT's train.py takes Python's words and no others."""
+    pythonic = parser == "nanogpt" or any(word.strip() in ("True", "False") for word in text.split(","))
+    return ("False", "True") if pythonic else ("off", "on")
 
 
 def labels(argv: Sequence[str]) -> dict[str, str]:

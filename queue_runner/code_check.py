@@ -51,8 +51,8 @@ def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
 
 
 def lost(error: Damaged) -> Ending:
-    """The ending of a job whose stored code is gone."""
-    return Ending(Outcome.SPAWN_FAILED, reason=f"the code that was kept for it is gone: {error}")
+    """The ending of a job whose stored code is gone: one that no retry can mend."""
+    return Ending(Outcome.CODE_CHANGED, reason=f"the code that was kept for it is gone: {error}")
 
 
 def differences(snapshots: Path, spec: JobSpec) -> list[str]:

@@ -1,6 +1,7 @@
 """What a grid still lacks: repeats without a run that succeeded and is valid, and how to ask for them again.
 
 A result counts wherever it came from later: a question of g4 that g7 has answered is no longer missing in g4.
+So does one that was resumed from a checkpoint, although comparisons keep it apart: the report says how many.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Gap:
-    """A cell of a grid that is not complete. `coming` of its repeats wait or run; `last` is its newest attempt that
-    gave no valid result, None where none has ended."""
+    """A cell of a grid that is not complete. `coming` of its repeats wait or run; `resumed` are the valid
+    ones whose only result began from a checkpoint. `last` is its newest attempt without a valid result, None where none
+    has ended."""
 
     jobs: tuple[int, ...]
     first: Row
     wanted: int
     valid: int
     coming: int
+    resumed: int
     last: Row | None
 
     @property
@@ -37,22 +40,37 @@ class Gap:
         return max(self.wanted - self.valid - self.coming, 0)
 
 
-def gaps(connection: sqlite3.Connection, chosen: Sequence[Row]) -> tuple[list[Gap], int, int]:
-    """The incomplete cells among the jobs of these rows of v_run, and how many cells and repeats there are in all."""
+@dataclass(frozen=True)
+class Found:
+    """`gaps` are the incomplete ones of so many `cells` with so many `repeats`; `resumed` as in Gap, of all cells."""
+
+    gaps: Sequence[Gap]
+    cells: int
+    repeats: int
+    resumed: int
+
+
+def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> Found:
+    """What is missing of the cells of these rows of v_run."""
     cells: dict[str, list[Row]] = {}
     for row in chosen:
         cells.setdefault(row["spec_hash"], []).append(row)
     since = min((row["job_id"] for row in chosen), default=0)
     columns = (
-        "spec_hash, job_id, repeat, attempt, run_id, run, state, outcome, exit_code, signal, reason, valid, taints"
+        "spec_hash, job_id, repeat, attempt, run_id, run, state, outcome, exit_code, signal, reason, valid, taints,"
+        " resumed_from"
     )
     later: dict[str, list[Row]] = {}
     for row in read.runs_of(connection, columns, "job_id >= ? AND kind <> 'import'", [since]):
         if row["spec_hash"] in cells:
             later.setdefault(row["spec_hash"], []).append(row)
     found = [_gap(rows, later[digest]) for digest, rows in cells.items()]
-    wanted = sum(gap.wanted for gap in found)
-    return [gap for gap in found if gap.valid < gap.wanted], len(found), wanted
+    return Found(
+        gaps=[gap for gap in found if gap.valid < gap.wanted],
+        cells=len(found),
+        repeats=sum(gap.wanted for gap in found),
+        resumed=sum(gap.resumed for gap in found),
+    )
 
 
 def _gap(rows: Sequence[Row], known: Sequence[Row]) -> Gap:
@@ -62,6 +80,7 @@ def _gap(rows: Sequence[Row], known: Sequence[Row]) -> Gap:
         if row["job_id"] >= first:
             repeats.setdefault((row["job_id"], row["repeat"]), []).append(row)
     good = {key for key, runs in repeats.items() if any(_is_valid(row) for row in runs)}
+    whole = {key for key, runs in repeats.items() if any(_is_valid(row) and not row["resumed_from"] for row in runs)}
     open_ = {key for key, runs in repeats.items() if any(row["state"] != State.DONE for row in runs)}
     bad = [row for runs in repeats.values() for row in runs if row["state"] == State.DONE and not _is_valid(row)]
     return Gap(
@@ -70,6 +89,7 @@ def _gap(rows: Sequence[Row], known: Sequence[Row]) -> Gap:
         wanted=len({(row["job_id"], row["repeat"]) for row in rows}),
         valid=len(good),
         coming=len(open_ - good),
+        resumed=len(good - whole),
         last=max(bad, key=lambda row: row["run_id"], default=None),
     )
 

@@ -74,7 +74,7 @@ def _of_others(job: int, unmet: Sequence[Row]) -> Reason:
     return Reason(
         "dependency",
         f"job {first['on_job_id']} to {wish}{others}",
-        f"it waits for job {first['on_job_id']} to {wish}" + (f", and for {more} more" if more else ""),
+        f"job {first['on_job_id']} must {wish} first" + (f"; {more} more are waited for, too" if more else ""),
         f"mpsq why {first['on_job_id']}; mpsq edit {job} --no-after lets it start without",
     )
 

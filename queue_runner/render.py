@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import Any
 
 from queue_runner.errors import UsageError
-from queue_runner.text import cut, cut_head, one_line, plain, width
+from queue_runner.text import cut, cut_head, one_line, plain, width, wrap
 
 Row = Mapping[str, Any]
 
@@ -149,12 +149,15 @@ def finite(value: Any) -> Any:
     return value
 
 
-def facts(pairs: Sequence[tuple[str, str]], indent: str = "") -> str:
-    """Names and values in two columns, a value's further lines below its first."""
+def facts(pairs: Sequence[tuple[str, str]], indent: str = "", prose: Collection[str] = ()) -> str:
+    """Names and values in two columns, a value's further lines below its first. Those named `prose` are wrapped at
+    blanks to the terminal's width; others stay whole, to be copied."""
     width = max((len(name) for name, _ in pairs), default=0) + 2
+    room = max(get_terminal_size().columns - width - len(indent), 30)
     lines = []
     for name, value in pairs:
-        first, *others = [plain(line) for line in value.split("\n")]
+        said = [plain(line) for line in value.split("\n")]
+        first, *others = [part for line in said for part in wrap(line, room)] if name in prose else said
         lines.append(f"{indent}{name:<{width}}{first}".rstrip())
         lines += [f"{indent}{'':<{width}}{line}".rstrip() for line in others]
     return "\n".join(lines)

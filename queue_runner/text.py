@@ -49,6 +49,15 @@ def cut_head(text: str, columns: int) -> str:
     return cut(text[::-1], columns)[::-1]
 
 
+def wrap(text: str, columns: int) -> list[str]:
+    """One line as lines of at most so many columns, the further ones indented; a word longer than that stays whole."""
+    if width(text) <= columns:
+        return [text]
+    import textwrap  # takes milliseconds, and few commands need it
+
+    return textwrap.wrap(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def last_line(data: bytes, limit: int = 300) -> str:
     """The last line of a log that says something, safe to show, at most `limit` characters long."""
     lines = [shown for line in re.split(r"[\r\n]+", data.decode("utf-8", "replace")) if (shown := plain(line).strip())]

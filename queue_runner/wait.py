@@ -102,6 +102,15 @@ def failed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in ended if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
 
 
+def failure(failed: int, counted: int) -> str:
+    """That so many of the runs did not succeed, as a sentence."""
+    if failed < counted:
+        return f"{units.count(failed)} of {units.count(counted)} runs did not succeed"
+    if counted == 1:
+        return "the run did not succeed"
+    return f"none of the {units.count(counted)} runs succeeded"
+
+
 def is_probe(row: Row) -> bool:
     """Whether a row of v_run is of a job that a search (--find-max) asked."""
     return bool(json.loads(row.get("spec_json") or "{}").get("find_max"))

@@ -69,7 +69,8 @@ _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running"
 
 
 def _waiting(around: Around) -> tuple[str, str]:
-    assert around.waits is not None
+    if around.waits is None:  # it was claimed after its row was read, and before the queue's
+        return "it is being started", "mpsq logs {run} -f follows it"
     back = f" (it came back to the queue: {around.requeued})" if around.requeued else ""
     starting = f"; it starts {around.starting}" if around.starting and around.waits.kind == "turn" else ""
     return around.waits.sentence + starting + back, around.waits.next_step

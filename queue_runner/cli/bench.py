@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner.cli.asked import OfWorkload, title, with_options
-from queue_runner.cli.common import Json, hint, home, new_app, say
+from queue_runner.cli.common import Json, hint, home, new_app, remark, say
 
 if TYPE_CHECKING:
     from queue_runner.submit import Plan
@@ -40,8 +40,8 @@ def bench(
     hint("looking which devices compute here")
     full, notes = use_case.preset(said)
     planned = submitting.plan(asking.request(full, title(ctx)))
-    for note in (*notes, *planned.warnings):
-        say(f"note: {note}")
+    for text in (*notes, *planned.warnings):
+        remark(text)
     _foretell(planned)
     if dry_run:
         print_plan(planned, json)

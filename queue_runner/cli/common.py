@@ -32,6 +32,16 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def remark(text: str) -> None:
+    """Say what is worth knowing of what was asked for, wrapped to the terminal's width."""
+    from shutil import get_terminal_size
+
+    from queue_runner.text import plain, wrap
+
+    for line in plain(f"note: {text}").split("\n"):
+        say("\n".join(wrap(line, get_terminal_size().columns)))
+
+
 def hint(text: str) -> None:
     """The next step, for a person: not for a pipe."""
     if sys.stderr.isatty():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queue_runner.cli.asked import title
-from queue_runner.cli.common import Tags, home, new_app, say
+from queue_runner.cli.common import Tags, home, new_app, remark, say
 
 if TYPE_CHECKING:
     from queue_runner.reports import Result
@@ -109,7 +109,7 @@ def _submit_missing(words: str, result: Result, format: str) -> None:
     print_stored(planned, stored, format == "json")
     with reading(home().db) as connection:
         if missing.code_changed(connection, [job for job, _ in wanted], stored.jobs):
-            say("note: the code is no longer what it was then: reports tell the rows apart by it")
+            remark("the code is no longer what it was then: reports tell the rows apart by it")
 
 
 def _is_id(word: str) -> bool:

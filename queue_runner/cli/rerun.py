@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
 
 app = new_app()
 
@@ -42,7 +42,7 @@ def rerun(
     title = shlex.join(["mpsq", *redact(ctx.meta["argv"])])
     done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title)
     for sentence in done.notes:
-        say(f"note: {sentence}")
+        remark(sentence)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from queue_runner.cli.asked import WithCommand, title, with_options
-from queue_runner.cli.common import Json, new_app, print_json, say
+from queue_runner.cli.common import Json, new_app, print_json, remark, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
         raise UsageError("run --hold would wait for ever", "mpsq submit --hold queues it; mpsq release lets it go")
     planned = use_case.plan(asking.request(said, title(ctx)))
     for warning in planned.warnings:
-        say(f"note: {warning}")
+        remark(warning)
     layout, out = paths.ensure_home(), _outputs(json)
     helper = Helper(layout, out.say)  # before Ctrl-C is held off: what it starts inherits that
     follower = None
@@ -159,4 +159,4 @@ def _judge(rows: Sequence[Row]) -> None:
 
     counted, failed = wait.last_attempts(rows), wait.failed(rows)
     if failed:
-        raise WaitedJobFailed(f"{len(failed)} of {len(counted)} runs did not succeed", f"mpsq why {failed[0]['run']}")
+        raise WaitedJobFailed(wait.failure(len(failed), len(counted)), f"mpsq why {failed[0]['run']}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner.cli.asked import WithCommand, title, with_options
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
 
 if TYPE_CHECKING:
     from queue_runner.cells import Request
@@ -82,7 +82,7 @@ def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
 
     request = asking.request(said, title(ctx))
     for warning in use_case.plan(request).warnings:
-        say(f"note: {warning}")
+        remark(warning)
     ctx.obj.append(request)
 
 

@@ -82,6 +82,13 @@ _OF_JOB = (
 """What all runs of a job share: said once."""
 
 
+_PROSE = (
+    *("state", "asks", "remark", "after", "time", "phases", "said", "invalid", "caveat", "note", "lines"),
+    *("hook", "history", "segments", "tags"),
+)
+"""What is read and not copied: wrapped to the terminal's width."""
+
+
 def _text(one: Details, again: bool) -> str:
     import shlex
 
@@ -116,7 +123,8 @@ def _text(one: Details, again: bool) -> str:
     facts += _measured(run)
     if paused_s := (one.exit or {}).get("paused_s"):
         facts.append(("suspended", units.duration(paused_s)))
-    facts += [("segments" if not n else "", _segment(part)) for n, part in enumerate(one.segments)]
+    if one.segments:
+        facts.append(("segments", "\n".join(map(_segment, one.segments))))
     if one.phases_s:
         facts.append(("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())))
     if one.hello:
@@ -128,10 +136,11 @@ def _text(one: Details, again: bool) -> str:
         facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
     if one.deleted_at is not None:
         facts.append(("deleted", f"{_when(one.deleted_at)}: its files are gone"))
-    facts += [("hook" if not n else "", _hook(call)) for n, call in enumerate(one.hooks)]
-    facts += [("history" if not n else "", _event(event)) for n, event in enumerate(one.history)]
+    if one.hooks:
+        facts.append(("hook", "\n".join(map(_hook, one.hooks))))
+    facts.append(("history", "\n".join(map(_event, one.history))))
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
-    return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)])
+    return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)], prose=_PROSE)
 
 
 def _terms(one: Details) -> list[tuple[str, str]]:

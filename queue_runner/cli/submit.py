@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner.cli.asked import WithCommand, title, with_options
-from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+from queue_runner.cli.common import Json, hint, home, new_app, print_json, remark, say
 
 if TYPE_CHECKING:
     from queue_runner.submit import Plan, Submitted
@@ -40,7 +40,7 @@ def submit(
     """Queue a workload or a command, over a grid of settings."""
     planned = _plan(said, title(ctx), from_)
     for warning in planned.warnings:
-        say(f"note: {warning}")
+        remark(warning)
     if dry_run:
         print_plan(planned, json)
     else:
@@ -70,8 +70,8 @@ def store(planned: Plan) -> Submitted:
     layout = paths.ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
-    for note in stored.notes:
-        say(f"note: {note}")
+    for text in stored.notes:
+        remark(text)
     return stored
 
 

@@ -61,4 +61,4 @@ def wait(
         for row in failed:
             print(plain(f"run {row['run']}: {listing.fate(row)}"))
     if failed:
-        raise WaitedJobFailed(f"{len(failed)} of {len(counted)} runs did not succeed", f"mpsq why {failed[0]['run']}")
+        raise WaitedJobFailed(use_case.failure(len(failed), len(counted)), f"mpsq why {failed[0]['run']}")

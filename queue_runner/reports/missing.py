@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queue_runner import listing, units
-from queue_runner.missing import Gap, gaps
+from queue_runner.missing import Gap, look
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose
 
@@ -43,18 +43,21 @@ def finish(rows: list[Row], context: Context) -> Result:
         rows = [row for row in rows if row["group_id"] == newest]
     if not rows:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a grid")])
-    found, n_cells, n_repeats = gaps(context.connection, rows)
-    raw = [_row(gap) for gap in found]
-    lacks = sum(gap.wanted - gap.valid for gap in found)
-    if not found:
-        every = "the run that was" if n_repeats == 1 else f"each of the {units.count(n_repeats)} runs that were"
+    found = look(context.connection, rows)
+    raw = [_row(gap) for gap in found.gaps]
+    lacks = sum(gap.wanted - gap.valid for gap in found.gaps)
+    if not found.gaps:
+        every = "the run that was" if found.repeats == 1 else f"each of the {units.count(found.repeats)} runs that were"
         lines.append(f"nothing is missing: {every} asked for has a valid result")
     else:
-        cells = f"{units.count(len(found))} of {units.count(n_cells)} cell{'s' * (n_cells > 1)}"
-        lines.append(f"{units.count(lacks)} of {units.count(n_repeats)} runs have no valid result yet, in {cells}")
+        cells = f"{units.count(len(found.gaps))} of {units.count(found.cells)} cell{'s' * (found.cells > 1)}"
+        lines.append(f"{units.count(lacks)} of {units.count(found.repeats)} runs have no valid result yet, in {cells}")
         if any(row["missing"] for row in raw):
             ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
             lines.append(f"mpsq report {ids} --submit queues what is missing")
+    if found.resumed:
+        are = "valid result is of a resumed run" if found.resumed == 1 else "valid results are of resumed runs"
+        lines.append(f"{units.count(found.resumed)} {are}, which comparisons keep apart from whole ones")
     sections = [Section("", SHOWN, raw, _reasons(raw))] if raw else []
     return Result(COLUMNS, raw, sections, lines)
 

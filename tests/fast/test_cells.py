@@ -28,6 +28,29 @@ def test_a_workload_has_defaults() -> None:
     assert spec.python == sys.executable and spec.cwd == str(Path.cwd())
 
 
+@pytest.mark.parametrize(
+    ("parser", "asked", "written"),
+    [
+        ("nanogpt", "both", ["False", "True"]),
+        ("nanogpt", "on", ["True"]),
+        (None, "both", ["off", "on"]),
+        (None, "True,False", ["True", "False"]),
+    ],
+)
+def test_a_command_gets_compile_in_the_words_that_it_understands(
+    parser: str | None, asked: str, written: list[str]
+) -> None:
+    specs = cells.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), compile=asked, parser=parser))
+    assert [spec.argv[-1] for spec in specs] == [f"--compile={word}" for word in written]
+    assert [spec.compile for spec in specs] == [word in ("on", "True") for word in written]
+
+
+def test_what_reports_know_is_no_setting_of_a_command() -> None:
+    """As a setting it would be told as another than it is: compile=True as eager."""
+    with pytest.raises(UsageError, match="compile is an option of its own"):
+        cells.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), sets=("compile=True,False",)))
+
+
 def test_a_workload_grid() -> None:
     request = Request(
         workload="toy", framework="torch,mlx", device="cpu,mps", compile="both", sets=("lr=1e-3,1e-4", "data=a")

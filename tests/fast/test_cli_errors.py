@@ -26,7 +26,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
     ran = mpsq(*arguments)
     assert ran.code == code, ran
     assert ran.out == ""
-    lines = [line for line in ran.err.splitlines() if not line.startswith(("note:", "no worker"))]
+    lines = [line for line in ran.err.splitlines() if not line.startswith(("note:", "  ", "no worker"))]
     assert lines[0].startswith("error: ") and lines[1] == "" and lines[2].startswith("hint: ") and len(lines) == 3, (
         ran.err
     )

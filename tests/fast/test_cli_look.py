@@ -114,6 +114,18 @@ def test_a_jobs_state_is_derived_from_its_runs(queue: Layout, mpsq: Cli) -> None
     assert jobs["ok"]["median_s"] == 0.02 and jobs["waits1"]["median_s"] is None
 
 
+def test_show_wraps_what_is_read_and_not_what_is_copied(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("UPDATE hellos SET hello_json = json_set(hello_json, '$.about', ?)", ["a word " * 40])
+        connection.execute("UPDATE notes SET text = ?", ["another word " * 40])
+    lines = mpsq.ok("show", "1.1").out.splitlines()
+    long = [line for line in lines if len(line) > 80]
+    assert all(str(queue.home) in line or sys.executable in line for line in long), long
+    assert " ".join(" ".join(lines).split()).count("another word") == 40
+
+
 def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("show", "2").out
     assert "hunter2" not in out and "--api-key=[hidden]" in out and "\x1b" not in out

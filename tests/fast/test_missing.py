@@ -58,6 +58,16 @@ def test_a_result_that_is_not_valid_is_missing(queue: Layout, mpsq: Cli) -> None
     assert (row["wanted"], row["valid"], row["missing"], row["reason"]) == (2, 1, 1, "not valid: slept")
 
 
+def test_what_a_resumed_run_answered_counts_and_is_told(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("UPDATE runs SET resumed_from = 1 WHERE id = 2")
+    out = mpsq.ok("report", "missing", "1").out
+    assert "nothing is missing" in out
+    assert "1 valid result is of a resumed run, which comparisons keep apart from whole ones" in out
+
+
 def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
     apart(queue)
     with reading(queue.db) as connection:

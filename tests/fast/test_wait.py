@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from queue_runner import wait
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
@@ -66,6 +67,8 @@ def test_retries_that_are_used_up_are_a_failure(engine: Engine, mpsq: Cli) -> No
     end_next(engine, FAILED)
     ran = mpsq("wait", "g1")
     assert ran.code == 3 and "0 of 1 runs succeeded" in ran.out and "run 1.2: FAILED(1): no luck" in ran.out
+    assert ran.err.startswith("error: the run did not succeed\n")
+    assert [wait.failure(2, 2), wait.failure(1, 3)] == ["none of the 2 runs succeeded", "1 of 3 runs did not succeed"]
 
 
 def test_held_jobs_need_a_hand_and_wait_says_so_once(engine: Engine, mpsq: Cli) -> None:

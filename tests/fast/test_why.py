@@ -39,6 +39,7 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
     [
         (row("QUEUED"), Around(WORKER, TURN), "run 1.1 is before it", "mpsq move"),
         (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it came back to the queue: no fence)", "mpsq move"),
+        (row("QUEUED"), Around(WORKER), "it is being started", "mpsq logs 12.3 -f"),
         (row("RUNNING"), Around(WORKER), "the worker started it", "mpsq cancel 12.3"),
         (row("RUNNING"), Around(NOBODY, supervised=True), "it goes on under its warden", "mpsq worker"),
         (row("RUNNING"), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),

@@ -61,7 +61,7 @@ def test_it_just_works_where_no_worker_runs(queue: Queue) -> None:
 
 def test_a_failure_is_exit_3_and_json_is_one_object(queue: Queue) -> None:
     out, err = (process := run(queue, "--json", "--", "sh", "-c", "echo out; exit 7")).communicate()
-    assert process.returncode == 3 and "out\n" in err and "1 of 1 runs did not succeed" in err
+    assert process.returncode == 3 and "out\n" in err and "error: the run did not succeed" in err
     said = json.loads(out)
     Draft202012Validator(schemas()["mpsq.run/1"]).validate(said)
     assert (said["schema"], said["ok"], said["runs"][0]["exit_code"]) == ("mpsq.run/1", False, 7)
@@ -156,7 +156,7 @@ def test_it_waits_without_a_worker_for_what_only_a_hand_can_change(queue: Queue)
     client.pause()
     process = run(queue, "--after", str(held), "--", "echo", "out")
     assert process.stderr is not None
-    while f"waits: it waits for job {held} to succeed" not in (line := process.stderr.readline()):
+    while f"waits: job {held} must succeed first" not in (line := process.stderr.readline()):
         assert line
     client.resume()
     client.hold("2")

@@ -1,0 +1,9 @@
+"""docs/claims.md from the claims: `python -m queue_runner.cli.claims_page > docs/claims.md` (make docs)."""
+
+from __future__ import annotations
+
+from queue_runner.claims import page
+from queue_runner.claims_list import CLAIMS
+
+if __name__ == "__main__":
+    print(page(CLAIMS), end="")

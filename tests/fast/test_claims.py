@@ -1,0 +1,79 @@
+"""The claims: one source for the page and the command, and every command that they name is one of mpsq."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queue_runner import catalog, claims, reports
+from queue_runner.claims import DOCUMENTS, Basis, Status
+from queue_runner.claims_list import CLAIMS
+from queue_runner.paths import jobs_dir
+from tests.cli_support import ROOT, Cli, empty_queue
+from tests.recipes_support import RECIPES, TO_COME, blocks, check, commands
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    empty_queue(home)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return Cli(capsys)
+
+
+def test_the_page_is_made_of_the_claims() -> None:
+    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert page == claims.page(CLAIMS), "run make docs"
+    assert "Core ML is out of scope" in page
+
+
+def test_every_claim_is_there_once_with_its_evidence() -> None:
+    assert [claim.number for claim in CLAIMS] == list(range(1, 31))
+    assert {claim.document for claim in CLAIMS} == set(DOCUMENTS) == {page.stem for page in RECIPES}
+    for claim in CLAIMS:
+        assert claim.evidence and (claim.commands or claim.status is Status.OUT_OF_SCOPE), claim.number
+        decided = claim.status in (Status.HOLDS, Status.OUTDATED, Status.FALSE)
+        assert not decided or claim.basis is not Basis.NOTHING, f"{claim.number}: decided by nothing"
+
+
+def test_every_command_of_claims_and_recipes_is_one(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_runner.variants.check_program", lambda *_: None)  # torchrun need not be here
+    lines = {line for claim in CLAIMS for line in claim.commands}
+    for page in RECIPES:
+        lines |= {line for text in blocks(page) for line in commands(text) if line.startswith("mpsq ")}
+    for line in sorted(lines):
+        check(mpsq, line)
+
+
+def test_what_is_said_to_be_missing_is_missing() -> None:
+    there = {workload.name for workload in catalog.workloads(jobs_dir())} | set(reports.names())
+    assert not TO_COME & there, "take these out of TO_COME"
+
+
+def test_the_list_fits_a_terminal_and_can_be_narrowed(mpsq: Cli) -> None:
+    ran = mpsq.ok("claims")
+    assert max(map(len, ran.out.splitlines())) <= 80 and "needs a Mac" in ran.err
+    assert max(len(line) for n in range(1, 31) for line in mpsq.ok("claims", n).out.splitlines()) <= 80
+    narrowed = mpsq.ok("claims", "--document", "trainer", "--status", "needs-a-mac,Outdated", "--json").json()["claims"]
+    assert [claim["number"] for claim in narrowed] == [16, 18]
+    assert mpsq.ok("claims", "--document", "lightning", "--status", "false").out == "no claim is like that\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["77"], "they are 1 to 30"),
+        (["--status", "fals"], 'did you mean "false"'),
+        (["--document", "trainr"], 'did you mean "trainer"'),
+    ],
+)
+def test_what_there_is_not(mpsq: Cli, words: list[str], said: str) -> None:
+    ran = mpsq("claims", *words)
+    assert ran.code == 2 and said in ran.err
+
+
+def test_a_command_of_claims_is_whole_for_a_shell(mpsq: Cli) -> None:
+    out = mpsq.ok("claims", "13").out
+    told = [" ".join(line.split()) for line in out.replace("\\\n", " ").splitlines() if line.startswith("  $ ")]
+    assert [line.removeprefix("$ ") for line in told] == list(CLAIMS[12].commands)

@@ -1,0 +1,64 @@
+"""The code blocks of docs/recipes, and commands of mpsq tried without running anything."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from tests.cli_support import ROOT, Cli
+
+RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
+
+TO_COME: frozenset[str] = frozenset(
+    {"resnet50", "vgg16", "bert", "glue", "lightning_gpt", "opcheck", "custom_kernel"}  # workloads
+    | {"throughput", "ops", "memory", "frameworks", "train-vs-infer", "scaling", "numerics"}  # reports
+)
+"""Workloads and reports that claims and recipes name and that are not there yet. Empty it when they are."""
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The code blocks of a page, of these languages where any are named."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for language, text in found if not languages or language in languages]
+
+
+def commands(text: str) -> list[str]:
+    """The command lines of a block, each on one line."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def check(mpsq: Cli, line: str) -> None:
+    """That the command exists with these options and, for what is queued and reported, that it can be planned."""
+    program, *words = shlex.split(line, comments=True)
+    assert program == "mpsq", line
+    _parse(words)
+    if named(words) in TO_COME:
+        return
+    if words[0] in ("run", "submit"):
+        at = words.index("--") if "--" in words else len(words)
+        ran = mpsq("submit", *words[1:at], "--dry-run", *words[at:])
+        assert ran.code == 0 or "gloo" in ran.err, (line, ran.err)
+    elif words[0] == "report":
+        assert mpsq.ok(*words)
+
+
+def named(words: list[str]) -> str:
+    """The workload or report that a command names."""
+    return words[1] if words[0] in ("run", "submit", "bench", "report") and len(words) > 1 else ""
+
+
+def _parse(words: list[str]) -> None:
+    from typer.main import get_command
+
+    from queue_runner.cli.main import app
+
+    root: Any = get_command(app)
+    context = root.make_context("mpsq", [], resilient_parsing=True)
+    command, rest = root.get_command(context, words[0]), words[1:]
+    assert command is not None, words
+    while hasattr(command, "commands"):
+        command, rest = command.commands[rest[0]], rest[1:]
+    command.make_context(words[0], rest, parent=context)
