@@ -35,6 +35,7 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m queue_runner.cli.reference > docs/cli.md
+	$(BIN)/python -m queue_runner.cli.claims_page > docs/claims.md
 	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/complete_table.py.new
 	mv queue_runner/complete_table.py.new queue_runner/complete_table.py
 

@@ -11,12 +11,6 @@ from tests.cli_support import ROOT, Cli
 
 RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
 
-TO_COME: frozenset[str] = frozenset(
-    {"resnet50", "vgg16", "bert", "glue", "lightning_gpt", "opcheck", "custom_kernel"}  # workloads
-    | {"throughput", "ops", "memory", "frameworks", "train-vs-infer", "scaling", "numerics"}  # reports
-)
-"""Workloads and reports that claims and recipes name and that are not there yet. Empty it when they are."""
-
 
 def blocks(page: Path, *languages: str) -> list[str]:
     """The code blocks of a page, of these languages where any are named."""
@@ -35,19 +29,12 @@ def check(mpsq: Cli, line: str) -> None:
     program, *words = shlex.split(line, comments=True)
     assert program == "mpsq", line
     _parse(words)
-    if named(words) in TO_COME:
-        return
     if words[0] in ("run", "submit"):
         at = words.index("--") if "--" in words else len(words)
         ran = mpsq("submit", *words[1:at], "--dry-run", *words[at:])
         assert ran.code == 0 or "gloo" in ran.err, (line, ran.err)
     elif words[0] == "report":
         assert mpsq.ok(*words)
-
-
-def named(words: list[str]) -> str:
-    """The workload or report that a command names."""
-    return words[1] if words[0] in ("run", "submit", "bench", "report") and len(words) > 1 else ""
 
 
 def _parse(words: list[str]) -> None:

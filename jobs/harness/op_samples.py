@@ -65,11 +65,15 @@ class Side:
     def __init__(self, device: torch.device, wider: bool = False) -> None:
         self.device, self.wider = device, wider
 
-    def take(self, sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Input, arguments and keywords of a sample on this side; tensors are copies, with their strides."""
+    def take(self, sample: Any, on_cpu: bool = False) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Input, arguments and keywords of a sample on this side; tensors are copies, with their strides. `on_cpu`: all
+        but the input stay where they are."""
         seen: dict[int, torch.Tensor] = {}
+        first = self._move(sample.input, seen)
+        if on_cpu:
+            return first, sample.args, sample.kwargs
         return (
-            self._move(sample.input, seen),
+            first,
             tuple(self._move(arg, seen) for arg in sample.args),
             {key: self._move(value, seen, key) for key, value in sample.kwargs.items()},
         )

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, claims, reports
+from queue_runner import claims
 from queue_runner.claims import DOCUMENTS, Basis, Status
 from queue_runner.claims_list import CLAIMS
-from queue_runner.paths import jobs_dir
 from tests.cli_support import ROOT, Cli, empty_queue
-from tests.recipes_support import RECIPES, TO_COME, blocks, check, commands
+from tests.recipes_support import RECIPES, blocks, check, commands
 
 
 @pytest.fixture
@@ -44,11 +43,6 @@ def test_every_command_of_claims_and_recipes_is_one(mpsq: Cli, tmp_path: Path, m
         lines |= {line for text in blocks(page) for line in commands(text) if line.startswith("mpsq ")}
     for line in sorted(lines):
         check(mpsq, line)
-
-
-def test_what_is_said_to_be_missing_is_missing() -> None:
-    there = {workload.name for workload in catalog.workloads(jobs_dir())} | set(reports.names())
-    assert not TO_COME & there, "take these out of TO_COME"
 
 
 def test_the_list_fits_a_terminal_and_can_be_narrowed(mpsq: Cli) -> None:

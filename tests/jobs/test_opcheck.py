@@ -69,6 +69,37 @@ def test_one_integer_that_is_off_by_one_is_wrong(table: TABLE) -> None:
     assert check(table, "abs", "int64", abs=off).verdict == "wrong"
 
 
+@pytest.mark.parametrize("name", ["exponential", "nn.functional.dropout", "randn"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_device_may_draw_other_random_numbers(
+    table: TABLE, name: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's tables seed such operators themselves: the CPU's numbers are always the same, a GPU's are others."""
+    plain = torch.manual_seed
+
+    @contextlib.contextmanager
+    def another_generator(_: str) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "manual_seed", lambda seed: plain(seed + 1000))
+            yield
+
+    op = next(one for key, one in table.items() if name in (key, one.name))
+    found = Checker(CPU, most=4, calls=2, on_device=another_generator).check(op, torch.float32, direction)
+    assert found is None or (found.verdict, found.random) == ("native", True)
+    assert found is not None or direction == "backward"
+
+
+def test_what_an_operator_saves_for_itself_is_not_compared(table: TABLE) -> None:
+    def kernel(x: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[torch.Tensor, ...]:
+        places = tuple(range(-len(shape), 0))
+        off = x - x.mean(places, keepdim=True)
+        scale = (off.square().mean(places, keepdim=True) + eps).rsqrt()
+        y = off * scale * (1 if weight is None else weight) + (0 if bias is None else bias)
+        return y, off.double(), scale.double()
+
+    assert check(table, "native_layer_norm", native_layer_norm=kernel).verdict == "native"
+
+
 def test_nan_where_the_cpu_has_a_number_is_wrong(table: TABLE) -> None:
     found = check(table, "cos", cos=lambda x: torch.sin(x) * math.nan)
     assert found.verdict == "wrong" and "nan" in found.detail
