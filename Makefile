@@ -24,7 +24,7 @@ demo: $(STAMP)
 test: $(FRAMEWORKS)
 	$(BIN)/python -m pytest tests/fast -n 2
 	$(BIN)/python -m pytest tests/process tests/migration -n 2
-	$(BIN)/python -m pytest tests/jobs
+	$(BIN)/python -m pytest tests/jobs -n 2
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest tests/fast -n 2

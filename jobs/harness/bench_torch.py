@@ -24,9 +24,8 @@ class BenchTorch(Torch):
         super().set_up(options, device, report)
         if getattr(options.settings, "tf32", False):
             torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.allow_tf32 = True
-        else:  # by torch's own choice convolutions in fp32 are computed in TF32 on CUDA
-            torch.backends.cudnn.allow_tf32 = False
+            if device.kind == "cuda":
+                torch.backends.cudnn.allow_tf32 = True
         # what is split over k may be added up in half precision otherwise: sums are in fp32, as in other frameworks
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

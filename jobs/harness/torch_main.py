@@ -46,9 +46,10 @@ class Torch:
         _watch_warnings(report, device)
         if threads := getattr(options.settings, "threads", 0):
             torch.set_num_threads(threads)
-        # fp32 means fp32: by torch's default cuDNN would round the operands of convolutions to 10 bits (TF32)
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = getattr(options.settings, "cudnn_benchmark", False)
+        if device.kind == "cuda":
+            # fp32 means fp32: by torch's default cuDNN would round the operands of convolutions to 10 bits (TF32)
+            torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cudnn.benchmark = getattr(options.settings, "cudnn_benchmark", False)
 
     def facts(self, device: Device) -> dict[str, Any]:
         used = [name for name in ("transformers",) if name in sys.modules]
