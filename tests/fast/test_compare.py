@@ -2,61 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
 from queue_runner.compare import (
     Family,
-    Question,
     break_even_iters,
-    compare,
     compile_cost_s,
     fold,
     main_cache,
 )
 from queue_runner.errors import UsageError
-from queue_runner.grouping import MAIN, Cell, group
+from queue_runner.grouping import Cell, group
 from queue_runner.verdict import Word
-
-NAMES = (*MAIN, "n_layer", "optimizer")
-_numbers = iter(range(1, 1_000_000))
-
-
-def row(device: str = "cpu", compile: int = 0, median_s: float | None = 0.1, **more: Any) -> dict[str, Any]:
-    """A run as reports/_facts.py prepares it."""
-    number = next(_numbers)
-    base = {
-        "run_id": number,
-        "run": f"{number}.1",
-        "spec_hash": f"{device} {compile} {more.get('dtype')} {more.get('factors')}",
-        "machine": "m",
-        "subject": "nanogpt",
-        "config": "tiny",
-        "device": device,
-        "compile": compile,
-        "dtype": "fp32",
-        "framework": "torch",
-        "optimizer": "AdamW",
-        "factors": {},
-        "state": "DONE",
-        "outcome": "SUCCEEDED",
-        "valid": 1,
-        "taints": None,
-        "median_s": median_s,
-        "mad_s": 0.001,
-        "tokens_per_iter": 100.0,
-        "samples_per_iter": None,
-        "n_measure": 100,
-        "first_iter_excess_s": 1.0,
-        "compile_cache": None,
-    }
-    return {**base, **more}
-
-
-def ask(rows: list[dict[str, Any]], **more: Any) -> list[Family]:
-    return compare(rows, Question(NAMES, **{"settings": ["n_layer"], **more}))
+from tests.compare_support import NAMES, ask, row
 
 
 def labels(family: Family) -> list[str]:
@@ -235,44 +195,3 @@ def test_folding_keeps_order_and_geometric_mean_and_makes_batches_of_equal_size(
     assert fold([1.0, 2.0], [3.0] * 9, 6) == ([1.0, 2.0], pytest.approx([3.0] * 9))
     small, large = fold([1.0, 4.0, 9.0, 4.0], [4.0, 9.0] * 3, 2)
     assert small == pytest.approx([2.0, 6.0]) and large == pytest.approx([6.0] * 3)
-
-
-def alarms(sizes: dict[tuple[str, int], int], trials: int, faster: float = 1.0) -> int:
-    """Families in which any two cells of one device were called different, though they are equal up to 1 %."""
-    draw = random.Random(7)
-    wrong = 0
-    for _ in range(trials):
-        level = {"cpu": 0.1, "mps": 0.1 * faster}
-        rows = [row(d, c, level[d] * draw.gauss(1, 0.01)) for (d, c), n in sizes.items() for _ in range(n)]
-        (family,) = ask(rows)
-        pairs = [p for p in [*family.pairs, *family.twins] if p.cell.key["device"] == p.baseline.key["device"]]
-        wrong += any(p.verdict.word in (Word.FASTER, Word.SLOWER) for p in (pairs if faster != 1 else family.pairs))
-    return wrong
-
-
-GRID = [("cpu", 0), ("cpu", 1), ("mps", 0), ("mps", 1)]
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {("cpu", 0): 5, ("mps", 0): 5},
-        {("cpu", 0): 12, ("mps", 0): 12},
-        {("cpu", 0): 250, ("mps", 0): 250},
-        {("cpu", 0): 100, ("mps", 0): 4},
-        {("cpu", 0): 4, ("mps", 0): 100},
-    ],
-)
-def test_two_equal_configurations_are_rarely_called_different(
-    sizes: dict[tuple[str, int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A/A. As they are, folded into batches, and with arms of very different size."""
-    monkeypatch.setattr("queue_runner.compare.MOST_SPLITS", 100)
-    monkeypatch.setattr("queue_runner.verdict.DRAWN_SPLITS", 500)
-    assert alarms(sizes, 100) <= 11  # more has a probability below 0.005 if each is 5 %
-
-
-@pytest.mark.parametrize("faster", [1.0, 0.1])
-def test_a_grid_of_equal_cells_seldom_gets_any_false_verdict(faster: float) -> None:
-    """All four equal, or equal but for the device: the chance is of the whole family, twins included."""
-    assert alarms(dict.fromkeys(GRID, 5), 150, faster) <= 15  # more has a probability of 0.005 if 5 %

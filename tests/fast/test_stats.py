@@ -144,33 +144,3 @@ def test_many_pairs_are_judged_together() -> None:
     assert found[2].need == 5
     four = compare_all([(slow[:4], base[:4])] * 2)  # 2/70 twice cannot reach 0.05 after correction
     assert all(v.word is Word.TOO_FEW and v.need == 5 for v in four)
-
-
-def run_median(rng: random.Random, effect: float = 1.0, n: int = 40) -> float:
-    """A run as trackers.md assumes it: run offset 1 %, AR(1) drift 0.5 %, jitter 1 %, 2 % spikes."""
-    offset, state, xs = rng.gauss(1, 0.01), 0.0, []
-    for _ in range(n):
-        state = 0.95 * state + rng.gauss(0, 0.005 * math.sqrt(1 - 0.95**2))
-        x = offset + state + rng.gauss(0, 0.01)
-        xs.append(effect * x * (1.5 if rng.random() < 0.02 else 1))
-    return stats.median(xs)
-
-
-def judged(effect: float, trials: int, seed: int) -> list[Word]:
-    rng = random.Random(seed)
-    return [
-        compare([run_median(rng, effect) for _ in range(5)], [run_median(rng) for _ in range(5)]).word
-        for _ in range(trials)
-    ]
-
-
-def test_equal_configurations_are_called_different_in_one_of_twenty_at_most() -> None:
-    trials = 400
-    alarms = sum(word in (Word.FASTER, Word.SLOWER) for word in judged(1.0, trials, seed=11))
-    assert alarms / trials <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / trials)  # 99 % of binomial chance
-
-
-def test_three_percent_is_seen_with_five_runs_each() -> None:
-    words = judged(1.03, 200, seed=12)
-    assert words.count(Word.SLOWER) / len(words) >= 0.9
-    assert Word.FASTER not in words
