@@ -52,78 +52,13 @@ from harness.torch_device import Device, why_not
 from harness.torch_main import Torch
 
 WORKLOAD = {
+    "like": "nanogpt_torch",
     "name": "lightning_gpt",
-    "framework": "torch",
     "about": "nanogpt under the Trainer of Lightning, with its losses: what the Trainer's own loop costs.",
     "source": "github.com/Lightning-AI/pytorch-lightning; model and settings as nanogpt",
-    "unit": "tokens",
-    "params": {
-        "data": {
-            "default": "pydoc", "unit": "",
-            "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
-        },
-        "tokens": {
-            "default": "char", "unit": "",
-            "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
-        },
-        "n_layer": {"default": 4, "unit": "blocks", "help": "depth"},
-        "n_head": {"default": 4, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
-        "n_embd": {"default": 128, "unit": "features", "help": "width"},
-        "block_size": {"default": 64, "unit": "tokens", "help": "length of a sequence"},
-        "batch_size": {"default": 12, "unit": "sequences", "help": "sequences in one forward and backward"},
-        "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
-        "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
-        "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
-        "pad_vocab": {
-            "default": 1, "unit": "tokens",
-            "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
-        },
-        "init_from": {
-            "default": "", "unit": "",
-            "help": "begin with weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
-            "empty: draw them",
-        },
-        "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
-        "warmup_iters": {
-            "default": 10, "unit": "iterations",
-            "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
-        },
-        "eval_interval": {
-            "default": 50, "unit": "iterations",
-            "help": "evaluate each time so many are done, and at the end; 0: never",
-        },
-        "eval_iters": {"default": 5, "unit": "batches", "help": "of each split in an evaluation"},
-        "log_interval": {"default": 10, "unit": "iterations", "help": "print every so many; all of them are reported"},
-        "lr": {"default": 1e-3, "unit": "", "help": "highest learning rate"},
-        "min_lr": {"default": 1e-4, "unit": "", "help": "learning rate at the end of the cosine"},
-        "lr_warmup_iters": {"default": 10, "unit": "iterations", "help": "linear rise of the learning rate"},
-        "lr_decay_iters": {"default": 0, "unit": "iterations", "help": "end of the cosine; 0: max_iters"},
-        "weight_decay": {"default": 0.1, "unit": "", "help": "on matrices; vectors have none"},
-        "beta1": {"default": 0.9, "unit": "", "help": "AdamW's decay of the mean"},
-        "beta2": {"default": 0.99, "unit": "", "help": "AdamW's decay of the mean square"},
-        "grad_clip": {"default": 1.0, "unit": "", "help": "greatest norm of the gradient; 0: no limit"},
-        "adamw": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
-        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
-    },
-    "configs": {
-        "tiny": {
-            "data": "pydoc", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12,
-            "max_iters": 150,
-        },
-        "shakespeare_char": {
-            "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
-            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
-            "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
-        },
-        "gpt2": {
-            "data": "shakespeare", "tokens": "bpe", "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024,
-            "batch_size": 12, "pad_vocab": 64,
-            "max_iters": 200, "eval_interval": 100, "eval_iters": 10,
-            "lr": 6e-4, "min_lr": 6e-5, "lr_warmup_iters": 20, "beta2": 0.95,
-        },
-    },
-}  # fmt: skip
+    "without": ["mode", "new_tokens", "checkpoint_interval"],
+    "modes": {},
+}
 
 SPLITS = ("train", "val")
 Batch = tuple[torch.Tensor, torch.Tensor]

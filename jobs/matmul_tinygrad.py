@@ -23,33 +23,7 @@ from harness.bench_tinygrad import BenchTinygrad
 from harness.command_line import Options
 from mpsq_report import Reporter
 
-WORKLOAD = {
-    "name": "matmul",
-    "framework": "tinygrad",
-    "about": "Products of n x n matrices: TFLOP/s = 2 n^3 / t, checked against float64. Also --dtype fp64.",
-    "source": "the loop that guides to PyTorch on Metal publish (100 of 1000 x 1000); bounds: Higham & Mary 2019",
-    "unit": "products",
-    "dtypes": ["fp32", "bf16", "fp16", "fp64"],
-    "params": {
-        "n": {"default": 1000, "unit": "rows", "help": "rows and columns of each matrix; n=256,1024,4096 sweeps"},
-        "mode": {
-            "default": "speed", "unit": "",
-            "help": "speed (of n), or peak: the fastest of several sizes, for report --peak measured",
-        },
-        "largest": {"default": 16384, "unit": "rows", "help": "size at which mode=peak stops at the latest"},
-        "timing": {
-            "default": "synced", "unit": "",
-            "help": "synced; naive: as guides have it, without waiting for the device; both. These two print both",
-        },
-        "max_iters": {"default": 40, "unit": "iterations", "help": "samples to take, those of the warm-up included"},
-        "warmup_iters": {"default": 5, "unit": "iterations", "help": "after the first that are not measured"},
-        "calls": {"default": 0, "unit": "products", "help": "in a sample; 0: as many as fill it (naive, both: 100)"},
-        "sample_ms": {"default": 20.0, "unit": "ms", "help": "how long a sample shall last"},
-        "tf32": {"default": False, "unit": "", "help": "let fp32 be computed in TF32 where the device has it"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU, in torch; 0: its own choice"},
-    },
-    "configs": {"guide": {"n": 1000}, "peak": {"mode": "peak"}},
-}  # fmt: skip
+WORKLOAD = {"like": "matmul_torch", "framework": "tinygrad"}
 
 
 def build(options: Options, device: Any, report: Reporter) -> bench.Bench:

@@ -32,47 +32,15 @@ from harness.torch_classifying import Training
 from harness.torch_device import Device
 
 WORKLOAD = {
+    "like": "resnet50_torch",
     "name": "vgg16",
-    "framework": "torch",
     "about": "VGG-16 on images of 224 x 224: throughput of training, and of evaluation with mode=eval.",
     "source": "Simonyan & Zisserman 2015 (Very Deep Convolutional Networks), configuration D",
-    "unit": "samples",
     "params": {
-        "mode": {"default": "train", "unit": "", "help": "train, or eval: the forward alone, as inference does it"},
-        "data": {
-            "default": "synthetic", "unit": "",
-            "help": "synthetic, or the path of a folder with a subfolder of images for each class",
-        },
-        "images": {"default": 1024, "unit": "images", "help": "drawn, or read of a folder at most; 1 of 8 to evaluate"},
-        "pool": {
-            "default": "device", "unit": "",
-            "help": "where the images wait: device, or host (each batch is copied in its iteration)",
-        },
-        "side": {"default": 224, "unit": "pixels", "help": "of the square that an image is; a multiple of 32"},
-        "classes": {"default": 1000, "unit": "classes", "help": "that are told apart"},
-        "width": {"default": 64, "unit": "channels", "help": "of the first layer; the others follow from it"},
-        "batch_size": {"default": 64, "unit": "images", "help": "in one iteration"},
-        "channels_last": {"default": False, "unit": "", "help": "features of a pixel side by side in memory (NHWC)"},
         "dropout": {"default": 0.5, "unit": "share", "help": "of activations dropped between linear layers, below 1"},
-        "cudnn_benchmark": {"default": False, "unit": "", "help": "let cuDNN try which of its convolutions is fastest"},
-        "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
-        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
-        "eval_interval": {
-            "default": 0, "unit": "iterations",
-            "help": "evaluate each time so many are done, and at the end; 0: never",
-        },
-        "eval_iters": {"default": 1, "unit": "batches", "help": "of each split in an evaluation"},
-        "log_interval": {"default": 5, "unit": "iterations", "help": "print every so many; all of them are reported"},
-        "checkpoint_interval": {
-            "default": 0, "unit": "iterations",
-            "help": "save each time so many are done, and at the end with --out; 0: only that",
-        },
+        "batch_size": {"default": 64, "unit": "images", "help": "in one iteration"},
         "lr": {"default": 0.002, "unit": "", "help": "learning rate, the same all along"},
-        "momentum": {"default": 0.9, "unit": "", "help": "of the gradient's mean"},
-        "weight_decay": {"default": 5e-4, "unit": "", "help": "on all parameters"},
-        "sgd": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
-        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "weight_decay": {"default": 0.0005, "unit": "", "help": "on all parameters"},
     },
     "configs": {
         "full": {"side": 224, "classes": 1000, "width": 64, "batch_size": 64},
@@ -81,7 +49,6 @@ WORKLOAD = {
             "eval_interval": 24, "lr": 0.003, "dropout": 0.1,
         },
     },
-    "modes": {"eval": {"eval_interval": 0}},
 }  # fmt: skip
 
 

@@ -50,12 +50,57 @@ def read(file: Path) -> Workload | None:
 
     Raises: MpsqError when the literal is there but cannot be read.
     """
+    literal = _literal(file)
+    if literal is None:
+        return None
+    try:
+        return _workload(_whole(literal, file), file)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> MpsqError:
+    return MpsqError(
+        f"WORKLOAD in {file.name} cannot be read: {error}",
+        "it must be a plain literal with name, framework, about, source, params and configs",
+    )
+
+
+def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """A literal with what it takes from another ("like")."""
+    if "like" not in literal:
+        return literal
+    other = file.with_name(f"{literal['like']}.py")
+    theirs = _literal(other) if other.is_file() else None
+    if theirs is None or "like" in theirs:
+        raise MpsqError(
+            f"WORKLOAD in {file.name} is like {other.name}, which has no whole one", f"name a workload of {file.parent}"
+        )
+    return joined(theirs, literal)
+
+
+def joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Another workload's literal with ours over it, key by key in params and configs, and without the keys that we
+    leave out. jobs/harness/workload.py does the same for a workload that runs."""
+    out = ours.get("without", ())
+    both = {**theirs, **ours}
+    for part in ("params", "configs"):
+        both[part] = {**theirs.get(part, {}), **ours.get(part, {})}
+    both["params"] = {key: value for key, value in both["params"].items() if key not in out}
+    both["configs"] = {
+        name: {key: value for key, value in config.items() if key not in out}
+        for name, config in both["configs"].items()
+    }
+    return both
+
+
+def _literal(file: Path) -> dict[str, Any] | None:
     state = file.stat()
-    return _read(file, state.st_mtime_ns, state.st_size)
+    return _parsed(file, state.st_mtime_ns, state.st_size)
 
 
 @functools.cache
-def _read(file: Path, _mtime_ns: int, _size_bytes: int) -> Workload | None:
+def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | None:
     """A file is parsed once while it stays as it is: a thousand jobs of one submission ask for the same."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -69,16 +114,13 @@ def _read(file: Path, _mtime_ns: int, _size_bytes: int) -> Workload | None:
         )
         if any(isinstance(t, ast.Name) and t.id == "WORKLOAD" for t in targets) and getattr(node, "value", None):
             try:
-                return _workload(ast.literal_eval(node.value), file)  # type: ignore[attr-defined]
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise MpsqError(
-                    f"WORKLOAD in {file.name} cannot be read: {error}",
-                    "it must be a plain literal with name, framework, about, source, params and configs",
-                ) from error
+                return dict(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+            except (ValueError, TypeError, AttributeError) as error:
+                raise _unreadable(file, error) from error
     return None
 
 
-def _workload(literal: dict[str, Any], file: Path) -> Workload:
+def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
     params = {
         name: Param(name, entry["default"], entry.get("unit", ""), entry.get("help", ""))
         for name, entry in literal.get("params", {}).items()

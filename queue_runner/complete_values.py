@@ -177,15 +177,16 @@ def _sets(_current: str, line: Line) -> list[Candidate]:
 
 def _literals() -> list[dict[str, Any]]:
     """The WORKLOAD literals of all job files, each cut out of its file: parsing all of the files takes too long."""
+    from queue_runner.catalog import joined
     from queue_runner.paths import home, jobs_dir
 
-    found = []
+    found: dict[str, dict[str, Any]] = {}
     for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):
         text = path.read_text(encoding="utf-8", errors="replace")
         if match := re.search(r"^WORKLOAD\b[^=\n]*= *(\{.*?^\})", text, re.MULTILINE | re.DOTALL):
             with contextlib.suppress(ValueError, SyntaxError):  # one of the user's, half written
-                found.append(ast.literal_eval(match[1]))
-    return found
+                found[path.stem] = ast.literal_eval(match[1])
+    return [joined(found.get(w["like"], {}), w) if "like" in w else w for w in found.values()]
 
 
 def _environments(_current: str, _line: Line) -> list[Candidate]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from harness import command_line, problems
+from harness import command_line, ending
 from harness.command_line import Options
 from harness.problems import UsageError
 from harness.rounding import Check
@@ -127,24 +126,12 @@ Build = Callable[[Options, Any, Reporter], Bench]
 
 def main(workload: Mapping[str, Any], framework: Framework, build: Build, argv: Sequence[str] | None = None) -> int:
     """Run a micro-benchmark: `build` makes its cells. Returns the exit code, as harness.main.main."""
-    report = Reporter()
-    report.begin("setup", since_start=True)
-    try:
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
         _run(workload, framework, build, options, report)
-    except Exception as error:
-        problem = problems.explain(error)
-        if problem is None:
-            traceback.print_exc()
-            report.note("error", f"{type(error).__name__}: {error}")
-            report.bye(False)
-            return problems.EX_ERROR
-        if problem.note:
-            report.note(problem.note, problem.message)
-        report.bye(False)
-        return problem.show()
-    report.bye(True)
-    return 0
+
+    return ending.run(workload, course)
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Options:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from harness.problems import UsageError
+from harness.workload import whole
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?|mps|auto")
@@ -42,6 +43,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
 
     Raises: UsageError; SystemExit(0) after --help.
     """
+    workload = whole(workload)
     said = _parser(workload, compiler).parse_args(argv)
     device = said.device.lower()
     if not _DEVICE.fullmatch(device):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from harness import command_line, hello, loop, problems
+from harness import command_line, ending, hello, loop
 from harness.command_line import Options
 from harness.framework import Build, Framework
 from harness.main import judge
@@ -90,27 +89,15 @@ def main(
     workload: Mapping[str, Any], framework: Framework, build: Build, train: Train, argv: Sequence[str] | None = None
 ) -> int:
     """Run a workload whose trainer has its own loop. Returns the exit code, as harness.main.main."""
-    report = Reporter()
-    report.begin("setup", since_start=True)
-    try:
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
         options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
         result = _run(workload, framework, build, train, options, report)
         print(result.sentence())
         if result.diverged and options.settings.stop_on_nan:
             raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
-    except Exception as error:
-        problem = problems.explain(error)
-        if problem is None:
-            traceback.print_exc()
-            report.note("error", f"{type(error).__name__}: {error}")
-            report.bye(False)
-            return problems.EX_ERROR
-        if problem.note:
-            report.note(problem.note, problem.message)
-        report.bye(False)
-        return problem.show()
-    report.bye(True)
-    return 0
+
+    return ending.run(workload, course)
 
 
 def _run(

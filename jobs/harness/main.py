@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from harness import command_line, hello, loop, problems, sampling, weights_file
+from harness import command_line, ending, hello, loop, sampling, weights_file
 from harness.command_line import Options
 from harness.framework import Build, Evaluate, Framework, Step
 from harness.problems import JobError, UsageError
@@ -35,28 +34,16 @@ def main(
 
     Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
     """
-    report = Reporter()
-    report.begin("setup", since_start=True)
-    try:
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
         words = sys.argv[1:] if argv is None else argv
         options = command_line.parse(workload, words, framework.compiler)
         result = _run(workload, framework, build, step, evaluate, sample, infer, options, report)
         print(result.sentence())
         if result.diverged and options.settings.stop_on_nan:
             raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
-    except Exception as error:
-        problem = problems.explain(error)
-        if problem is None:
-            traceback.print_exc()
-            report.note("error", f"{type(error).__name__}: {error}")
-            report.bye(False)
-            return problems.EX_ERROR
-        if problem.note:
-            report.note(problem.note, problem.message)
-        report.bye(False)
-        return problem.show()
-    report.bye(True)
-    return 0
+
+    return ending.run(workload, course)
 
 
 def _run(

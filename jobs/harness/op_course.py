@@ -7,7 +7,6 @@ import math
 import os
 import statistics
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, op_inventory, problems
+from harness import command_line, ending, op_inventory
 from harness.command_line import Options, near
 from harness.op_sweep import Found, Sweep, Unit
 from harness.op_texts import ERROR, FALLBACK, MISSING, NATIVE, UNCHECKED, VERDICTS, WRONG
@@ -48,24 +47,12 @@ _MOST_SHOWN = 40
 
 def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
     """Run the sweep. `child` is the command that checks operators: see op_child. Returns the exit code."""
-    report = Reporter()
-    report.begin("setup", since_start=True)
-    try:
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv)
         _Course(workload, options, report, child).run()
-    except Exception as error:
-        problem = problems.explain(error)
-        if problem is None:
-            traceback.print_exc()
-            report.note("error", f"{type(error).__name__}: {error}")
-            report.bye(False)
-            return problems.EX_ERROR
-        if problem.note:
-            report.note(problem.note, problem.message)
-        report.bye(False)
-        return problem.show()
-    report.bye(True)
-    return 0
+
+    return ending.run(workload, course)
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:

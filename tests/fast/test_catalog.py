@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from queue_runner import catalog, paths
 from queue_runner.errors import MpsqError, UsageError
-from tests.cli_support import TOY
+from tests.cli_support import ROOT, TOY
 
 
 @pytest.fixture
@@ -94,3 +95,25 @@ def test_a_workload_may_have_dtypes_of_its_own(folder: Path) -> None:
     (folder / "exact_torch.py").write_text(TOY.replace('"name": "toy"', '"name": "exact", "dtypes": ["fp64"]'))
     assert catalog.find(folder, "exact").dtypes == ("fp64",)
     assert catalog.find(folder, "toy").dtypes == catalog.DTYPES
+
+
+def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
+    """The catalog and the harness, which runs it, make the same of both literals."""
+    spec = importlib.util.spec_from_file_location("workload_of_the_harness", ROOT / "jobs" / "harness" / "workload.py")
+    assert spec is not None and spec.loader is not None
+    harness = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(harness)
+    alike = 0
+    for file in sorted((ROOT / "jobs").glob("*_*.py")):
+        said, found = catalog._literal(file), catalog.read(file)
+        if said is not None and found is not None and "like" in said:
+            alike += 1
+            theirs = harness.whole(said)
+            assert (found.name, found.framework) == (theirs["name"], theirs["framework"])
+            defaults = {name: param["default"] for name, param in theirs["params"].items()}
+            assert found.configs == theirs["configs"] and {k: p.default for k, p in found.params.items()} == defaults
+            assert not set(said.get("without", ())) & set(found.params)
+    assert alike >= 8
+    (tmp_path / "a_torch.py").write_text("WORKLOAD = {'like': 'b_torch'}\n")
+    with pytest.raises(MpsqError, match="which has no whole one"):
+        catalog.read(tmp_path / "a_torch.py")

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness import command_line, examples, image_data, torch_classifying, torch_main, torch_training
 from harness.torch_device import open_device
 from harness.torch_flops import forward_flops
+from harness.workload import whole
 from queue_runner.paths import Layout
 from tests.jobs.conftest import JOBS, Ran, read
 from tests.jobs.test_through_the_queue import mpsq, rows
@@ -124,8 +125,9 @@ def test_the_work_is_what_torch_counts(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_presets_set_known_keys_in_the_types_of_their_defaults(name: str) -> None:
-    params = job(name).WORKLOAD["params"]
-    for values in (*job(name).WORKLOAD["configs"].values(), *job(name).WORKLOAD["modes"].values()):
+    literal = whole(job(name).WORKLOAD)
+    params = literal["params"]
+    for values in (*literal["configs"].values(), *literal["modes"].values()):
         assert all(type(value) is type(params[key]["default"]) for key, value in values.items())
     batch = {"resnet50": 128, "vgg16": 64, "bert": 64}[name]
     assert command_line.parse(job(name).WORKLOAD, []).settings.batch_size == batch
