@@ -6,6 +6,7 @@ each curve that it does not contradict.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -167,13 +168,14 @@ def curves(rows: Sequence[Row], context: Context) -> list[Curve]:
 
 
 def number(value: Any) -> float | None:
-    """A setting's value; a command's are words."""
+    """A setting's value, where it is a finite number; a command's are words."""
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        x = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return x if math.isfinite(x) else None
 
 
 def _asked(rows: Sequence[Row], context: Context) -> str | None:

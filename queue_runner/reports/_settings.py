@@ -8,6 +8,14 @@ from typing import Any
 
 from queue_runner.reports import Context
 
+HOW_LONG = frozenset(
+    {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
+)
+"""Settings that do not change what an iteration is: a CPU may be given fewer of them than a GPU. The mode is told by
+the workload's name."""
+FEW_ITERS = 10
+"""Measured iterations of a run, below which its median is called into question."""
+
 
 def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
     """By run, of prepared rows: its settings by name. Those of a job that told none are what it was asked."""
