@@ -21,6 +21,8 @@ from queue_runner.reports._settings import effective
 
 MATERIAL = 0.05
 """Of the memory of the smallest: what it must grow by for its growth to be told."""
+STRAIGHT = 2.0
+"""How many times the slope of one half may be the other's for the whole's to be called what one more takes."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
 _HOW_LONG = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
 _HOW_OFTEN = ("_iters", "_interval")
@@ -139,12 +141,16 @@ class Curve:
     @cached_property
     def bytes_each(self) -> tuple[float, float] | None:
         """Bytes that one more takes, by Theil and Sen, and those that are there besides; None for fewer than
-        three, and where all take about the same."""
+        three, where all take about the same, and where it is no straight line (a matrix of n x n)."""
         known = [(point.value, float(point.memory[0])) for point in self.points if point.memory[0]]
         if len(known) < knee.FEWEST:
             return None
         slope = stats.theil_sen(*map(list, zip(*known, strict=True)))
         if slope * (known[-1][0] - known[0][0]) < MATERIAL * known[0][1]:
+            return None
+        half = len(known) // 2
+        early, late = ((b - a) / (y - x) for (x, a), (y, b) in ((known[0], known[half]), (known[half], known[-1])))
+        if not (early > 0 and 1 / STRAIGHT <= late / early <= STRAIGHT):
             return None
         return slope, stats.median(n_bytes - slope * value for value, n_bytes in known)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
+from queue_runner.errors import UsageError
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _ops
 from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
@@ -60,7 +61,12 @@ _CHANGES = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device and version, what is not native, the slowest fallbacks, and what changed."""
+    """A table for each device and version, what is not native, the slowest fallbacks, and what changed.
+
+    Raises: UsageError (--vs, --group-by, any --iters).
+    """
+    if context.options.iters:
+        raise UsageError(f"{NAME} takes no --iters: operators have no iterations", "--where device=mps narrows it")
     found = _facts.prepare(rows, context)
     for row in found:
         row["factors"].setdefault("samples", None)

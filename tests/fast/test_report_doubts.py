@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fast.test_answer_reports import BUSY, Answers, shown
+from queue_runner import stats
+from queue_runner.errors import UsageError
+from tests.fast.test_answer_reports import BUSY, MIB, Answers, shown
+from tests.fast.test_bench_reports import Benches
 
 CUDA = {"versions": {"torch": "2.13.0", "cuda": "13.0"}}
 NO_CUDA = {"versions": {"torch": "2.13.0"}}
@@ -16,6 +19,13 @@ NO_CUDA = {"versions": {"torch": "2.13.0"}}
 @pytest.fixture
 def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     made = Answers(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def benches(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
+    made = Benches(tmp_path / "home", tmp_path_factory.mktemp("template"))
     yield made
     made.db.close()
 
@@ -52,3 +62,76 @@ def test_a_setting_that_is_no_finite_number_ends_no_report(store: Answers, value
     store.run(params={"lr": value, "batch_size": 8})
     store.run(params={"lr": "0.1", "batch_size": 8})
     assert store.report("scaling").rows == []
+
+
+# -- micro-benchmarks -----------------------------------------------------------------------------------------------
+
+
+def test_benchmarks_under_another_driver_are_not_pooled(benches: Benches) -> None:
+    for driver in ("580", "590"):
+        benches.matmul(software={"versions": {"torch": "2.13.0"}, "system": {"gpu_driver": driver}})
+    rows = benches.report("matmul").rows
+    assert sorted(row["settings"] for row in rows) == ["gpu_driver=580", "gpu_driver=590"]
+    assert [row["n_runs"] for row in rows] == [1, 1]
+
+
+def test_versions_are_named_where_there_are_several(benches: Benches) -> None:
+    benches.matmul()
+    assert "2.13.0" not in shown(benches, "matmul")
+    benches.matmul(version="2.14.0")
+    text = shown(benches, "matmul")
+    assert "torch 2.13.0" in text and "torch 2.14.0" in text
+
+
+def test_copies_on_two_machines_are_two_tables_and_only_counting_ones_are_summed_up(benches: Benches) -> None:
+    for name, time_s, taints in (("a", 1e-3, {}), ("b", 2e-3, {}), ("c", 1e-6, BUSY)):
+        run = benches.run(workload="transfer", device="cuda", machine={"name": name}, taints=taints)
+        benches.cell(run, "to_device.pinned.1000000", [time_s], bytes=1e6)
+    result = benches.report("transfer")
+    assert [len(section.rows) for section in result.sections] == [1, 1, 1]
+    rates = {line.split(", ")[-1] for line in result.lines}
+    assert rates == {"1.00 GB/s at 977 KiB", "0.500 GB/s at 977 KiB"}
+
+
+@pytest.mark.parametrize("name", ["matmul", "kernels", "transfer"])
+def test_what_a_report_would_ignore_it_refuses(benches: Benches, name: str) -> None:
+    benches.matmul()
+    for option in ({"vs": "device=cpu"}, {"group_by": "device"}, {"iters": "1:3"}):
+        with pytest.raises(UsageError):
+            benches.report(name, **option)
+    for other in ("scaling", "memory"):
+        with pytest.raises(UsageError, match="takes no --vs"):
+            benches.report(other, vs="device=cpu")
+    with pytest.raises(UsageError, match="takes no --iters"):
+        benches.report("ops", iters="1:3")
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_one_more_takes_is_said_of_a_straight_line_alone(store: Answers) -> None:
+    for batch in (8, 16, 32, 64):
+        store.size(batch)
+        store.run(params={"n": batch}, workload="matmul", exit={"max_rss_bytes": 100 * MIB + batch * batch * MIB})
+    lines = store.report("scaling").lines
+    assert [line for line in lines if "one more" in line] == [
+        "one more batch_size takes 10.0 MiB (RSS, and 100 MiB besides)"
+    ]
+
+
+def test_memory_that_xla_takes_beforehand_is_not_called_fragmented(store: Answers) -> None:
+    for workload, framework in (("nanogpt", "jax"), ("nanogpt", "torch"), ("bert", "torch")):
+        run_id = store.run("cuda", workload=workload, framework=framework)
+        store.memory(run_id, [900 * MIB] * 3, [100 * MIB] * 3)
+    text = shown(store, "memory")
+    assert "jax, 1 run (1.1), holds up to 9.00 x what its arrays take" in text and "PREALLOCATE=false" in text
+    assert "nanogpt cuda eager torch, 1 run (2.1), holds" in text and "bert cuda eager, 1 run (3.1), holds" in text
+
+
+def test_sens_interval_ends_at_the_slopes_that_scipy_names() -> None:
+    """The numbers are those of scipy.stats.theilslopes."""
+    y = [1.0, 3.0, 2.0, 5.0, 4.0, 8.0, 6.0, 9.0]
+    found = stats.slope(range(8), y)
+    assert found is not None
+    # var S = 8 * 7 * 21 / 18, z sqrt(var) = 15.84; (28 - 15.84) / 2 = 6.08: the 6th smallest and the 6th largest
+    assert (found.middle, found.low, found.high) == (1, 0.5, pytest.approx(5 / 3))
