@@ -5,6 +5,7 @@ A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -143,9 +144,11 @@ def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
     for key, parts in found.items():
         counting = [part for part in parts if part[0]["valid"] or invalid_too]
         cells.append(_cell(key, counting or parts))
-    versions = {(cell.key["framework"], cell.key["framework_version"]) for cell in cells}
-    several = {name for name, version in versions if (name, version) != min(v for v in versions if v[0] == name)}
-    cells = [replace(c, version=str(c.key["framework_version"])) if c.key["framework"] in several else c for c in cells]
+    versions = Counter(name for name, _ in {(c.key["framework"], c.key["framework_version"]) for c in cells})
+    several = {name for name, n in versions.items() if n > 1}
+    cells = [
+        replace(c, version=c.key["framework_version"] or "") if c.key["framework"] in several else c for c in cells
+    ]
     shown = {row["run_id"]: row for cell in cells for row in cell.runs}
     taints_of = _notes.Taints(rows, context)
     caveats: dict[str, list[tuple[Mapping[str, Any], str]]] = {}

@@ -39,8 +39,18 @@ class Point:
     @cached_property
     def fits(self) -> bool | None:
         """True where a run succeeded without swapping, False where all that are decided did not, None for no answer."""
-        decided = [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
-        return any(_fits(row) for row in decided) if decided else None
+        return any(_fits(row) for row in self.decided) if self.decided else None
+
+    @cached_property
+    def decided(self) -> list[Row]:
+        """Runs that nobody stopped."""
+        return [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
+
+    @property
+    def said(self) -> bool | None:
+        """As `fits`, but None where runs failed for reasons that have nothing to do with room, a typing error say."""
+        full = any(row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
+        return None if self.fits is False and not full else self.fits
 
     @cached_property
     def timed(self) -> list[Row]:
@@ -61,7 +71,7 @@ class Point:
     @property
     def failed(self) -> Row | None:
         """The newest run that says that it does not fit."""
-        return self.runs[-1] if self.fits is False else None
+        return self.decided[-1] if self.fits is False else None
 
     @property
     def median_s(self) -> float | None:

@@ -21,10 +21,12 @@ def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, 
     """By run, of prepared rows: its settings by name. Those of a job that told none are what it was asked."""
     rows = list(rows)
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
-    sql = f"SELECT run_id, json_extract(hello_json, '$.settings') AS told FROM hellos WHERE run_id IN ({ids})"
-    told = {row["run_id"]: json.loads(row["told"]) for row in context.read(sql) if row["told"]}
+    sql = (
+        "SELECT run_id, json_extract(hello_json, '$.settings') AS told FROM hellos"
+        f" WHERE run_id IN ({ids}) AND json_type(hello_json, '$.settings') = 'object'"
+    )
+    told = {row["run_id"]: json.loads(row["told"]) for row in context.read(sql)}
     found = {}
     for row in rows:
-        said = told.get(row["run_id"])
-        found[row["run_id"]] = {**(said if isinstance(said, dict) else {}), **row["settings"]}
+        found[row["run_id"]] = {**told.get(row["run_id"], {}), **row["settings"]}
     return found

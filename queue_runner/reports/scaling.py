@@ -110,8 +110,8 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
         "memory_bytes": memory_bytes,
         "memory_is": memory_is,
         "allocated_bytes": max(allocated, default=None),
-        "fits": point.fits,
-        "outcome": str(_ending(point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
+        "fits": point.said,
+        "outcome": str(_ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
         "is_knee": bool(knee and knee.at and knee.at.size == point.value),
         "is_largest": point is curve.largest,
         "taints": sorted({kind for row in point.timed for kind in taints(row)}),
@@ -231,7 +231,7 @@ def _fit_words(curve: Curve) -> str:
         works += f", with {units.size(size)} ({largest.memory[1]})"
     if beyond is None:
         return f"{works.replace('that fits', 'tried, and it fits')}; none was seen to fail"
-    row = beyond.runs[-1]
+    row = beyond.decided[-1]
     reason = f": {row['reason']}" if row["reason"] else ""
     too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # the latter by swapping
     what = "does not" if too_large else "failed otherwise"
@@ -277,7 +277,7 @@ def _notes_of(curves: Sequence[Curve], found: _notes.Taints, marks: dict[str, st
     for curve in curves:
         for point in curve.points:
             if curve.largest and point.failed and point.value < curve.largest.value:
-                row, at = point.runs[-1], f"{curve.name} {_value(point.value)}"
+                row, at = point.failed, f"{curve.name} {_value(point.value)}"
                 yield f"{row['run']} ({at}) did not succeed though more fits: {_ending(row)}"
 
 

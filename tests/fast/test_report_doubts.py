@@ -135,3 +135,32 @@ def test_sens_interval_ends_at_the_slopes_that_scipy_names() -> None:
     assert found is not None
     # var S = 8 * 7 * 21 / 18, z sqrt(var) = 15.84; (28 - 15.84) / 2 = 6.08: the 6th smallest and the 6th largest
     assert (found.middle, found.low, found.high) == (1, 0.5, pytest.approx(5 / 3))
+
+
+# -- what fits, what is covered -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_for_another_reason_says_nothing_of_room(store: Answers) -> None:
+    store.size(8)
+    store.size(16, None, "FAILED", exit_code=1)
+    for outcome in ("OUT_OF_MEMORY", "CANCELLED"):
+        store.size(32, None, outcome)
+    rows = {row["value"]: row for row in store.report("scaling").rows}
+    assert [rows[size]["fits"] for size in (8, 16, 32)] == [True, None, False]
+    assert rows[32]["outcome"] == "OUT_OF_MEMORY", "the run that was cancelled has no say"
+
+
+def test_settings_that_are_no_object_end_no_report(store: Answers) -> None:
+    for k, said in enumerate(('"fast"', "3", "[1]", "null")):
+        store.run(params={"batch_size": 8 + k}, hello={"hello_json": f'{{"settings": {said}}}'})
+    assert len(store.report("scaling").rows) == 4
+
+
+def test_operators_of_another_system_or_without_fallbacks_are_a_table_of_their_own(benches: Benches) -> None:
+    for system, params in (("15.1", {}), ("26.0", {}), ("26.0", {"fallbacks": "off"})):
+        software = {"versions": {"torch": "2.13.0"}, "system": {"os_version": system}}
+        run = benches.run("mps", workload="opcheck", params=params, software=software)
+        benches.put(run, "op/add/fp32/forward/native", 1e-6)
+    result = benches.report("ops")
+    assert len([section for section in result.sections if section.title.startswith("opcheck")]) == 3
+    assert len(result.rows) == 3 and "os_version=15.1" in shown(benches, "ops")
