@@ -141,7 +141,7 @@ def slope(positions: Sequence[float], xs: Sequence[float]) -> Slope | None:
     ties = Counter(xs).values()
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     reach = Z_95 * math.sqrt(max(0.0, variance))
-    low = max(0, math.floor((len(slopes) - reach) / 2))
+    low = max(0, math.floor((len(slopes) - reach) / 2) - 1)  # the M-th smallest, and the M-th largest
     return Slope(_median_of_sorted(slopes), slopes[low], slopes[len(slopes) - 1 - low])
 
 

@@ -5,12 +5,14 @@ A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_runner import stats, units
-from queue_runner.grouping import taints
+from queue_runner.errors import UsageError
+from queue_runner.grouping import taints, word
 from queue_runner.model import Outcome
 from queue_runner.render import Column
 from queue_runner.reports import Context, Row, _facts, _notes
@@ -40,6 +42,8 @@ class Measured:
     samples_s: Sequence[float]
     """of all runs"""
     facts: Mapping[str, float] = field(default_factory=dict)
+    version: str = ""
+    """of the framework, where there are cells of another one"""
     """medians over the runs of CELL.flop, CELL.bytes, CELL.time_unsynced, and of what is the run's own: roof.flops"""
 
     @property
@@ -91,7 +95,7 @@ class Measured:
         """What it ran on and how: "torch cpu", "torch cpu compiled"."""
         key = self.key
         compiled = "compiled" if key["compile"] else ""
-        words = [key["framework"], key["device"] if device else "", compiled, key["settings"]]
+        words = [key["framework"], self.version, key["device"] if device else "", compiled, key["settings"]]
         return " ".join(str(part) for part in words if part)
 
 
@@ -115,22 +119,36 @@ def sql(workload: str) -> str:
 
 
 def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
-    """The cells of prepared rows. `with_config`: whether a preset tells cells apart (the sizes of `kernels`)."""
+    """The cells of prepared rows. `with_config`: whether a preset tells cells apart (the sizes of `kernels`).
+
+    Raises: UsageError (--vs, --group-by, --iters, which have no meaning here).
+    """
+    if context.options.vs or context.options.group_by or context.options.iters:
+        raise UsageError(
+            "reports of micro-benchmarks take no --vs, --group-by or --iters",
+            "--where framework=torch,dtype=fp32 narrows them",
+        )
     able = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
     metrics = _metrics(able, context)
     found: dict[tuple[Any, ...], list[_Part]] = {}
+    apart = _apart(able, with_config)
     for row in able:
         said = metrics.get(row["run_id"], {})
         shared = {f"roof.{name}": values for name, values in said.get("roof", {}).items()}
         for cell, values in said.items():
             if values.get("time"):
-                key = (*(_value(row, name, with_config) for name in _KEY), cell)
+                key = (*_key(row, with_config)[:-1], apart[row["run_id"]], cell)
                 found.setdefault(key, []).append((row, {**values, **shared}))
     invalid_too = context.options.include_invalid
     cells = []
     for key, parts in found.items():
         counting = [part for part in parts if part[0]["valid"] or invalid_too]
         cells.append(_cell(key, counting or parts))
+    versions = Counter(name for name, _ in {(c.key["framework"], c.key["framework_version"]) for c in cells})
+    several = {name for name, n in versions.items() if n > 1}
+    cells = [
+        replace(c, version=c.key["framework_version"] or "") if c.key["framework"] in several else c for c in cells
+    ]
     shown = {row["run_id"]: row for cell in cells for row in cell.runs}
     taints_of = _notes.Taints(rows, context)
     caveats: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
@@ -151,6 +169,27 @@ def _left_out(rows: Sequence[Row], shown: Mapping[int, Row], found: _notes.Taint
         yield f"! {'counted all the same (--all)' if invalid_too else 'do not count'}: {each}{more}"
     if any(not row["valid"] for row in shown.values()) and not invalid_too:
         yield "a row marked ! has no run that counts: its numbers are those of runs that do not"
+
+
+def _key(row: Row, with_config: bool) -> tuple[Any, ...]:
+    return tuple(_value(row, name, with_config) for name in _KEY)
+
+
+def _apart(rows: Sequence[Row], with_config: bool) -> dict[int, str]:
+    """By run: its settings, and in words the versions and variables in which runs differ that are otherwise alike."""
+    alike: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault(_key(row, with_config), []).append(row)
+    found = {}
+    for key, some in alike.items():
+        names = sorted(
+            {name for row in some for name in row["factors"]} - {name for row in some for name in row["settings"]}
+        )
+        differ = [name for name in names if len({str(row["factors"].get(name)) for row in some}) > 1]
+        for row in some:
+            told = [word(name, value) for name in differ if (value := row["factors"].get(name)) is not None]
+            found[row["run_id"]] = " ".join(filter(None, [key[-1], *told]))
+    return found
 
 
 def _value(row: Row, name: str, with_config: bool) -> Any:

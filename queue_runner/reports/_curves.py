@@ -6,6 +6,7 @@ each curve that it does not contradict.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from queue_runner.reports._settings import effective
 
 MATERIAL = 0.05
 """Of the memory of the smallest: what it must grow by for its growth to be told."""
+STRAIGHT = 2.0
+"""How many times the slope of one half may be the other's for the whole's to be called what one more takes."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
 _HOW_LONG = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
 _HOW_OFTEN = ("_iters", "_interval")
@@ -36,8 +39,18 @@ class Point:
     @cached_property
     def fits(self) -> bool | None:
         """True where a run succeeded without swapping, False where all that are decided did not, None for no answer."""
-        decided = [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
-        return any(_fits(row) for row in decided) if decided else None
+        return any(_fits(row) for row in self.decided) if self.decided else None
+
+    @cached_property
+    def decided(self) -> list[Row]:
+        """Runs that nobody stopped."""
+        return [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
+
+    @property
+    def said(self) -> bool | None:
+        """As `fits`, but None where runs failed for reasons that have nothing to do with room, a typing error say."""
+        full = any(row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
+        return None if self.fits is False and not full else self.fits
 
     @cached_property
     def timed(self) -> list[Row]:
@@ -58,7 +71,7 @@ class Point:
     @property
     def failed(self) -> Row | None:
         """The newest run that says that it does not fit."""
-        return self.runs[-1] if self.fits is False else None
+        return self.decided[-1] if self.fits is False else None
 
     @property
     def median_s(self) -> float | None:
@@ -138,12 +151,16 @@ class Curve:
     @cached_property
     def bytes_each(self) -> tuple[float, float] | None:
         """Bytes that one more takes, by Theil and Sen, and those that are there besides; None for fewer than
-        three, and where all take about the same."""
+        three, where all take about the same, and where it is no straight line (a matrix of n x n)."""
         known = [(point.value, float(point.memory[0])) for point in self.points if point.memory[0]]
         if len(known) < knee.FEWEST:
             return None
         slope = stats.theil_sen(*map(list, zip(*known, strict=True)))
         if slope * (known[-1][0] - known[0][0]) < MATERIAL * known[0][1]:
+            return None
+        half = len(known) // 2
+        early, late = ((b - a) / (y - x) for (x, a), (y, b) in ((known[0], known[half]), (known[half], known[-1])))
+        if not (early > 0 and 1 / STRAIGHT <= late / early <= STRAIGHT):
             return None
         return slope, stats.median(n_bytes - slope * value for value, n_bytes in known)
 
@@ -167,13 +184,14 @@ def curves(rows: Sequence[Row], context: Context) -> list[Curve]:
 
 
 def number(value: Any) -> float | None:
-    """A setting's value; a command's are words."""
+    """A setting's value, where it is a finite number; a command's are words."""
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        x = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return x if math.isfinite(x) else None
 
 
 def _asked(rows: Sequence[Row], context: Context) -> str | None:

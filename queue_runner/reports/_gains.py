@@ -12,7 +12,7 @@ from queue_runner.compare import FEWEST_BATCHES, fold
 from queue_runner.grouping import WORK
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row
-from queue_runner.reports._settings import effective
+from queue_runner.reports._settings import HOW_LONG, effective
 from queue_runner.verdict import Verdict
 
 TRAIN = "train"
@@ -22,6 +22,8 @@ _METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
 _ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype", "n_params")
 """What a row of training and one of inference have in common. Other settings differ by nature (the batch, how long);
 that it is the same model shows in the number of its parameters."""
+_TOLD_BY_ABSENCE = frozenset({"env", "resumed", "arguments"})
+"""Factors that are no versions: a run without one differs from a run with it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +56,16 @@ class Gain:
         return tuple(self.key[name] for name in _ALIKE)
 
     def twin_of(self, other: Gain) -> bool:
-        """Whether only the device differs."""
-        mine, theirs = ({**gain.key, "device": None, "device_name": None} for gain in (self, other))
-        return self.kind == other.kind and self.unit == other.unit and mine == theirs
+        """Whether only the device differs. A version that one of both does not tell is none that differs: a run on
+        the CPU has no CUDA."""
+        if (self.kind, self.unit, self.alike) != (other.kind, other.unit, other.alike):
+            return False
+        mine, theirs = self.key["settings"], other.key["settings"]
+        asked = {name for gain in (self, other) for row in gain.used for name in row["settings"]} | _TOLD_BY_ABSENCE
+        return all(
+            mine.get(name) == theirs.get(name) or (name not in asked and None in (mine.get(name), theirs.get(name)))
+            for name in {*mine, *theirs}
+        )
 
 
 def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
@@ -69,7 +78,7 @@ def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
         if row["outcome"] != Outcome.SUCCEEDED:
             continue
         mode = str(told[row["run_id"]].get("mode", TRAIN))
-        settings = {name: value for name, value in row["factors"].items() if name != "mode"}
+        settings = {name: value for name, value in row["factors"].items() if name not in HOW_LONG}
         key = {
             **{name: row[name] for name in ("machine", "config", "framework", "framework_version", "dtype")},
             **{name: row[name] for name in ("device", "device_name")},

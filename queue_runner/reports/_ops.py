@@ -14,15 +14,25 @@ from itertools import pairwise
 from typing import Any
 
 from queue_runner.errors import UsageError
-from queue_runner.grouping import value_of
+from queue_runner.grouping import taints, value_of
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row, _choose
 
 VERDICTS = ("native", "fallback", "missing", "wrong", "error", "unchecked")
 WORST_FIRST = ("wrong", "error", "missing", "fallback", "unchecked")
 BECAME, BROKE, CHANGED, NEW, GONE = "became native", "no longer native", "changed", "new", "gone"
-_KEY = ("device", "device_name", "framework_version", "env", "config", "samples")
-"""What tells tables apart. A check of two samples does not stand in for one of all."""
+_KEY = (
+    "device",
+    "device_name",
+    "framework_version",
+    "env",
+    "config",
+    "samples",
+    "fallbacks",
+    "os_version",
+    "gpu_driver",
+)
+"""What tells tables apart. A check of two samples does not stand in for one of all; MPS's operators are macOS's."""
 _VERSION = ("framework_version", "env")
 """What two tables may differ in and be compared without being asked to."""
 _ALIASES = {"torch": "framework_version", "version": "framework_version"}
@@ -73,7 +83,8 @@ _SAID = frozenset({"machine", "device", "device_name", "framework_version", "con
 def gather(rows: Sequence[Row], context: Context) -> list[Coverage]:
     """Tables of the prepared rows that succeeded. Raises: UsageError for a name in --group-by that no run has."""
     names = [_named(context, name, "--group-by") for name in context.options.group_by] or list(_KEY)
-    able = sorted((r for r in rows if r["outcome"] == Outcome.SUCCEEDED), key=lambda r: (r["job_id"], r["number"]))
+    able = [r for r in rows if r["outcome"] == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
+    able.sort(key=lambda r: (r["job_id"], r["number"]))
     metrics, details = _read(able, context)
     found: dict[tuple[Any, ...], Coverage] = {}
     for row in able:

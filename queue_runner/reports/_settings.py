@@ -8,15 +8,25 @@ from typing import Any
 
 from queue_runner.reports import Context
 
+HOW_LONG = frozenset(
+    {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
+)
+"""Settings that do not change what an iteration is: a CPU may be given fewer of them than a GPU. The mode is told by
+the workload's name."""
+FEW_ITERS = 10
+"""Measured iterations of a run, below which its median is called into question."""
+
 
 def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
     """By run, of prepared rows: its settings by name. Those of a job that told none are what it was asked."""
     rows = list(rows)
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
-    sql = f"SELECT run_id, json_extract(hello_json, '$.settings') AS told FROM hellos WHERE run_id IN ({ids})"
-    told = {row["run_id"]: json.loads(row["told"]) for row in context.read(sql) if row["told"]}
+    sql = (
+        "SELECT run_id, json_extract(hello_json, '$.settings') AS told FROM hellos"
+        f" WHERE run_id IN ({ids}) AND json_type(hello_json, '$.settings') = 'object'"
+    )
+    told = {row["run_id"]: json.loads(row["told"]) for row in context.read(sql)}
     found = {}
     for row in rows:
-        said = told.get(row["run_id"])
-        found[row["run_id"]] = {**(said if isinstance(said, dict) else {}), **row["settings"]}
+        found[row["run_id"]] = {**told.get(row["run_id"], {}), **row["settings"]}
     return found

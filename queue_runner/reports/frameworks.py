@@ -18,7 +18,7 @@ from queue_runner.reports._settings import effective
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
-SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
+SQL = f"SELECT {_facts.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
 COLUMNS = (
     Column("workload", "workload"),
     Column("config", "config"),
@@ -135,11 +135,11 @@ def _frameworks(family: Family) -> set[str]:
 
 
 def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | None]]:
-    """Of one run of each cell, against one of the baseline with the same seed."""
+    """Of one run of each cell, against one of the baseline with the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
     read = {row["run_id"]: numerics.losses(row, context) for row in base[:1]}
     for cell in family.cells:
-        pair = next(((one, other) for other in base[:1] for one in cell.shown if one["seed"] == other["seed"]), None)
+        pair = next(((one, other) for other in base[:1] for one in cell.shown if _same_course(one, other)), None)
         if pair is None:
             yield cell, None
             continue
@@ -153,6 +153,10 @@ def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | No
         mine, theirs = (math.fsum(losses[i] for i in last) / len(last) for losses in (a, b))
         off = numerics.relative(mine, theirs)
         yield cell, _Loss(mine, len(last), math.inf if off is None else off)
+
+
+def _same_course(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return (one["seed"], one["data_sha256"]) == (other["seed"], other["data_sha256"])
 
 
 def _row(family: Family, cell: Cell, peaks: _rows.Peaks, loss: _Loss | None) -> dict[str, Any]:

@@ -59,13 +59,15 @@ def finish(rows: list[Row], context: Context) -> Result:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "of kernels with results")], notes=found.notes)
     told = [(cell, _row(cell)) for cell in found.cells]
     sections = []
-    for title in dict.fromkeys(_title(cell) for cell in found.cells):
-        shown = [_shown(cell, row, found) for cell, row in told if _title(cell) == title]
+    for machine, title in dict.fromkeys((cell.key["machine"], _title(cell)) for cell in found.cells):
+        of = [(cell, row) for cell, row in told if (cell.key["machine"], _title(cell)) == (machine, title)]
+        shown = [_shown(cell, row, found) for cell, row in of]
         sections.append(Section(title, [*_SHOWN[:4], *_bench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown))
     said = [
         "bound by: compute where an operation has more FLOP per byte than the device does in the time of one byte,"
         " both measured by the run (roofline: Williams, Waterman & Patterson 2009)",
-        "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved",
+        "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved (memory),"
+        " or where fewer or coarser products are computed than FLOP are counted, as by Winograd or TF32 (compute)",
         *_bench.spreads(found.cells),
     ]
     return Result(COLUMNS, [row for _, row in told], sections, [], [*said, *found.notes])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from queue_runner import stats, units
 from queue_runner.compare import Family, families
+from queue_runner.errors import UsageError
 from queue_runner.grouping import SUBJECT, Cell, taints, word
 from queue_runner.model import Ending, Outcome
 from queue_runner.render import Column
@@ -137,7 +138,9 @@ class Series:
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table of runs for each family. Raises: UsageError (--group-by)."""
+    """A table of runs for each family. Raises: UsageError (--group-by, any --vs)."""
+    if context.options.vs:
+        raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
     rows = _facts.prepare(rows, context)
     found = families(rows, _facts.question(rows, context)) if rows else []
     found = sorted(found, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
@@ -293,12 +296,21 @@ def _lines(series: Sequence[Series]) -> Iterable[str]:
         yield f"no leak shown in {_runs(well)}"
     if unsure:
         yield f"nothing can be said of growth in {_runs(unsure)}: fewer than {FEWEST} measured iterations"
-    kept: dict[str, list[Series]] = {}
+    kept: dict[tuple[str, str, bool], list[Series]] = {}
     for one in series:
         if one.ratio is not None and one.ratio >= FRAGMENTED:
-            kept.setdefault(one.cell.label, []).append(one)
-    for label, some in kept.items():
+            jax = one.run["framework"] == "jax"
+            kept.setdefault(("", "", jax) if jax else (one.run["subject"], one.cell.label, jax), []).append(one)
+    for (subject, label, jax), some in kept.items():
         most = units.ratio(max(one.ratio or 0.0 for one in some))
+        if jax:
+            yield (
+                f"jax, {_runs(some)}, holds up to {most} what its arrays take between iterations: XLA takes most of a"
+                " device's memory when it starts, unless XLA_PYTHON_CLIENT_PREALLOCATE=false, and that is not what the"
+                " model needs"
+            )
+            continue
+        label = f"{subject} {label}" if len({other.run["subject"] for other in series}) > 1 else label
         yield (
             f"{label}, {_runs(some)}, holds up to {most} what its tensors take between iterations: kept for what an"
             " iteration needs in its midst, or fragmented"

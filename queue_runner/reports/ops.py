@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
+from queue_runner.errors import UsageError
+from queue_runner.grouping import taints
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _ops
 from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
@@ -60,14 +62,19 @@ _CHANGES = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device and version, what is not native, the slowest fallbacks, and what changed."""
+    """A table for each device and version, what is not native, the slowest fallbacks, and what changed.
+
+    Raises: UsageError (--vs, --group-by, any --iters).
+    """
+    if context.options.iters:
+        raise UsageError(f"{NAME} takes no --iters: operators have no iterations", "--where device=mps narrows it")
     found = _facts.prepare(rows, context)
     for row in found:
         row["factors"].setdefault("samples", None)
         row["factors"].setdefault("env", None)
     tables = _ops.gather(found, context)
-    left_out = [row["run"] for row in found if row["outcome"] not in (None, "SUCCEEDED")]
-    notes = [f"did not succeed, and not shown: {', '.join(left_out)}"] if left_out else []
+    left_out = [r["run"] for r in found if r["outcome"] not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
+    notes = [f"did not succeed, or its log was rewritten, and not shown: {', '.join(left_out)}"] if left_out else []
     if not tables:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "of opcheck with results")], notes=notes)
     pairs = _ops.pairs(tables, context)

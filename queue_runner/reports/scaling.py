@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queue_runner import find_max, search, units
+from queue_runner.errors import UsageError
 from queue_runner.grouping import taints, word
 from queue_runner.knee import ENOUGH, FEWEST, Knee
 from queue_runner.model import Ending, Outcome
@@ -62,7 +63,11 @@ WHAT_A_KNEE_IS = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each curve, and in words where it bends and ends. Raises: UsageError (--group-by)."""
+    """A table for each curve, and in words where it bends and ends. Raises: UsageError (--group-by, any --vs)."""
+    if context.options.vs:
+        raise UsageError(
+            f"{NAME} takes no --vs: each curve stands for itself", "--group-by batch_size names its setting"
+        )
     rows = _facts.windowed(_facts.prepare(rows, context), context)
     curves = _curves.curves(rows, context) if rows else []
     if not curves:
@@ -105,8 +110,8 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
         "memory_bytes": memory_bytes,
         "memory_is": memory_is,
         "allocated_bytes": max(allocated, default=None),
-        "fits": point.fits,
-        "outcome": str(_ending(point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
+        "fits": point.said,
+        "outcome": str(_ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
         "is_knee": bool(knee and knee.at and knee.at.size == point.value),
         "is_largest": point is curve.largest,
         "taints": sorted({kind for row in point.timed for kind in taints(row)}),
@@ -226,7 +231,7 @@ def _fit_words(curve: Curve) -> str:
         works += f", with {units.size(size)} ({largest.memory[1]})"
     if beyond is None:
         return f"{works.replace('that fits', 'tried, and it fits')}; none was seen to fail"
-    row = beyond.runs[-1]
+    row = beyond.decided[-1]
     reason = f": {row['reason']}" if row["reason"] else ""
     too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # the latter by swapping
     what = "does not" if too_large else "failed otherwise"
@@ -250,6 +255,12 @@ def _notes_of(curves: Sequence[Curve], found: _notes.Taints, marks: dict[str, st
     yield from _searches(curves, context)
     if any(curve.unit for curve in curves):
         yield WHAT_A_KNEE_IS
+    jax = [curve.first for curve in curves if curve.first["framework"] == "jax"]
+    if any(row["device"] not in ("cpu", None) for row in jax):
+        yield (
+            "reserved by jax: XLA takes most of a device's memory when it starts, unless"
+            " XLA_PYTHON_CLIENT_PREALLOCATE=false; it is not what the size needs"
+        )
     over = {point.spread_s[1] for curve in curves for point in curve.points}
     words = [f"{units.PLUS_MINUS} is the MAD of the medians of several runs"] if "runs" in over else []
     words += ["(in brackets) is the MAD of the iterations of one run"] if "iterations" in over else []
@@ -266,7 +277,7 @@ def _notes_of(curves: Sequence[Curve], found: _notes.Taints, marks: dict[str, st
     for curve in curves:
         for point in curve.points:
             if curve.largest and point.failed and point.value < curve.largest.value:
-                row, at = point.runs[-1], f"{curve.name} {_value(point.value)}"
+                row, at = point.failed, f"{curve.name} {_value(point.value)}"
                 yield f"{row['run']} ({at}) did not succeed though more fits: {_ending(row)}"
 
 

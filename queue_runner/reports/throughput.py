@@ -12,6 +12,7 @@ from queue_runner.compare import Family, compare
 from queue_runner.grouping import Cell, labelled, order
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
+from queue_runner.reports._settings import FEW_ITERS, HOW_LONG
 
 NAME = "throughput"
 HELP = "training and evaluation of models: samples/s by device, how many times the cpu"
@@ -58,12 +59,6 @@ TRAINING, EVALUATION = "training", "evaluation"
 MODES = (TRAINING, EVALUATION)
 _SUFFIX = "-eval"
 """Ends the name of a workload in mode=eval (docs/methodology.md)."""
-_HOW_LONG = frozenset(
-    {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
-)
-"""Settings that do not change what an iteration is: a CPU may be given fewer of them than a GPU."""
-_FEW_ITERS = 10
-"""Measured iterations of a run, below which its median is called into question."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ def _of_models(rows: Sequence[Row]) -> list[Row]:
         name = str(row["subject"])
         evaluates = name.endswith(_SUFFIX) or row["settings"].get("mode") == "eval"
         base = name.removesuffix(_SUFFIX)
-        kept = {part: {k: v for k, v in row[part].items() if k not in _HOW_LONG} for part in ("settings", "factors")}
+        kept = {part: {k: v for k, v in row[part].items() if k not in HOW_LONG} for part in ("settings", "factors")}
         found.append({**row, **kept, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
     models = {row["model"] for row in found if row["samples_per_iter"] or row["subject"].endswith(_SUFFIX)}
     return [row for row in found if row["model"] in models]
@@ -277,7 +272,7 @@ def _doubts(table: _Table) -> Iterator[str]:
         if (row["mfu"] or 0) > 1:
             share = units.percent(row["mfu"])
             yield f"not to be believed: {row['label']}, {row['mode']}: {share} of the peak: one of the two is wrong"
-    few = [row for row in table.rows if row["median_s"] is not None and (row["n_measure"] or 0) < _FEW_ITERS]
+    few = [row for row in table.rows if row["median_s"] is not None and (row["n_measure"] or 0) < FEW_ITERS]
     if few:
         named = _notes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
-        yield f"fewer than {_FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"
+        yield f"fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"

@@ -10,6 +10,7 @@ from queue_runner.grouping import taints, word
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _gains, _notes
 from queue_runner.reports._gains import TRAIN, Gain
+from queue_runner.reports._settings import FEW_ITERS
 from queue_runner.verdict import Verdict
 
 NAME = "train-vs-infer"
@@ -253,6 +254,10 @@ def _notes_of(
         yield "x training: times the throughput of training on the same device, whose batch and settings may be others"
     yield from (_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks)
     used = {row["run_id"]: row for cell in cells for row in cell.used}
+    few = [row for row in used.values() if (row["n_measure"] or 0) < FEW_ITERS]
+    if few:
+        named = _notes.named([f"{row['run']} ({row['n_measure'] or 0})" for row in few])
+        yield f"fewer than {FEW_ITERS} measured iterations: {named}; --set max_iters says how many"
     models = {name for cell in cells for name in (cell.key["model"], f"{cell.key['model']}-sample")}
     models |= {f"{cell.key['model']}-eval" for cell in cells}
     bad = [
@@ -261,7 +266,6 @@ def _notes_of(
         if row["subject"] in models
         and (row["run_id"] in used or not row["is_probe"])
         and row["outcome"] is not None
-        and (row["run_id"] in used or row["outcome"] != "SUCCEEDED")
         and not (row["valid"] and row["outcome"] == "SUCCEEDED")
     ]
     if bad:

@@ -55,10 +55,10 @@ def finish(rows: list[Row], context: Context) -> Result:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "of transfer with results")], notes=found.notes)
     told = sorted(((cell, _row(cell)) for cell in found.cells), key=lambda one: _order(*one))
     sections, lines = [], []
-    for title in dict.fromkeys(_title(cell) for cell, _ in told):
-        some = [(cell, row) for cell, row in told if _title(cell) == title]
+    for machine, title in dict.fromkeys((cell.key["machine"], _title(cell)) for cell, _ in told):
+        some = [(cell, row) for cell, row in told if (cell.key["machine"], _title(cell)) == (machine, title)]
         sections.append(Section(title, _SHOWN, [_shown(cell, row, found) for cell, row in some]))
-        lines += _said(some)
+        lines += _said([(cell, row) for cell, row in some if cell.valid or context.options.include_invalid])
     if any(cell.key["device"] == "cpu" for cell in found.cells):
         lines.append("on the cpu host and device are one: these are copies within the host's memory (memcpy)")
     said = ["each copy is waited for by itself; GB/s counts its bytes once, 10^9 a GB", *_bench.spreads(found.cells)]
