@@ -169,10 +169,19 @@ def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
         ("c.jsonl", "{\n", "not one JSON object a line"),
         ("d.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n', "has 1 pairs"),
         ("e.jsonl", "[1]\n", "record 1: it lacks one of"),
+        ("f.csv", 'sentence1,sentence2,label\nx,"y,1\n' + "z,z,0\n" * 30_000, "is not a csv file"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(problems.UsageError, match=said.replace("(", r"\(")):
             pairs.of_file(str(tmp_path / name), 1)
+
+
+def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
+    pairs: Any = importlib.import_module("harness.pairs_data")
+    row = {"sentence1": "one\u2028two\x85", "sentence2": "y", "label": 1}
+    (tmp_path / "a.jsonl").write_text((json.dumps(row, ensure_ascii=False) + "\n") * 20, encoding="utf-8")
+    found = pairs.of_file(str(tmp_path / "a.jsonl"), 1)
+    assert len(found.train) == 18 and found.train[0].first == row["sentence1"]
 
 
 def test_generated_pairs_are_the_same_for_a_seed_and_held_out_facts_are_new() -> None:

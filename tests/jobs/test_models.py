@@ -374,6 +374,8 @@ def test_an_image_is_its_middle_square(tmp_path: Path) -> None:
     [
         (lambda p: (p / "dark" / "0.npy").write_bytes(b"nonsense"), "cannot be read"),
         (lambda p: (p / "dark" / "0.npy").write_bytes(b""), "cannot be read"),
+        (lambda p: np.savez((p / "dark" / "0.npy").open("wb"), np.zeros((9, 9, 3), np.uint8)), "cannot be read"),
+        (lambda p: (p / "dark" / "0.npy").write_bytes(b"PK\x03\x04 cut short"), "cannot be read"),
         (lambda p: np.save(p / "dark" / "0.npy", np.zeros((4, 4))), "array of bytes"),
         (lambda p: [(p / name).rename(p.parent / name) for name in ("dark", "light")], "no subfolder with images"),
         (lambda p: (p / "third").mkdir() or np.save(p / "third" / "a.npy", np.zeros((9, 9, 3), np.uint8)), "3 classes"),
