@@ -178,13 +178,16 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
     s = options.settings
     torch.manual_seed(options.seed)  # for what is drawn: all weights of a random model, those of the last layer else
     if s.model != "random":
+        if (missing := _missing(s.model)) is not None:
+            raise JobError(f'the model "{s.model}" cannot be had: {missing}', _MODEL_HINT)
         try:
             tokenizer = AutoTokenizer.from_pretrained(s.model)
             model = AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
         except (OSError, ValueError, KeyError) as error:
             said = _first_line(error)
-            hint = "--set model=random needs no network; model=PATH takes the folder of a model that is here"
-            raise JobError(f'the model "{s.model}" cannot be had: {said}', hint, note="download_failed") from None
+            raise JobError(
+                f'the model "{s.model}" cannot be had: {said}', _MODEL_HINT, note="download_failed"
+            ) from None
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one of a folder without any
             raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")
         return tokenizer, model
@@ -202,6 +205,23 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
         num_labels=2,
     )
     return tokenizer, AutoModelForSequenceClassification.from_config(shape)
+
+
+_MODEL_HINT = "--set model=random needs no network; model=PATH takes the folder of a model that is here"
+
+
+def _missing(name: str) -> str | None:
+    """What a folder lacks to be that of a model; None where all may be well, or `name` is of the hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        return (
+            None
+            if (folder / "config.json").is_file()
+            else "the folder holds no config.json, as save_pretrained() writes it"
+        )
+    if folder.is_file():
+        return "it is a file, not the folder of a model"
+    return "there is no such folder" if folder.is_absolute() or name.startswith((".", "~")) else None
 
 
 def rows_of(pairs: Sequence[Pair], tokenizer: Any, length: int) -> list[dict[str, torch.Tensor]]:
@@ -286,6 +306,11 @@ def build(options: Options, device: Device) -> Training:
             raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
     arguments = arguments_of(options, device, str(options.out or Path(tempfile.gettempdir(), "mpsq-glue")))
     pairs = pairs_data.load(s.data, s.train_pairs, s.eval_pairs, options.seed)
+    if (pairs_per_iter := s.batch_size * s.grad_accum) > len(pairs.train):
+        raise UsageError(
+            f"an iteration of {pairs_per_iter:,} pairs is more than an epoch, {len(pairs.train):,} pairs",
+            "a smaller batch_size or grad_accum; with generated pairs a larger train_pairs",
+        )
     tokenizer, classifier = classifier_of(options, pairs)
     train_set, eval_set = (rows_of(part, tokenizer, s.max_length) for part in (pairs.train, pairs.val))
     names = tuple(train_set[0])
@@ -309,7 +334,6 @@ def build(options: Options, device: Device) -> Training:
     trainer.remove_callback(transformers.PrinterCallback)
     batches = math.ceil(len(train_set) / s.batch_size)
     s.max_iters = s.max_iters or s.epochs * math.ceil(batches / s.grad_accum)
-    pairs_per_iter = s.batch_size * s.grad_accum
     return Training(
         options=options,
         device=device,

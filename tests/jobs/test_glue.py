@@ -120,9 +120,13 @@ def test_measures_are_those_of_the_definitions() -> None:
         (("--set", "data=sst2"), 'no data "sst2"', "mrpc, paraphrases"),
         (("--set", "n_head=3"), "n_head=3", "768 has 12"),
         (("--set", "batch_size=0"), "batch_size=0", ""),
+        (("--set", "batch_size=961"), "961 pairs is more than an epoch, 960 pairs", "train_pairs"),
+        (("--set", "grad_accum=99"), "1,584 pairs is more than an epoch", "grad_accum"),
         (("--set", "optim=adam"), "the Trainer refuses", ""),
         (("--resume", "x"), "goes on from no checkpoint", ""),
         (("--set", "model=nowhere/nothing"), 'the model "nowhere/nothing" cannot be had', "model=random"),
+        (("--set", f"model={JOBS}"), "holds no config.json", "model=random"),
+        (("--set", "model=/no/such/model"), '"/no/such/model" cannot be had: there is no such folder', "model=random"),
     ],
 )
 def test_what_is_refused(
@@ -150,7 +154,8 @@ def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.Captur
     few = ("--config", "toy", "--set", "epochs=1", "--set", f"data={file}", "--dtype", "bf16")
     ran = glue(tmp_path, capsys, *few, "--set", "grad_accum=2", "--out", str(tmp_path / "out"))
     assert ran.code == 0, ran.err
-    assert "mine.jsonl: 54 pairs, 6 held out" in ran.out and len(ran.of("iter")) == 2  # 4 batches, 2 in an iteration
+    assert "mine.jsonl: 54 pairs, 6 held out" in ran.out and ran.hello()["planned_iters"] == 2
+    assert len(ran.of("iter")) == 1  # 4 batches, 2 in an iteration; of the second's one has 6 pairs: it is left out
     assert all(0.3 < loss < 1.5 for loss in ran.losses())  # means, not sums, over the two batches
     again = glue(tmp_path, capsys, *few, "--set", "max_iters=1", "--set", f"model={tmp_path / 'out'}")
     assert again.code == 0 and again.hello()["params"] == ran.hello()["params"]
@@ -158,6 +163,16 @@ def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "out" / "tokenizer_config.json").unlink()
     bare = glue(tmp_path, capsys, *few, "--set", f"model={tmp_path / 'out'}")
     assert bare.code == 1 and "has no tokenizer" in bare.err
+
+
+@pytest.mark.parametrize(("train_pairs", "grad_accum", "told"), [(72, 1, [0, 1, 2, 3, 5, 6]), (80, 2, [0, 1, 3, 4])])
+def test_the_short_iteration_at_the_end_of_an_epoch_is_left_out(
+    train_pairs: int, grad_accum: int, told: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {"train_pairs": train_pairs, "grad_accum": grad_accum, "max_iters": told[-1] + 1, "eval_pairs": 8}
+    ran = glue(tmp_path, capsys, "--config", "toy", *(w for k, v in few.items() for w in ("--set", f"{k}={v}")))
+    assert ran.code == 0 and [one["i"] for one in ran.of("iter")] == told
+    assert all(0.3 < one["loss"] < 1.2 for one in ran.of("iter"))  # none has the short one's added to it
 
 
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
