@@ -298,12 +298,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
+_LEAST = {
+    "batch_size": 1, "eval_batch_size": 1, "grad_accum": 1, "epochs": 1, "max_length": 8, "vocab_size": 100,
+    "eval_interval": 0, "workers": 0, "lr": 0.0, "weight_decay": 0.0,
+}  # fmt: skip
+"""Of a setting. A pair has up to 4 tokens besides its words; a vocabulary has the letters, by themselves and inside."""
+
+
 def build(options: Options, device: Device) -> Training:
     """Data, tokenizer, model, reference loss, Trainer: all that is done once."""
     s = options.settings
-    for key in ("batch_size", "eval_batch_size", "grad_accum", "epochs", "max_length"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
+    for key, least in _LEAST.items():
+        if getattr(s, key) < least:
+            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
     arguments = arguments_of(options, device, str(options.out or Path(tempfile.gettempdir(), "mpsq-glue")))
     pairs = pairs_data.load(s.data, s.train_pairs, s.eval_pairs, options.seed)
     if (pairs_per_iter := s.batch_size * s.grad_accum) > len(pairs.train):
