@@ -300,7 +300,7 @@ def _first_line(error: Exception) -> str:
 
 _LEAST = {
     "batch_size": 1, "eval_batch_size": 1, "grad_accum": 1, "epochs": 1, "max_length": 8, "vocab_size": 100,
-    "eval_interval": 0, "workers": 0, "lr": 0.0, "weight_decay": 0.0,
+    "workers": 0, "lr": 0.0, "weight_decay": 0.0,
 }  # fmt: skip
 """Of a setting. A pair has up to 4 tokens besides its words; a vocabulary has the letters, by themselves and inside."""
 
@@ -337,6 +337,8 @@ def build(options: Options, device: Device) -> Training:
         )
     except ValueError as error:  # such as a dtype that accelerate has not for this device
         raise JobError(f"the Trainer refuses: {_first_line(error)}", "--dtype fp32, --compile off") from None
+    except OSError as error:
+        raise JobError(f"the folder {arguments.output_dir} cannot be made: {error.strerror}", "another --out") from None
     trainer.losses = []
     trainer.remove_callback(transformers.PrinterCallback)
     batches = math.ceil(len(train_set) / s.batch_size)
@@ -377,7 +379,11 @@ def train(training: Training, course: Course) -> None:
     """All iterations, then one evaluation of the pairs held out."""
     trainer, options = training.trainer, training.options
     trainer.add_callback(Callback(training, course))
-    trainer.train()
+    try:
+        trainer.train()
+    except ImportError as error:  # of a package that makes the optimizer
+        hint = "install it there, or --set optim=adamw_torch_fused, which needs none"
+        raise JobError(f"the Trainer refuses: {_first_line(error)}", hint) from None
     course.report.metric("majority_accuracy", training.pairs.majority(), "share")
     if not options.settings.eval_interval or options.settings.max_iters % options.settings.eval_interval:
         trainer.evaluate()
