@@ -178,13 +178,16 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
     s = options.settings
     torch.manual_seed(options.seed)  # for what is drawn: all weights of a random model, those of the last layer else
     if s.model != "random":
+        if (missing := _missing(s.model)) is not None:
+            raise JobError(f'the model "{s.model}" cannot be had: {missing}', _MODEL_HINT)
         try:
             tokenizer = AutoTokenizer.from_pretrained(s.model)
             model = AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
         except (OSError, ValueError, KeyError) as error:
             said = _first_line(error)
-            hint = "--set model=random needs no network; model=PATH takes the folder of a model that is here"
-            raise JobError(f'the model "{s.model}" cannot be had: {said}', hint, note="download_failed") from None
+            raise JobError(
+                f'the model "{s.model}" cannot be had: {said}', _MODEL_HINT, note="download_failed"
+            ) from None
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one of a folder without any
             raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")
         return tokenizer, model
@@ -202,6 +205,23 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
         num_labels=2,
     )
     return tokenizer, AutoModelForSequenceClassification.from_config(shape)
+
+
+_MODEL_HINT = "--set model=random needs no network; model=PATH takes the folder of a model that is here"
+
+
+def _missing(name: str) -> str | None:
+    """What a folder lacks to be that of a model; None where all may be well, or `name` is of the hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        return (
+            None
+            if (folder / "config.json").is_file()
+            else "the folder holds no config.json, as save_pretrained() writes it"
+        )
+    if folder.is_file():
+        return "it is a file, not the folder of a model"
+    return "there is no such folder" if folder.is_absolute() or name.startswith((".", "~")) else None
 
 
 def rows_of(pairs: Sequence[Pair], tokenizer: Any, length: int) -> list[dict[str, torch.Tensor]]:
@@ -278,14 +298,26 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
+_LEAST = {
+    "batch_size": 1, "eval_batch_size": 1, "grad_accum": 1, "epochs": 1, "max_length": 8, "vocab_size": 100,
+    "workers": 0, "lr": 0.0, "weight_decay": 0.0,
+}  # fmt: skip
+"""Of a setting. A pair has up to 4 tokens besides its words; a vocabulary has the letters, by themselves and inside."""
+
+
 def build(options: Options, device: Device) -> Training:
     """Data, tokenizer, model, reference loss, Trainer: all that is done once."""
     s = options.settings
-    for key in ("batch_size", "eval_batch_size", "grad_accum", "epochs", "max_length"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
+    for key, least in _LEAST.items():
+        if getattr(s, key) < least:
+            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
     arguments = arguments_of(options, device, str(options.out or Path(tempfile.gettempdir(), "mpsq-glue")))
     pairs = pairs_data.load(s.data, s.train_pairs, s.eval_pairs, options.seed)
+    if (pairs_per_iter := s.batch_size * s.grad_accum) > len(pairs.train):
+        raise UsageError(
+            f"an iteration of {pairs_per_iter:,} pairs is more than an epoch, {len(pairs.train):,} pairs",
+            "a smaller batch_size or grad_accum; with generated pairs a larger train_pairs",
+        )
     tokenizer, classifier = classifier_of(options, pairs)
     train_set, eval_set = (rows_of(part, tokenizer, s.max_length) for part in (pairs.train, pairs.val))
     names = tuple(train_set[0])
@@ -305,11 +337,12 @@ def build(options: Options, device: Device) -> Training:
         )
     except ValueError as error:  # such as a dtype that accelerate has not for this device
         raise JobError(f"the Trainer refuses: {_first_line(error)}", "--dtype fp32, --compile off") from None
+    except OSError as error:
+        raise JobError(f"the folder {arguments.output_dir} cannot be made: {error.strerror}", "another --out") from None
     trainer.losses = []
     trainer.remove_callback(transformers.PrinterCallback)
     batches = math.ceil(len(train_set) / s.batch_size)
     s.max_iters = s.max_iters or s.epochs * math.ceil(batches / s.grad_accum)
-    pairs_per_iter = s.batch_size * s.grad_accum
     return Training(
         options=options,
         device=device,
@@ -346,7 +379,11 @@ def train(training: Training, course: Course) -> None:
     """All iterations, then one evaluation of the pairs held out."""
     trainer, options = training.trainer, training.options
     trainer.add_callback(Callback(training, course))
-    trainer.train()
+    try:
+        trainer.train()
+    except ImportError as error:  # of a package that makes the optimizer
+        hint = "install it there, or --set optim=adamw_torch_fused, which needs none"
+        raise JobError(f"the Trainer refuses: {_first_line(error)}", hint) from None
     course.report.metric("majority_accuracy", training.pairs.majority(), "share")
     if not options.settings.eval_interval or options.settings.max_iters % options.settings.eval_interval:
         trainer.evaluate()

@@ -11,7 +11,8 @@ An iteration is an update of the weights, with accumulate_grad_batches=4 over fo
 one before to its own end: so it holds the fetching of batches, and what the Trainer, its loggers, bars and other
 callbacks do between batches. In none: validation, checkpoints, the time between epochs, these reports. Behind a
 checkpoint it begins with its batch at hand, because Lightning does not say when the writing is over. One that a
-validation cuts in two is left out, and so is one of fewer batches, at the end of an epoch that they do not divide.
+validation cuts in two is left out, and so is one of fewer batches, or with a smaller batch, at the end of an epoch that
+they do not divide.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class LightningCallback(pl.Callback):
         if self.watch is None or not self.watch.active:
             return
         self._batches += 1
+        self._torn = self._torn or _is_short(trainer, batch_idx)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, torch.Tensor):
             self._losses.append(loss.detach())
@@ -188,6 +190,18 @@ class LightningCallback(pl.Callback):
             self.watch.start()
         else:
             self.watch.close()
+
+
+def _is_short(trainer: pl.Trainer, batch_idx: int) -> bool:
+    """Whether this batch is an epoch's last, of what was left: it would look fast."""
+    loader = trainer.train_dataloader
+    try:
+        rows, batches, n = loader.batch_size, len(loader), len(loader.dataset)
+    except (AttributeError, TypeError):  # several loaders, or a stream of examples
+        return False
+    if not isinstance(rows, int) or batches < 2 or batch_idx + 1 != batches or trainer.world_size > 1:
+        return False  # several processes share an epoch that is filled up
+    return batches == -(-n // rows) and n % rows != 0
 
 
 def mps_unused(device: torch.device) -> str | None:

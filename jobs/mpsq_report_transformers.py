@@ -10,6 +10,7 @@ does nothing without MPSQ_EVENTS, and never raises into the training.
 An iteration goes from the end of the one before it to the end of its optimizer step: its batches are fetched, forward,
 backward, update. The Trainer's logs, evaluations and checkpoints, and what other callbacks do there, are in none. The
 Trainer tells the losses that it logs: of each iteration with logging_steps=1, else means of those since its last log.
+One of fewer examples, at the end of an epoch that the others do not divide, is left out: it would look fast.
 """
 
 from __future__ import annotations
@@ -83,9 +84,13 @@ class TrainerCallback(transformers.TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if (watch := self.watch) is None:
             return
-        watch.stop(state.global_step - 1, loss_follows=control.should_log or self._loss is not None)
-        if self._loss is not None and watch.waiting:
-            watch.loss(self._loss())
+        if _cut_short(args, state, more.get("train_dataloader")):
+            if self._loss is not None:
+                self._loss()  # else its batches' losses would be added to those of the next one
+        else:
+            watch.stop(state.global_step - 1, loss_follows=control.should_log or self._loss is not None)
+            if self._loss is not None and watch.waiting:
+                watch.loss(self._loss())
         if not control.should_log:  # the default callbacks came first: what is to follow is decided
             self._go_on(control)
 
@@ -152,6 +157,22 @@ class TrainerCallback(transformers.TrainerCallback):
             self.watch.pause("checkpoint")
         elif not control.should_training_stop:
             self.watch.start()
+
+
+def _cut_short(args: Any, state: Any, loader: Any) -> bool:
+    """Whether the update that is over was of fewer examples than the others: an epoch's last, of what was left."""
+    try:
+        batches, n = len(loader), len(loader.dataset)
+    except (AttributeError, TypeError):  # a stream of examples: nobody knows its length
+        return False
+    updates = math.ceil(batches / args.gradient_accumulation_steps)
+    if updates < 2 or state.global_step % updates:
+        return False
+    if batches % args.gradient_accumulation_steps:
+        return True
+    rows = args.train_batch_size
+    # where several processes share an epoch, accelerate fills their last batches up
+    return args.world_size == 1 and batches == math.ceil(n / rows) and n % rows != 0
 
 
 def _asked(args: Any, state: Any, model: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from torch import nn
 
 from harness import torch_classifying, torch_main
 from harness.command_line import Options
+from harness.problems import UsageError
 from harness.torch_classifying import Training
 from harness.torch_device import Device
 
@@ -138,6 +139,12 @@ class ResNet50(ImageClassifier):
 
 def build(options: Options, device: Device) -> Training:
     """Images, model, reference loss, optimizer: all that is done once."""
+    s = options.settings
+    if s.batch_size == 1 and s.side == images_common.STRIDE:
+        raise UsageError(
+            f"batch_size=1 with side={s.side} leaves batch normalisation one number a channel, which has no variance",
+            "batch_size=2, or side=64",
+        )
     return images_common.build(options, device, ResNet50)
 
 

@@ -132,6 +132,12 @@ def _run(
 
 def _check(settings: SimpleNamespace) -> None:
     """The keys that the course itself reads. Raises: UsageError."""
-    for key, least in (("warmup_iters", 0), ("log_interval", 1), ("threads", 0), ("max_iters", 0)):
+    for key, least in (
+        ("max_iters", 0),
+        ("warmup_iters", 0),
+        ("eval_interval", 0),
+        ("log_interval", 1),
+        ("threads", 0),
+    ):
         if getattr(settings, key, least) < least:
             raise UsageError(f"{key}={getattr(settings, key)}: it cannot be less than {least}")

@@ -95,7 +95,7 @@ def _images(folder: Path) -> Iterator[Path]:
 def read(path: Path, side: int) -> Images:
     """An image as bytes, (3, side, side): its middle square, scaled. Raises: JobError."""
     try:
-        return _array(np.load(path, allow_pickle=False), side) if path.suffix == ".npy" else _picture(path, side)
+        return _array(_loaded(path), side) if path.suffix.lower() == ".npy" else _picture(path, side)
     except ImportError:
         raise JobError(
             f"{path.name} can only be read with the package pillow, which {sys.executable} does not have",
@@ -103,6 +103,11 @@ def read(path: Path, side: int) -> Images:
         ) from None
     except (OSError, ValueError, EOFError, SyntaxError) as error:  # pillow calls a broken PNG a SyntaxError
         raise JobError(f"the image {path} cannot be read: {error}", "mend it or take it out of the folder") from None
+
+
+def _loaded(path: Path) -> NDArray[Any]:
+    with path.open("rb") as stream:  # not np.load, which also takes an archive of arrays for one
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _array(found: NDArray[Any], side: int) -> Images:

@@ -19,6 +19,7 @@ from harness.command_line import Options, near
 from harness.op_sweep import Found, Sweep, Unit
 from harness.op_texts import ERROR, FALLBACK, MISSING, NATIVE, UNCHECKED, VERDICTS, WRONG
 from harness.problems import JobError, UsageError
+from harness.processes import refuse_threads
 from mpsq_report import Reporter
 
 TYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
@@ -74,6 +75,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
     for key, least in (("samples", 0), ("calls", 1), ("threads", 1)):
         if getattr(s, key) < least:
             raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
+    refuse_threads(s.threads)
     if s.limit_s <= 0:
         raise UsageError(f"limit_s={s.limit_s:g}: an operator needs some time")
     return options

@@ -108,9 +108,12 @@ def of_file(path: str, seed: int) -> Pairs:
 
 def _rows(suffix: str, text: str, path: str) -> list[Any]:
     if suffix == ".csv":
-        return list(csv.DictReader(io.StringIO(text)))
-    try:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        try:
+            return list(csv.DictReader(io.StringIO(text)))
+        except csv.Error as error:  # such as a quotation mark that is never closed, and 128 KiB after it
+            raise UsageError(f"{path} is not a csv file: {error}", "a quotation mark that is not closed?") from None
+    try:  # not splitlines(): it also breaks at U+2028 and others, which JSON allows inside of a text
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
     except ValueError as error:
         raise UsageError(f"{path} is not one JSON object a line: {error}") from None
 

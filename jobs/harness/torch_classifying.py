@@ -120,9 +120,9 @@ def build(
 
 def check(s: SimpleNamespace) -> None:
     """The keys that these workloads share. Raises: UsageError."""
-    for key in ("batch_size", "classes", "eval_iters"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
+    for key, least in (("batch_size", 1), ("classes", 2), ("eval_iters", 1)):  # of one class the loss is always 0
+        if getattr(s, key) < least:
+            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
     for key in ("lr", "weight_decay"):
         if getattr(s, key) < 0:
             raise UsageError(f"{key}={getattr(s, key)}: it cannot be negative")

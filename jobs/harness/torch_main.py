@@ -14,6 +14,7 @@ from harness import compiling, hello, problems, torch_training
 from harness import main as course
 from harness.command_line import Options
 from harness.framework import Build, Evaluate, Step
+from harness.processes import refuse_threads
 from harness.sampling import Sample
 from harness.torch_device import Device, open_device
 from harness.torch_training import Training
@@ -45,6 +46,7 @@ class Torch:
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
         _watch_warnings(report, device)
         if threads := getattr(options.settings, "threads", 0):
+            refuse_threads(threads)
             torch.set_num_threads(threads)
         if device.kind == "cuda":
             # fp32 means fp32: by torch's default cuDNN would round the operands of convolutions to 10 bits (TF32)

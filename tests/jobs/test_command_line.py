@@ -29,6 +29,7 @@ from tests.jobs.conftest import SCRIPT, Run, read, spawn
         (["--set", "dropout=1"], "less than 1"),
         (["--set", "n_head=3"], "n_embd=16 cannot be shared by n_head=3"),
         (["--set", "batch_size=0"], "cannot be less than 1"),
+        (["--set", "threads=100000"], "threads=100000: this machine has"),
         (["--set", "adamw=quick"], 'no AdamW "quick"'),
         (["--set", "tokens=words"], 'no tokenizer "words"'),
         (["--set", "data=no/such/file"], "cannot be read: No such file"),

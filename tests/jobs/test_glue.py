@@ -120,9 +120,19 @@ def test_measures_are_those_of_the_definitions() -> None:
         (("--set", "data=sst2"), 'no data "sst2"', "mrpc, paraphrases"),
         (("--set", "n_head=3"), "n_head=3", "768 has 12"),
         (("--set", "batch_size=0"), "batch_size=0", ""),
+        (("--set", "lr=-1"), "lr=-1.0: it cannot be less than 0", ""),
+        (("--set", "max_length=1"), "max_length=1: it cannot be less than 8", ""),
+        (("--set", "eval_interval=-1"), "eval_interval=-1", ""),
+        (("--set", "batch_size=961"), "961 pairs is more than an epoch, 960 pairs", "train_pairs"),
+        (("--set", "grad_accum=99"), "1,584 pairs is more than an epoch", "grad_accum"),
         (("--set", "optim=adam"), "the Trainer refuses", ""),
+        (("--set", "optim=adamw_bnb_8bit"), "You need to install `bitsandbytes`", "optim=adamw_torch_fused"),
+        (("--set", "max_iters=1", "--out", f"{__file__}/out"), "cannot be made: Not a directory", "another --out"),
+        (("--set", "workers=-1"), "workers=-1: it cannot be less than 0", ""),
         (("--resume", "x"), "goes on from no checkpoint", ""),
         (("--set", "model=nowhere/nothing"), 'the model "nowhere/nothing" cannot be had', "model=random"),
+        (("--set", f"model={JOBS}"), "holds no config.json", "model=random"),
+        (("--set", "model=/no/such/model"), '"/no/such/model" cannot be had: there is no such folder', "model=random"),
     ],
 )
 def test_what_is_refused(
@@ -150,7 +160,8 @@ def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.Captur
     few = ("--config", "toy", "--set", "epochs=1", "--set", f"data={file}", "--dtype", "bf16")
     ran = glue(tmp_path, capsys, *few, "--set", "grad_accum=2", "--out", str(tmp_path / "out"))
     assert ran.code == 0, ran.err
-    assert "mine.jsonl: 54 pairs, 6 held out" in ran.out and len(ran.of("iter")) == 2  # 4 batches, 2 in an iteration
+    assert "mine.jsonl: 54 pairs, 6 held out" in ran.out and ran.hello()["planned_iters"] == 2
+    assert len(ran.of("iter")) == 1  # 4 batches, 2 in an iteration; of the second's one has 6 pairs: it is left out
     assert all(0.3 < loss < 1.5 for loss in ran.losses())  # means, not sums, over the two batches
     again = glue(tmp_path, capsys, *few, "--set", "max_iters=1", "--set", f"model={tmp_path / 'out'}")
     assert again.code == 0 and again.hello()["params"] == ran.hello()["params"]
@@ -158,6 +169,16 @@ def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "out" / "tokenizer_config.json").unlink()
     bare = glue(tmp_path, capsys, *few, "--set", f"model={tmp_path / 'out'}")
     assert bare.code == 1 and "has no tokenizer" in bare.err
+
+
+@pytest.mark.parametrize(("train_pairs", "grad_accum", "told"), [(72, 1, [0, 1, 2, 3, 5, 6]), (80, 2, [0, 1, 3, 4])])
+def test_the_short_iteration_at_the_end_of_an_epoch_is_left_out(
+    train_pairs: int, grad_accum: int, told: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {"train_pairs": train_pairs, "grad_accum": grad_accum, "max_iters": told[-1] + 1, "eval_pairs": 8}
+    ran = glue(tmp_path, capsys, "--config", "toy", *(w for k, v in few.items() for w in ("--set", f"{k}={v}")))
+    assert ran.code == 0 and [one["i"] for one in ran.of("iter")] == told
+    assert all(0.3 < one["loss"] < 1.2 for one in ran.of("iter"))  # none has the short one's added to it
 
 
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
@@ -169,10 +190,19 @@ def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
         ("c.jsonl", "{\n", "not one JSON object a line"),
         ("d.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n', "has 1 pairs"),
         ("e.jsonl", "[1]\n", "record 1: it lacks one of"),
+        ("f.csv", 'sentence1,sentence2,label\nx,"y,1\n' + "z,z,0\n" * 30_000, "is not a csv file"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(problems.UsageError, match=said.replace("(", r"\(")):
             pairs.of_file(str(tmp_path / name), 1)
+
+
+def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
+    pairs: Any = importlib.import_module("harness.pairs_data")
+    row = {"sentence1": "one\u2028two\x85", "sentence2": "y", "label": 1}
+    (tmp_path / "a.jsonl").write_text((json.dumps(row, ensure_ascii=False) + "\n") * 20, encoding="utf-8")
+    found = pairs.of_file(str(tmp_path / "a.jsonl"), 1)
+    assert len(found.train) == 18 and found.train[0].first == row["sentence1"]
 
 
 def test_generated_pairs_are_the_same_for_a_seed_and_held_out_facts_are_new() -> None:

@@ -157,13 +157,15 @@ class Net(pl.LightningModule):
 ROWS = TensorDataset(torch.arange(8.0).reshape(8, 1))
 
 
-def fit(callback: pl.Callback, folder: Path, net: pl.LightningModule | None = None, **arguments: Any) -> pl.Trainer:
+def fit(
+    callback: pl.Callback, folder: Path, net: pl.LightningModule | None = None, rows: int = 2, **arguments: Any
+) -> pl.Trainer:
     settings = {"max_epochs": 2, "enable_checkpointing": False, "callbacks": [callback]} | arguments
     trainer = pl.Trainer(
         accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=folder, **settings,
     )  # fmt: skip
-    trainer.fit(net or Net(), DataLoader(ROWS, batch_size=2), DataLoader(ROWS, batch_size=4))
+    trainer.fit(net or Net(), DataLoader(ROWS, batch_size=rows), DataLoader(ROWS, batch_size=4))
     return trainer
 
 
@@ -209,6 +211,13 @@ def test_an_iteration_is_an_update(tmp_path: Path) -> None:
     assert [event["i"] for event in ran.of("iter")] == [0, 2]
     assert ran.losses() == pytest.approx([2.5, 2.5])  # Lightning divides each by three, and they are added up
     assert ran.hello()["samples_per_iter"] == 6
+
+
+def test_one_whose_batch_is_smaller_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, rows=3)
+    ran = reported(path)
+    assert [event["i"] for event in ran.of("iter")] == [0, 1, 3, 4] and ran.losses() == [1.0, 4.0] * 2
 
 
 def test_one_that_a_validation_cuts_in_two_is_left_out(tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
         ([], {"side": 48}, "a multiple of 32"),
         ([], {"batch_size": 0}, "cannot be less than 1"),
         ([], {"images": 1}, "cannot be less than 2"),
+        ([], {"classes": 1}, "classes=1: it cannot be less than 2"),
         ([], {"pool": "disk"}, 'no pool "disk"'),
         ([], {"sgd": "adam"}, "it is auto, fused, foreach, loop"),
         ([], {"momentum": 1}, "less than 1"),
@@ -311,6 +312,12 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
 def test_what_cannot_be_asked_is_a_sentence(run: Run, words: list[str], settings: dict[str, object], said: str) -> None:
     ran = run("vgg16", *words, **settings)
     assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_one_number_a_channel_cannot_be_normalised(run: Run, mode: str) -> None:
+    ran = run("resnet50", batch_size=1, side=32, mode=mode)
+    assert ran.code == 2 and "leaves batch normalisation one number" in ran.err and "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
@@ -376,6 +383,8 @@ def test_an_image_is_its_middle_square(tmp_path: Path) -> None:
     [
         (lambda p: (p / "dark" / "0.npy").write_bytes(b"nonsense"), "cannot be read"),
         (lambda p: (p / "dark" / "0.npy").write_bytes(b""), "cannot be read"),
+        (lambda p: np.savez((p / "dark" / "0.npy").open("wb"), np.zeros((9, 9, 3), np.uint8)), "cannot be read"),
+        (lambda p: (p / "dark" / "0.npy").write_bytes(b"PK\x03\x04 cut short"), "cannot be read"),
         (lambda p: np.save(p / "dark" / "0.npy", np.zeros((4, 4))), "array of bytes"),
         (lambda p: [(p / name).rename(p.parent / name) for name in ("dark", "light")], "no subfolder with images"),
         (lambda p: (p / "third").mkdir() or np.save(p / "third" / "a.npy", np.zeros((9, 9, 3), np.uint8)), "3 classes"),
