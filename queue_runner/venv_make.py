@@ -40,7 +40,7 @@ def create(
     the last lines of what venv or pip said, after which there is nothing left.
     """
     if not venvs.NAME.fullmatch(name):
-        raise UsageError(f'an environment cannot be named "{name}"', "letters, digits and . _ - within, 64 at most: py312-nightly")
+        raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots, dashes and _")
     words = list(pip)
     pip_install.refuse_elsewhere(words)
     base = _base(python)
