@@ -60,8 +60,9 @@ def _read(file: Path, _mtime_ns: int, _size_bytes: int) -> Workload | None:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
+        what = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) and error.lineno else str(error)
         raise MpsqError(
-            f"{file.name} is not Python: {error}", f"mend the file or take it out of {file.parent}"
+            f"{file.name} is not Python: {what}", f"mend the file or take it out of {file.parent}"
         ) from error
     for node in tree.body:
         targets = (
@@ -71,8 +72,9 @@ def _read(file: Path, _mtime_ns: int, _size_bytes: int) -> Workload | None:
             try:
                 return _workload(ast.literal_eval(node.value), file)  # type: ignore[attr-defined]
             except (ValueError, KeyError, TypeError, AttributeError) as error:
+                what = str(error).split(": <ast.")[0]  # where it is, without an address in memory
                 raise MpsqError(
-                    f"WORKLOAD in {file.name} cannot be read: {error}",
+                    f"WORKLOAD in {file.name} cannot be read: {what}",
                     "it must be a plain literal with name, framework, about, source, params and configs",
                 ) from error
     return None
