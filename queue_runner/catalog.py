@@ -60,8 +60,9 @@ def read(file: Path) -> Workload | None:
 
 
 def _unreadable(file: Path, error: Exception) -> MpsqError:
+    what = str(error).split(": <ast.")[0]  # where it is, without an address in memory
     return MpsqError(
-        f"WORKLOAD in {file.name} cannot be read: {error}",
+        f"WORKLOAD in {file.name} cannot be read: {what}",
         "it must be a plain literal with name, framework, about, source, params and configs",
     )
 
@@ -105,8 +106,9 @@ def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | No
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
+        what = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) and error.lineno else str(error)
         raise MpsqError(
-            f"{file.name} is not Python: {error}", f"mend the file or take it out of {file.parent}"
+            f"{file.name} is not Python: {what}", f"mend the file or take it out of {file.parent}"
         ) from error
     for node in tree.body:
         targets = (

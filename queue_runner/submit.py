@@ -100,7 +100,11 @@ def drawn(seed: int | None) -> int:
 def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     found = []
     if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
-        found.append("mps exists on Apple silicon only: its runs will end as DEVICE_UNAVAILABLE here")
+        ours = request.workload is not None  # of a command mpsq knows no more than what it was told
+        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses here"
+        found.append(f"mps exists on Apple silicon only: {end}")
+    if request.find_max and ":" not in request.find_max and request.timeout_s is None:
+        found.append("--find-max tries until memory ends: batch_size=8:512 ends it earlier, --timeout limits each try")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
     found += launches.gone(request.argv)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from queue_runner import discard, locks, pip_install, venvs
@@ -26,14 +26,21 @@ _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 """Come with a venv, and change no number."""
 
 
-def create(layout: Layout, name: str, pip: Sequence[str], python: str | None = None) -> Venv:
+def create(
+    layout: Layout,
+    name: str,
+    pip: Sequence[str],
+    python: str | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> Venv:
     """Make a venv from `python` (ours when None) and install what `pip` says, words as `pip install` takes them.
+    `on_start` is called when nothing speaks against it, before what takes long.
 
     Raises: UsageError for a name that cannot be or is taken and for options of pip that leave the venv; MpsqError with
     the last lines of what venv or pip said, after which there is nothing left.
     """
     if not venvs.NAME.fullmatch(name):
-        raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots and dashes, 64 at most")
+        raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots, dashes and _")
     words = list(pip)
     pip_install.refuse_elsewhere(words)
     base = _base(python)
@@ -44,6 +51,7 @@ def create(layout: Layout, name: str, pip: Sequence[str], python: str | None = N
             raise UsageError(f'there is an environment "{name}" already', f"mpsq env remove {name}, or another name")
         if folder.is_symlink() or folder.exists():
             discard.remove(folder)  # half made, by one that was killed
+        on_start()
         try:
             return _make(Venv(name, folder), base, words, lock)
         except BaseException:
@@ -158,6 +166,8 @@ def _base(python: str | None) -> str:
 def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv:
     with tempfile.TemporaryFile() as log:
         pip_install.run([base, "-m", "venv", str(venv.folder)], log, lock, "the venv cannot be made")
+        if not venv.python.exists():
+            raise UsageError(f"{base} made no venv: it is no Python", "--python names a Python 3 with its module venv")
         if words:
             install = [str(venv.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *words]
             pip_install.run(install, log, lock, f"pip could not install {pip_install.redacted(words)}")

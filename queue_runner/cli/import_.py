@@ -45,6 +45,8 @@ def import_(
         return
     for one in found:
         real = f", {units.seconds(one.real_s)} s real" if one.real_s is not None else ""
-        count = f"{units.count(one.iterations)} iterations{real}"
+        count = f"{units.count(one.iterations)} iteration{'s' * (one.iterations != 1)}{real}"
         print(plain(f"run {one.run}: {Path(one.file).name}, read as {one.parser}: {count}"))
+        if not one.iterations:
+            hint(f"no times of single iterations are in it: mpsq show {one.run} tells what is")
     hint("mpsq report compares them")

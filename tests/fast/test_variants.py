@@ -224,6 +224,7 @@ def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_made(home: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Cli(capsys)("env", "create", *arguments)
     assert ran.code == 2 and said in ran.err
+    assert "making" not in ran.err  # said once nothing speaks against it
     assert not (home / "envs" / "fresh").exists()
 
 
@@ -247,6 +248,9 @@ def test_an_interpreter_that_makes_none(home: Path, tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="ensurepip is not available") as error:
         venv_make.create(Layout(home), "fresh", [], str(broken))
     assert "python3-venv" in error.value.hint and not (home / "envs" / "fresh").exists()
+    with pytest.raises(UsageError, match="it is no Python"):
+        venv_make.create(Layout(home), "fresh", [], "true")
+    assert not (home / "envs" / "fresh").exists()
 
 
 # -- reports --------------------------------------------------------------------------------------------------------
