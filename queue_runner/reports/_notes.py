@@ -114,7 +114,7 @@ def _by_reason(rows: Sequence[Mapping[str, Any]], found: Taints) -> str:
         reasons.setdefault(why(row, found), []).append(row["run"])
     parts = [f"{_some(runs)} {reason}" for reason, runs in list(reasons.items())[:MOST_NAMED]]
     more = len(reasons) - len(parts)
-    return "; ".join(parts) + (f"; and {units.count(more)} other reasons" if more else "")
+    return "; ".join(parts) + (f"; and {units.count(more)} more reason{'s' if more > 1 else ''}" if more else "")
 
 
 def _some(runs: Sequence[str]) -> str:
