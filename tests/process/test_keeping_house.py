@@ -279,14 +279,15 @@ def test_used_bytes_counts_a_file_once(tmp_path: Path) -> None:
 
 
 def test_a_big_log_keeps_head_and_tail(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path)
+    folder = RunDir(tmp_path / "run")
+    folder.path.mkdir()
     folder.stdout.write_bytes(b"".join(b"line %05d\n" % n for n in range(10_000)))
     folder.stderr.write_bytes(b"short\n")
     compact_logs(folder, 2200)
     kept = folder.stdout.read_bytes()
     assert kept.startswith(b"line 00000\n") and kept.endswith(b"line 09999\n") and len(kept) < 2400
     assert b"[mpsq: 107800 bytes in the middle of this log were not kept]" in kept
-    assert folder.stderr.read_bytes() == b"short\n" and len(names(tmp_path)) == 2
+    assert folder.stderr.read_bytes() == b"short\n" and len(names(folder.path)) == 2
     compact_logs(folder, len(kept))
     assert folder.stdout.read_bytes() == kept
 
