@@ -135,12 +135,12 @@ CLAIMS: tuple[Claim, ...] = (
         "While training on MPS the GPU is at 100 %, with compile slightly below at times (asitop, powermetrics).",
         _MAC,
         Basis.NOTHING,
-        "Utilisation is read without sudo (ioreg) every few seconds and stored with each run as gpu_busy_share, in "
-        "the table conditions of the database; doctor shows that of now. Power is not read.",
+        "Utilisation is read without sudo (ioreg) every few seconds and stored with each run: mpsq show has its "
+        "median, doctor that of now. Power is not read.",
         (
             _GRID,
+            "mpsq show 1.1",
             "mpsq doctor",
-            "mpsq db path",
         ),
     ),
     Claim(
@@ -375,8 +375,8 @@ CLAIMS: tuple[Claim, ...] = (
         _OUTDATED,
         Basis.READ,
         "There is no program of that name, but what it would print can be had in a terminal: ioreg gives the GPU's "
-        "utilisation without sudo. mpsq stores it with each run, and doctor shows it.",
-        ("mpsq doctor",),
+        "utilisation without sudo. mpsq stores it with each run and show tells its median; doctor tells that of now.",
+        ("mpsq show 1.1", "mpsq doctor"),
     ),
     Claim(
         30,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, capture, find_max, segments
+from queue_runner import argv, capture, find_max, segments, stats
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
@@ -53,6 +53,7 @@ class Details:
     backoff_s: float
     retry_on: str | None
     search: str | None
+    gpu_busy_share: float | None
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
@@ -94,7 +95,15 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
         backoff_s=row["backoff_s"],
         retry_on=row["retry_on"],
         search=_search(connection, row["job_id"], spec),
+        gpu_busy_share=_gpu_busy_share(connection, run_id),
     )
+
+
+def _gpu_busy_share(connection: sqlite3.Connection, run_id: int) -> float | None:
+    """The median of the samples of the GPU's utilisation, by this run and everybody else; None where none was taken."""
+    samples = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run_id)]
+    known = [float(share) for one in samples if isinstance(share := one.get("gpu_busy_share"), int | float)]
+    return stats.median(known) if known else None
 
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:

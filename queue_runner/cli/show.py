@@ -120,7 +120,7 @@ def _text(one: Details, again: bool) -> str:
     if one.schedule:
         facts.append(("schedule", one.schedule))
     facts += [(f"{name} at", _when(run[f"{name}_at"])) for name in ("created", "started", "ended") if run[f"{name}_at"]]
-    facts += _measured(run)
+    facts += _measured(one)
     if paused_s := (one.exit or {}).get("paused_s"):
         facts.append(("suspended", units.duration(paused_s)))
     if one.segments:
@@ -173,9 +173,10 @@ def _names(env: Sequence[str]) -> str:
     return textwrap.fill(words, 64, max_lines=2, placeholder=" … (--json has all)", break_on_hyphens=False)
 
 
-def _measured(run: Any) -> list[tuple[str, str]]:
+def _measured(one: Details) -> list[tuple[str, str]]:
     from queue_runner import units
 
+    run: Any = one.run
     facts = []
     if run["median_s"] is not None:
         spread = units.ms_plus_minus(run["median_s"], run["mad_s"])
@@ -189,6 +190,8 @@ def _measured(run: Any) -> list[tuple[str, str]]:
         facts.append(("time", ", ".join(times) + " (s)"))
     if run["max_rss_bytes"] is not None:
         facts.append(("memory", f"{units.size(run['max_rss_bytes'])} at most"))
+    if one.gpu_busy_share is not None:
+        facts.append(("GPU busy", f"{units.percent(one.gpu_busy_share)} (median of the samples, all programs)"))
     return facts
 
 

@@ -126,6 +126,19 @@ def test_show_wraps_what_is_read_and_not_what_is_copied(queue: Layout, mpsq: Cli
     assert " ".join(" ".join(lines).split()).count("another word") == 40
 
 
+def test_show_tells_how_busy_the_gpu_was(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    assert "GPU busy" not in mpsq.ok("show", "1.1").out
+    samples = ('{"gpu_busy_share": 0.9}', '{"gpu_busy_share": 1.0}', '{"gpu_busy_share": null}', "{}")
+    with sqlite3.connect(queue.db) as connection:
+        (run_id,) = connection.execute("SELECT run_id FROM v_run WHERE run = '1.1'").fetchone()
+        for at, sample in enumerate(samples):
+            connection.execute("INSERT INTO conditions (run_id, at, data_json) VALUES (?, ?, ?)", (run_id, at, sample))
+    assert "GPU busy       95.0 % (median of the samples, all programs)" in mpsq.ok("show", "1.1").out
+    assert mpsq.ok("show", "1.1", "--json").json()["runs"][0]["gpu_busy_share"] == 0.95
+
+
 def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("show", "2").out
     assert "hunter2" not in out and "--api-key=[hidden]" in out and "\x1b" not in out
