@@ -33,13 +33,15 @@ def say(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Say what is worth knowing of what was asked for, wrapped to the terminal's width."""
+    """Say what is worth knowing of what was asked for, wrapped to the terminal's width; a pipe gets whole lines."""
+    import os
     from shutil import get_terminal_size
 
     from queue_runner.text import plain, wrap
 
+    shown = "COLUMNS" in os.environ or sys.stderr.isatty()
     for line in plain(f"note: {text}").split("\n"):
-        say("\n".join(wrap(line, get_terminal_size().columns)))
+        say("\n".join(wrap(line, get_terminal_size().columns)) if shown else line)
 
 
 def hint(text: str) -> None:

@@ -108,7 +108,7 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
 )
 def test_what_submit_tells_of_the_code(options: tuple[str, ...], told: str, mpsq: Cli, code: Path) -> None:
     (code / ".env").write_text("x")
-    assert told in mpsq.ok("submit", "--cwd", code, *options, "--", "true").err
+    assert told in " ".join(mpsq.ok("submit", "--cwd", code, *options, "--", "true").err.split())
 
 
 def test_a_command_that_names_its_folder_is_told_what_it_reads_there(mpsq: Cli, code: Path) -> None:
