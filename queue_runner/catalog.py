@@ -53,10 +53,28 @@ def read(file: Path) -> Workload | None:
     literal = _literal(file)
     if literal is None:
         return None
+    return _built(file, _stamp(file), _stamp(_other(literal, file)) if "like" in literal else None)
+
+
+@functools.cache
+def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] | None) -> Workload:
+    """A workload is made once while the files that it is made of stay as they are."""
     try:
-        return _workload(_whole(literal, file), file)
+        return _workload(_whole(_literal(file) or {}, file), file)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(file, error) from error
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size
+
+
+def _other(literal: Mapping[str, Any], file: Path) -> Path:
+    return file.with_name(f"{literal['like']}.py")
 
 
 def _unreadable(file: Path, error: Exception) -> MpsqError:
@@ -71,7 +89,7 @@ def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     """A literal with what it takes from another ("like")."""
     if "like" not in literal:
         return literal
-    other = file.with_name(f"{literal['like']}.py")
+    other = _other(literal, file)
     theirs = _literal(other) if other.is_file() else None
     if theirs is None or "like" in theirs:
         raise MpsqError(
