@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import capture, catalog, grid, launches, parsers, probing, search, variants
+from queue_runner import capture, catalog, grid, launches, probing, search, variants
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
@@ -97,6 +97,8 @@ def expand(request: Request) -> list[JobSpec]:
     if not (request.name or "").isprintable():
         raise UsageError("--name holds a line break or another control character", "write --name on one line")
     if request.parser is not None:
+        from queue_runner import parsers  # and every log format's expressions
+
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
         raise UsageError("--find-max tries each value once", "leave --repeats out; mpsq rerun repeats what it found")

@@ -81,14 +81,14 @@ def _store(
     title: str,
     notes: Sequence[str],
 ) -> Rerun:
-    from queue_runner.store import jobs, results
+    from queue_runner.store import jobs, snapshots
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         group, ids = jobs.submit(connection, title, seed, new, order)
         for spec in {job.spec.snapshot: job.spec for job in new}.values():
             if spec.copy and spec.snapshot:
-                results.mark_copied(connection, spec.snapshot)
+                snapshots.mark_copied(connection, spec.snapshot)
         stop_points.reach("submit.before_commit")
     stop_points.reach("submit.committed")
     wake.ring(layout.fifo)

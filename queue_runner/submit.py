@@ -166,7 +166,7 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
 
     Raises: UsageError when what it waits for is not there.
     """
-    from queue_runner.store import choose, jobs, results, waiting
+    from queue_runner.store import choose, jobs, snapshots, waiting
 
     ids_of = choose.Memory(connection)
     common = ids_of.dependencies(planned.after)
@@ -178,7 +178,7 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
         between += [(number, one) for one in own if isinstance(one, Sibling)]
         new.append(replace(job, spec=code.applied_to(job.spec), terms=replace(job.terms, after=after)))
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
-        results.save_snapshot(connection, kept)
+        snapshots.save(connection, kept)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
     jobs.let_wait(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
     late = dict(waiting.hopeless(connection, time.time(), ids))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from queue_runner.events import Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
 from queue_runner.model import PHASES
-from queue_runner.snapshot import Snapshot
 from queue_runner.store import schema
 
 _PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
@@ -40,32 +38,6 @@ class IngestState:
     forged: int = 0
     torn: int = 0
     rewritten: int = 0
-
-
-def save_snapshot(connection: Connection, taken: Snapshot) -> None:
-    """Remember what was snapshotted; the same content is stored once."""
-    revision = taken.revision
-    connection.execute(
-        upsert(schema.snapshots)
-        .values(
-            hash=taken.hash,
-            kind=taken.kind,
-            created_at=time.time(),
-            git_commit=(revision.commit or None) if revision else None,
-            git_branch=revision.branch if revision else None,
-            git_dirty=revision.dirty if revision else None,
-            diff=revision.diff if revision else None,
-            tree_hash=taken.tree_hash,
-            copied=taken.copied,
-            left_out_json=json.dumps(dict(taken.left_out)) if taken.left_out else None,
-        )
-        .on_conflict_do_nothing()
-    )
-
-
-def mark_copied(connection: Connection, digest: str) -> None:
-    """Note that the whole tree of a snapshot is stored now."""
-    connection.execute(update(schema.snapshots).where(schema.snapshots.c.hash == digest).values(copied=1))
 
 
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
