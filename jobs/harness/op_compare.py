@@ -25,7 +25,8 @@ TOLERANCE = {
 """rtol and atol. Source: the defaults of torch.testing.assert_close; integers and booleans must be equal."""
 CPU_ERRORS = 16.0
 """How many times the CPU's own rounding error a device may be off. Sums in another order, fused or not, of the few
-hundred terms that samples have differ by a small multiple of it, and a wrong kernel by orders of magnitude."""
+hundred terms that samples have differ by a small multiple of it, and a wrong kernel by orders of magnitude. Of few
+numbers the CPU may have got each right to the last bit: what half a unit roundoff makes of the largest is its least."""
 
 Leaf = tuple[str, Any]
 
@@ -144,8 +145,30 @@ def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
         return False
     rtol, atol = TOLERANCE.get(a.dtype, (0.0, 0.0))
     u, v, r = u[there], v[there], r[there]
-    own = (v - r).abs().max().item()
-    return (u - r).abs().max().item() <= atol + rtol * r.abs().max().item() + CPU_ERRORS * own
+    largest = r.abs().max().item()
+    own = max((v - r).abs().max().item(), torch.finfo(a.dtype).eps / 4 * largest)  # eps is twice the unit roundoff
+    return (u - r).abs().max().item() <= atol + rtol * largest + CPU_ERRORS * own
+
+
+def are_modes(x: torch.Tensor, found: Any, cpu: Any) -> bool:
+    """Whether `found`, (values, positions), has values as frequent along a dimension of x as the CPU's, and tells where
+    they are: of values that are equally frequent any will do."""
+    x, a, where, b = (torch.atleast_1d(_plain(each)) for each in (x, *found, cpu[0]))
+    if not (a.shape == b.shape == where.shape) or b.numel() == 0:
+        return False
+    return any(_modes_along(x, at, *_kept(at, x.ndim, a, b, where)) for at in range(x.ndim))
+
+
+def _kept(at: int, ndim: int, *reduced: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Reduced tensors with the dimension that they were reduced by, of size 1."""
+    yield from (each if each.ndim == ndim else each.unsqueeze(at) for each in reduced)
+
+
+def _modes_along(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor, where: torch.Tensor) -> bool:
+    if b.shape != (*x.shape[:at], 1, *x.shape[at + 1 :]) or not 0 <= int(where.min()) <= int(where.max()) < x.shape[at]:
+        return False
+    as_frequent = (x == a).sum(at) == (x == b).sum(at)
+    return bool(as_frequent.all()) and bool((x.gather(at, where) == a).all())
 
 
 def _same_values(x: torch.Tensor, a: Any, b: Any) -> bool:

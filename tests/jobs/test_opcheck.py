@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,44 @@ def test_an_ill_conditioned_result_is_measured_by_what_rounding_costs_the_cpu() 
     assert op_compare.differs(torch.tensor([1.001, 2.0]), cpu, lambda: exact) is None
     assert op_compare.differs(torch.tensor([1.1, 2.0]), cpu, lambda: exact) is not None
     assert op_compare.differs(torch.tensor([math.nan, 2.0]), cpu, lambda: exact) is not None
+
+
+def test_a_cpu_that_happens_to_be_exact_is_no_yardstick_of_rounding() -> None:
+    """Eight sums in fp16, one after the other, beside the correctly rounded result."""
+    exact = torch.tensor([1.5, 0.25], dtype=torch.float64)
+    cpu, unit = exact.half(), 2.0**-11
+    for units, said in ((4, False), (7, False), (40, True)):
+        found = torch.tensor([1.5 * (1 + units * unit), 0.25]).half()
+        assert (op_compare.differs(found, cpu, lambda: exact) is not None) is said, units
+
+
+def test_of_equally_frequent_values_any_is_a_mode() -> None:
+    x = torch.tensor([[1, 1, 2, 2], [3, 4, 4, 5]])
+    cpu = (torch.tensor([1, 4]), torch.tensor([1, 2]))
+    for keep in (False, True):
+        here = tuple(each.unsqueeze(1) if keep else each for each in cpu)
+        for values, where, right in (
+            ([2, 4], [3, 1], True),
+            ([2, 4], [1, 1], False),  # 2 is not there
+            ([2, 3], [3, 0], False),  # less frequent
+            ([2, 4], [4, 1], False),  # out of bounds
+        ):
+            found = tuple(torch.tensor(each).unsqueeze(1) if keep else torch.tensor(each) for each in (values, where))
+            assert op_compare.are_modes(x, found, here) is right, (values, where)
+    assert op_compare.are_modes(torch.tensor(7), (torch.tensor(7), torch.tensor(0)), (torch.tensor(7), None))
+
+
+def test_a_device_may_choose_the_other_of_two_modes(table: TABLE) -> None:
+    def largest(x: torch.Tensor, dim: int = -1, keepdim: bool = False, off: int = 0) -> tuple[torch.Tensor, ...]:
+        y = torch.atleast_1d(x).movedim(dim, -1)
+        counts = (y.unsqueeze(-1) == y.unsqueeze(-2)).sum(-1)
+        modes = torch.where(counts == counts.amax(-1, True), y, -(2**62)).amax(-1, True)
+        found = (each.movedim(-1, dim) for each in (modes, (y == modes).long().argmax(-1, True) + off))
+        return tuple(each.reshape(x.shape) if not x.ndim else each if keepdim else each.squeeze(dim) for each in found)
+
+    found = check(table, "mode", "int64", mode=largest)
+    assert found.verdict == "native", found.detail
+    assert check(table, "mode", "int64", mode=partial(largest, off=1)).verdict == "wrong"
 
 
 # -- the whole course -----------------------------------------------------------------------------------------------
