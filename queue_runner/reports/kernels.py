@@ -67,7 +67,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         "bound by: compute where an operation has more FLOP per byte than the device does in the time of one byte,"
         " both measured by the run (roofline: Williams, Waterman & Patterson 2009)",
         "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved (memory),"
-        " or where fewer or coarser products are computed than FLOP are counted, as by Winograd or TF32 (compute)",
+        " or where fewer or coarser products are computed than FLOP are counted, as by FFT, Winograd or TF32 (compute)",
         *_bench.spreads(found.cells),
     ]
     return Result(COLUMNS, [row for _, row in told], sections, [], [*said, *found.notes])

@@ -37,6 +37,8 @@ COLUMNS = (
 MOST_ROWS = 30
 """Of each table for the eye; csv and json have all."""
 MOST_SLOW = 10
+_BROKEN = ("wrong", "error")
+"""What a user should look at first: told in whole sentences."""
 _NOT_NATIVE = (
     Column("op", "operator", flexible=True),
     Column("dtypes", "dtypes"),
@@ -115,10 +117,13 @@ def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
 
 def _sections(table: Coverage) -> list[Section]:
     made = [_coverage(table)]
-    if others := _not_native(table):
-        shown = others[:MOST_ROWS]
-        title = f"not native, {table.label()}"
-        made.append(Section(title, _NOT_NATIVE, shown, _more(len(others))))
+    others = _not_native(table)
+    if broken := [row for row in others if row["verdict"] in _BROKEN]:
+        lines = ["{op}, {dtypes}, {directions}: {verdict}: {detail}".format(**row) for row in broken[:MOST_ROWS]]
+        made.append(Section(f"wrong or with an error, {table.label()}", (), [], lines + _more(len(broken))))
+    if lacking := [row for row in others if row["verdict"] not in _BROKEN]:
+        title = f"{'not' if len(lacking) == len(others) else 'else not'} native, {table.label()}"
+        made.append(Section(title, _NOT_NATIVE, lacking[:MOST_ROWS], _more(len(lacking))))
     slow = [(cell, one) for cell, one in table.cells.items() if one.verdict == "fallback" and one.median_s is not None]
     if slow:
         slow.sort(key=lambda pair: -(pair[1].median_s or 0.0))
@@ -162,16 +167,17 @@ def _inventory(table: Coverage) -> list[str]:
 
 def _not_native(table: Coverage) -> list[dict[str, Any]]:
     """A row for each operator, verdict and reason, with the dtypes and directions that share it; the worst first."""
-    found: dict[tuple[str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    directions: dict[tuple[str, str, str, str], list[str]] = {}
     for (op, dtype, direction), one in table.cells.items():
         if one.verdict != "native":
-            dtypes, directions = found.setdefault((op, one.verdict, one.detail), ({}, {}))
-            dtypes[dtype] = directions[direction] = None
+            directions.setdefault((op, one.verdict, one.detail, dtype), []).append(direction)
+    dtypes: dict[tuple[str, str, str, str], list[str]] = {}
+    for (op, verdict, detail, dtype), of in directions.items():
+        dtypes.setdefault((op, verdict, detail, "both" if len(of) > 1 else of[0]), []).append(dtype)
     rows = [
-        {"op": op, "verdict": verdict, "detail": detail, "dtypes": " ".join(dtypes),
-         "directions": "both" if len(directions) > 1 else next(iter(directions))}
-        for (op, verdict, detail), (dtypes, directions) in found.items()
-    ]  # fmt: skip
+        {"op": op, "verdict": verdict, "detail": detail, "dtypes": " ".join(names), "directions": of}
+        for (op, verdict, detail, of), names in dtypes.items()
+    ]
     return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), row["op"]))
 
 

@@ -84,11 +84,12 @@ def test_verdicts_are_counted_by_dtype_and_direction(store: Checks) -> None:
     rows = {(row["op"], row["dtype"], row["direction"]): row for row in result.rows}
     assert rows["add", "fp32", "forward"]["median_s"] == 1e-5 and rows["add", "fp32", "forward"]["verdict"] == "native"
     assert rows["sin", "fp32", "forward"]["detail"] == "4 of 4 elements differ"
-    (coverage, others) = result.sections
+    (coverage, broken, others) = result.sections
     assert [(row["dtype"], row["direction"], row["n"], row["native"]) for row in coverage.rows] == [
         ("fp32", "forward", 2, 1), ("fp32", "backward", 1, 1), ("int64", "forward", 1, 0),
     ]  # fmt: skip
-    assert [(row["op"], row["verdict"]) for row in others.rows] == [("sin", "wrong"), ("add", "missing")]
+    assert list(broken.lines) == ["sin, fp32, forward: wrong: 4 of 4 elements differ"]
+    assert [(row["op"], row["verdict"]) for row in others.rows] == [("add", "missing")]
     text = shown(store)
     assert "native: 50.0 % of 4" in text and "opcheck full, cpu, torch 2.13.0 (run 1.1)" in text
 
