@@ -14,10 +14,9 @@ The clocks of timeout and stall stand still while the machine sleeps and while t
 """
 
 # pathlib would cost a fifth of the start, so:
-# ruff: noqa: PTH100, PTH108, PTH110, PTH113, PTH116, PTH120
+# ruff: noqa: PTH100, PTH108, PTH110, PTH120
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -26,7 +25,7 @@ import signal
 import sys
 import time
 
-FILES = ("warden.py", "warden_tree.py", "warden_files.py", "warden_pause.py")
+FILES = ("warden.py", "warden_start.py", "warden_stop.py", "warden_pause.py", "warden_tree.py", "warden_files.py")
 """What has to be copied into a run's folder."""
 
 TYPE_CHECKING = False
@@ -37,6 +36,8 @@ if TYPE_CHECKING or __package__:
     from queue_runner import warden_files as files
     from queue_runner.warden_files import LINUX, awake, reach, read, say, with_sleep
     from queue_runner.warden_pause import Pause
+    from queue_runner.warden_start import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
+    from queue_runner.warden_stop import Limits, cancelled
     from queue_runner.warden_tree import Ending, Tree, row
 else:
     sys.dont_write_bytecode = True
@@ -44,25 +45,19 @@ else:
     import warden_files as files
     from warden_files import LINUX, awake, reach, read, say, with_sleep
     from warden_pause import Pause
+    from warden_start import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
+    from warden_stop import Limits, cancelled
     from warden_tree import Ending, Tree, row
 
     del sys.path[0]  # the trainer can write there
 
 POLL_S = 0.25  # cancel, limits
-DISK_S = 1.0
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files away from the lane's lock
 RESCAN_S = 0.02  # while ending what is there
 EXIT_TRIED_S = 60.0
 NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fd", "wake", "grace_s"}
 NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM")
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-
-
-def prctl(option: int, value: int) -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def oom_kills() -> int:
@@ -94,18 +89,16 @@ class Run:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
         self.tree = Tree(spec["tag"], self.own + "pids.jsonl")
         self.pause = Pause(folder, self.tree)
-        self.progress = files.Progress(spec)
-        self.outputs: list[int] = []
-        self.trainer = 0
+        self.limits = Limits(folder, spec)
+        self.trainer = Trainer()
         self.status: int | None = None
         self.usage: Any = None
-        self.began = self.ended = (0.0, 0.0)  # awake, with_sleep
+        self.ended = (0.0, 0.0)  # awake, with_sleep
         self.paused_s = 0.0
         self.paused_since: float | None = None
-        self.started_at: float | None = None
         self.ended_at = 0.0
         self.oom_kills = oom_kills()
-        self.next_disk = self.next_touch = 0.0
+        self.next_touch = 0.0
         self.ring, bell = os.pipe()  # rung by SIGCHLD: sigtimedwait does not exist on macOS
         os.set_blocking(self.ring, False)
         os.set_blocking(bell, False)
@@ -128,7 +121,7 @@ class Run:
                 pid = 0
             if pid == 0:
                 return self.status is not None
-            if pid != self.trainer:
+            if pid != self.trainer.pid:
                 continue
             if os.WIFSTOPPED(status):
                 self.paused_since = self.paused_since or awake()
@@ -140,109 +133,16 @@ class Run:
                 self.ended, self.ended_at = (awake(), with_sleep()), time.time()
                 self.status, self.usage = status, usage
 
-    def spawn(self, lane: int) -> dict[str, Any] | None:
-        """Start the trainer. Returns the spawn_error, if there is one."""
-        spec, error = self.spec, b""
-        secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # in no file
-        environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
-        flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
-        try:
-            self.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
-            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            told, tell = os.pipe()
-            self.started_at, self.began = time.time(), (awake(), with_sleep())
-            environment["MPSQ_T0"] = repr(time.perf_counter())
-            self.trainer = os.fork()
-        except OSError as refused:
-            return {"errno": refused.errno, "text": f"no process can be made: {refused}"}
-        if self.trainer == 0:
-            place = "its start"
-            try:
-                os.setsid()
-                signal.set_wakeup_fd(-1)
-                for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-                    signal.signal(number, signal.SIG_DFL)
-                signal.pthread_sigmask(signal.SIG_SETMASK, ())
-                for stream, fd in enumerate((null, *self.outputs)):
-                    os.dup2(fd, stream)
-                if not spec["allow_daemons"]:
-                    os.set_inheritable(lane, True)
-                elif LINUX:
-                    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                    if os.getppid() != warden:
-                        os._exit(127)
-                place = f"its working directory {spec['cwd']}"
-                os.chdir(spec["cwd"])
-                place = spec["argv"][0]
-                os.execvpe(spec["argv"][0], spec["argv"], environment)
-            except OSError as refused:
-                if refused.errno == errno.ENOENT and os.path.isfile(place):
-                    place += ", or the interpreter that its first line names"
-                os.write(tell, f"{refused.errno} {place}: {refused.strerror}"[:1500].encode(errors="replace"))
-            except BaseException as broken:
-                os.write(tell, f"{errno.EINVAL} {place}: {broken}"[:1500].encode(errors="replace"))
-            finally:
-                os._exit(127)
-        os.close(tell)
-        os.close(null)
-        while part := os.read(told, 4096):  # ends when exec closes the other side
-            error += part
-        os.close(told)
-        if not error:
-            return None
-        number_text, text = error.decode(errors="replace").split(" ", 1)
-        return {"errno": int(number_text), "text": text}
-
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of (events, stdout and stderr)."""
-        try:
-            events = os.stat(self.spec["events"]).st_size
-        except OSError:
-            events = 0
-        return events, sum(os.fstat(fd).st_size for fd in self.outputs)
-
-    def cancelled(self) -> tuple[str, str] | None:
-        who = ""
-        try:
-            os.lstat(f"{self.folder}/cancel")
-        except OSError:
-            return None
-        try:
-            fd = os.open(f"{self.folder}/cancel", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                who = os.read(fd, 200).decode(errors="replace").strip()
-            finally:
-                os.close(fd)
-        except OSError:
-            pass  # whatever it is that has the name, it is the request
-        name, marked, seconds = who.rpartition(" (grace ")
-        if marked and seconds.removesuffix(" s)").replace(".", "", 1).isdecimal():
-            grace = float(seconds.removesuffix(" s)"))
-            self.spec["grace_s"] = {"int": grace, "term": grace}
-            who = name
-        return "cancel", f"cancelled by {who}" if who else "cancelled"
+    def running_s(self) -> float:
+        """Seconds since the trainer's start in which neither it nor the machine stood still."""
+        now = awake()
+        paused_s = self.paused_s + (now - self.paused_since if self.paused_since is not None else 0.0)
+        return now - self.trainer.began[0] - paused_s
 
     def reason_to_stop(self) -> tuple[str, str] | None:
         """(cause, detail) when the trainer has to be stopped."""
-        spec, now = self.spec, awake()
-        if cancel := self.cancelled():
-            return cancel
-        paused_s = self.paused_s + (now - self.paused_since if self.paused_since is not None else 0.0)
-        running_s = now - self.began[0] - paused_s
-        timeout_s, limit, floor = spec["timeout_s"], spec["output_limit_bytes"], spec["min_free_bytes"]
-        if timeout_s is not None and running_s >= timeout_s:
-            return "timeout", f"it ran longer than {timeout_s:g} s"
-        sizes = self.sizes()
-        if limit and sum(sizes) > limit:
-            return "output", f"it wrote more than {limit} bytes of output and events"
-        if stalled := self.progress.stalled(sizes, running_s):
-            return "stall", stalled
-        if floor and now >= self.next_disk:
-            self.next_disk = now + DISK_S
-            disk = os.statvfs(self.folder)
-            if disk.f_bavail * disk.f_frsize < floor:
-                return "disk", f"less than {floor} bytes of disk are left"
-        return None
+        asked = cancelled(self.folder, self.spec)
+        return asked or self.limits.passed(self.running_s(), self.trainer.outputs)
 
     def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Ending | None]:
         """Stay to the end. Returns (stop, whether it came before the end, what has begun to end the tree)."""
@@ -285,33 +185,35 @@ class Run:
         except OSError as error:
             say("no stop file:", error)  # exit.json will tell it
 
-    def result(self, stop: dict[str, Any] | None, stopped: bool, spawn_error: dict[str, Any] | None) -> dict[str, Any]:
+    def result(self, stop: dict[str, Any] | None, stopped: bool) -> dict[str, Any]:
         """What exit.json says; no times where nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
 
         On Linux max_rss_bytes is never less than the warden's own, some 10 MB: exec hands the mark down.
         """
-        code = os.waitstatus_to_exitcode(self.status) if self.status is not None and not spawn_error else None
+        trainer, code = self.trainer, None
+        if self.status is not None and not trainer.error:
+            code = os.waitstatus_to_exitcode(self.status)
         ran = code is not None
-        real_s = self.ended[1] - self.began[1]
+        real_s = self.ended[1] - trainer.began[1]
         return {
             "v": 1,
             "run": self.spec["run"],
             "exit_code": code if code is not None and code >= 0 else None,
             "signal": -code if code is not None and code < 0 else None,
-            "spawn_error": spawn_error,
+            "spawn_error": trainer.error,
             "stop": stop,
             "stopped": stopped,
             "real_s": real_s if ran else None,
-            "slept_s": max(0.0, real_s - (self.ended[0] - self.began[0])) if ran else None,
+            "slept_s": max(0.0, real_s - (self.ended[0] - trainer.began[0])) if ran else None,
             "paused_s": self.paused_s if ran else None,
             "user_s": self.usage.ru_utime if ran else None,
             "sys_s": self.usage.ru_stime if ran else None,
             "max_rss_bytes": self.usage.ru_maxrss * (1024 if LINUX else 1) if ran else None,
-            "started_at": self.started_at,
+            "started_at": trainer.started_at,
             "ended_at": self.ended_at if ran else time.time(),
             "boot_id": self.spec["boot_id"],
             "oom_killed": ran and oom_kills() > self.oom_kills,
-            "output_bytes": sum(self.sizes()),
+            "output_bytes": sum(self.limits.sizes(trainer.outputs)),
         }
 
     def sweep(self, ending: Ending) -> None:
@@ -330,23 +232,23 @@ class Run:
 
     def supervise(self, lane: int) -> None:
         """The whole order of things, from the look for a cancel to the last leftover."""
-        stop, stopped, ending, spawn_error = None, False, None, None
-        if cancel := self.cancelled():
+        stop, stopped, ending = None, False, None
+        if cancel := cancelled(self.folder, self.spec):
             stop = {"v": 1, "cause": cancel[0], "at": time.time(), "detail": cancel[1]}
         else:
             reach("warden.before_started")
             self.publish_started()
             reach("warden.started")
-            spawn_error = self.spawn(lane)
+            self.trainer = start(self.spec, lane)
             reach("warden.spawned")
-            if spawn_error is None:
-                if trainer := row(self.trainer):
-                    self.tree.remember({self.trainer: trainer})
+            if self.trainer.error is None:
+                if trainer := row(self.trainer.pid):
+                    self.tree.remember({self.trainer.pid: trainer})
                 stop, stopped, ending = self.watch(lane)
                 if self.pause.on:
                     self.pause.go_on()  # the trainer was killed while it stood still; daemons may live on
                 reach("warden.reaped")
-        exit_ = self.result(stop, stopped, spawn_error)
+        exit_ = self.result(stop, stopped)
         try:
             files.publish(self.own + "exit.json", exit_, "warden.exit_tmp", EXIT_TRIED_S)
         except OSError as error:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LINUX = sys.platform.startswith("linux")
 RESERVED_BYTES = 8192
-LINE_BYTES_MAX = 1 << 16  # docs/protocol.md
-READ_MAX_BYTES = 16 << 20  # of events between two looks; of more only the end is read
 _QUESTIONS_LAST_S = 1.0  # as in queue_runner/locks.py
 
 
@@ -152,92 +150,3 @@ def publish(path: str, data: dict[str, Any], before_rename: str = "", keep_tryin
             say("cannot write", path, error)
             clear_way(path)
             time.sleep(0.1)
-
-
-class Progress:
-    """Whether the trainer still says something, and in which phase it is (docs/protocol.md: phase and iter lines)."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.limits: dict[str, float] = spec.get("stall_s") or {}
-        self.events = spec["events"]
-        self.offset = 0
-        self.rest = b""
-        self.open: list[str] = []  # phases that have begun and not ended
-        self.iterating = ""  # the phase that the last iteration named, until that phase ends
-        self.in_iteration = False  # an iteration was the last to say where the trainer is
-        self.told = False  # it has said something about phases
-        self.last: tuple[int, int] = (0, 0)
-        self.at_s = 0.0
-
-    def stalled(self, sizes: tuple[int, int], running_s: float) -> str:
-        """Why it counts as stalled, or "". `sizes`: bytes of (events, output); without events output counts."""
-        if not self.limits:
-            return ""
-        if sizes != self.last:
-            if sizes[0] != self.last[0] or not sizes[0]:
-                self.at_s = running_s
-            self.last = sizes
-            self.follow(sizes[0])
-        phase, limit = self.limit()
-        if limit is None or running_s - self.at_s < limit:
-            return ""
-        return f"nothing was reported for {limit:g} s" + (f" in phase {phase}" if phase else "")
-
-    def limit(self) -> tuple[str, float | None]:
-        """The phase it is in, "" for unknown or none, and its limit in seconds.
-
-        Of a trainer that has told no phase (a command that never does, or one that still imports its framework) it is
-        not known which limit applies: the longest does, if there is one for every phase.
-        """
-        others = self.limits.get("*")
-        if not self.told:
-            return "", None if others is None else max(self.limits.values())
-        phase = self.iterating if self.in_iteration or not self.open else self.open[-1]
-        return phase, self.limits.get(phase, others)
-
-    def follow(self, size: int) -> None:
-        """Read on in the events. Of iterations only the last before a change of phase matters: the others are not
-        decoded, as that would take time from the trainer."""
-        if size < self.offset or size - self.offset > READ_MAX_BYTES:
-            self.offset, self.rest = max(0, size - LINE_BYTES_MAX), b""
-        if size == self.offset:
-            return
-        with open(self.events, "rb") as file:
-            file.seek(self.offset)
-            data = self.rest + file.read(size - self.offset)
-        self.offset = size
-        *lines, self.rest = data.split(b"\n")
-        iteration = b""
-        for line in lines:
-            if len(line) > LINE_BYTES_MAX or b'"phase"' not in line:
-                continue
-            if b'"edge"' in line:
-                self.take(iteration)
-                self.take(line)
-                iteration = b""
-            else:
-                iteration = line
-        self.take(iteration)
-        self.rest = self.rest[-LINE_BYTES_MAX:]
-
-    def take(self, line: bytes) -> None:
-        """An iter or phase line; anything else is the worker's to count."""
-        try:
-            event = json.loads(line) if line else {}
-            kind, edge = event.get("type"), event.get("edge")
-            name = event.get("phase" if kind == "iter" else "name")
-        except (ValueError, RecursionError, AttributeError):
-            return
-        if not isinstance(name, str):
-            return
-        if kind == "iter":
-            self.iterating, self.in_iteration, self.told = name, True, True
-        elif kind == "phase" and edge == "begin":
-            self.open, self.in_iteration, self.told = [*self.open[-63:], name], False, True
-        elif kind == "phase" and edge == "end":
-            self.in_iteration = False
-            if name in self.open:
-                last = len(self.open) - 1 - self.open[::-1].index(name)
-                del self.open[last:]  # and what was left open inside it
-            if name == self.iterating:
-                self.iterating = ""

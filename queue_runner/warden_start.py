@@ -1,0 +1,104 @@
+"""Starts the trainer: its output files, a session of its own, the lane it inherits, and whether exec worked.
+
+Copied into the run's folder beside warden.py: the standard library only.
+"""
+
+# pathlib would cost a fifth of the start, so:
+# ruff: noqa: PTH113
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+if TYPE_CHECKING or __package__:
+    from queue_runner.warden_files import LINUX, awake, with_sleep
+else:
+    from warden_files import LINUX, awake, with_sleep
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux only."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
+class Trainer:
+    """A trainer that was started, or its `error`, as exit.json tells it. `pid` is 0 where there is no process."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.outputs: list[int] = []
+        self.began = 0.0, 0.0  # awake, with_sleep
+        self.started_at: float | None = None
+        self.error: dict[str, Any] | None = None
+
+
+def start(spec: dict[str, Any], lane: int) -> Trainer:
+    """Fork and exec. Whatever goes wrong is in the result's `error`."""
+    made, said = Trainer(), b""
+    secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # in no file
+    environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
+    flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
+    try:
+        made.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        told, tell = os.pipe()
+        made.started_at, made.began = time.time(), (awake(), with_sleep())
+        environment["MPSQ_T0"] = repr(time.perf_counter())
+        made.pid = os.fork()
+    except OSError as refused:
+        made.error = {"errno": refused.errno, "text": f"no process can be made: {refused}"}
+        return made
+    if made.pid == 0:
+        _become(spec, lane, warden, (null, *made.outputs), tell, environment)
+    os.close(tell)
+    os.close(null)
+    while part := os.read(told, 4096):  # ends when exec closes the other side
+        said += part
+    os.close(told)
+    if said:
+        number, text = said.decode(errors="replace").split(" ", 1)
+        made.error = {"errno": int(number), "text": text}
+    return made
+
+
+def _become(
+    spec: dict[str, Any], lane: int, warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
+) -> None:
+    """In the child: become the trainer, or say through `tell` why not. Never returns."""
+    place = "its start"
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for stream, fd in enumerate(streams):
+            os.dup2(fd, stream)
+        if not spec["allow_daemons"]:
+            os.set_inheritable(lane, True)
+        elif LINUX:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != warden:
+                os._exit(127)
+        place = f"its working directory {spec['cwd']}"
+        os.chdir(spec["cwd"])
+        place = spec["argv"][0]
+        os.execvpe(spec["argv"][0], spec["argv"], environment)
+    except OSError as refused:
+        if refused.errno == errno.ENOENT and os.path.isfile(place):
+            place += ", or the interpreter that its first line names"
+        os.write(tell, f"{refused.errno} {place}: {refused.strerror}"[:1500].encode(errors="replace"))
+    except BaseException as broken:
+        os.write(tell, f"{errno.EINVAL} {place}: {broken}"[:1500].encode(errors="replace"))
+    finally:
+        os._exit(127)

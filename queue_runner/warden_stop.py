@@ -1,0 +1,171 @@
+"""Why a trainer has to be stopped: somebody asks for it, or it passes a limit of time, silence, output or disk.
+
+Copied into the run's folder beside warden.py: the standard library only.
+"""
+
+# ruff: noqa: PTH116
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False  # typing itself would cost a quarter of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+if TYPE_CHECKING or __package__:
+    from queue_runner.warden_files import awake
+else:
+    from warden_files import awake
+
+DISK_S = 1.0
+LINE_BYTES_MAX = 1 << 16  # docs/protocol.md
+READ_MAX_BYTES = 16 << 20  # of events between two looks; of more only the end is read
+
+
+def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
+    """(cause, detail) when the file `cancel` is there; a grace that it names becomes the spec's."""
+    who = ""
+    try:
+        os.lstat(f"{folder}/cancel")
+    except OSError:
+        return None
+    try:
+        fd = os.open(f"{folder}/cancel", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            who = os.read(fd, 200).decode(errors="replace").strip()
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # whatever it is that has the name, it is the request
+    name, marked, seconds = who.rpartition(" (grace ")
+    if marked and seconds.removesuffix(" s)").replace(".", "", 1).isdecimal():
+        grace = float(seconds.removesuffix(" s)"))
+        spec["grace_s"] = {"int": grace, "term": grace}
+        who = name
+    return "cancel", f"cancelled by {who}" if who else "cancelled"
+
+
+class Limits:
+    """What this run may take. `running_s`: seconds since its start in which neither it nor the machine stood still."""
+
+    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+        self.folder, self.spec = folder, spec
+        self.progress = Progress(spec)
+        self.next_disk = 0.0
+
+    def sizes(self, outputs: Sequence[int]) -> tuple[int, int]:
+        """Bytes of (events, stdout and stderr)."""
+        try:
+            events = os.stat(self.spec["events"]).st_size
+        except OSError:
+            events = 0
+        return events, sum(os.fstat(fd).st_size for fd in outputs)
+
+    def passed(self, running_s: float, outputs: Sequence[int]) -> tuple[str, str] | None:
+        """(cause, detail) of a limit that is passed."""
+        spec, now = self.spec, awake()
+        timeout_s, limit, floor = spec["timeout_s"], spec["output_limit_bytes"], spec["min_free_bytes"]
+        if timeout_s is not None and running_s >= timeout_s:
+            return "timeout", f"it ran longer than {timeout_s:g} s"
+        sizes = self.sizes(outputs)
+        if limit and sum(sizes) > limit:
+            return "output", f"it wrote more than {limit} bytes of output and events"
+        if stalled := self.progress.stalled(sizes, running_s):
+            return "stall", stalled
+        if floor and now >= self.next_disk:
+            self.next_disk = now + DISK_S
+            disk = os.statvfs(self.folder)
+            if disk.f_bavail * disk.f_frsize < floor:
+                return "disk", f"less than {floor} bytes of disk are left"
+        return None
+
+
+class Progress:
+    """Whether the trainer still says something, and in which phase it is (docs/protocol.md: phase and iter lines)."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.limits: dict[str, float] = spec.get("stall_s") or {}
+        self.events = spec["events"]
+        self.offset = 0
+        self.rest = b""
+        self.open: list[str] = []  # phases that have begun and not ended
+        self.iterating = ""  # the phase that the last iteration named, until that phase ends
+        self.in_iteration = False  # an iteration was the last to say where the trainer is
+        self.told = False  # it has said something about phases
+        self.last: tuple[int, int] = (0, 0)
+        self.at_s = 0.0
+
+    def stalled(self, sizes: tuple[int, int], running_s: float) -> str:
+        """Why it counts as stalled, or "". `sizes`: bytes of (events, output); without events output counts."""
+        if not self.limits:
+            return ""
+        if sizes != self.last:
+            if sizes[0] != self.last[0] or not sizes[0]:
+                self.at_s = running_s
+            self.last = sizes
+            self.follow(sizes[0])
+        phase, limit = self.limit()
+        if limit is None or running_s - self.at_s < limit:
+            return ""
+        return f"nothing was reported for {limit:g} s" + (f" in phase {phase}" if phase else "")
+
+    def limit(self) -> tuple[str, float | None]:
+        """The phase it is in, "" for unknown or none, and its limit in seconds.
+
+        Of a trainer that has told no phase (a command that never does, or one that still imports its framework) it is
+        not known which limit applies: the longest does, if there is one for every phase.
+        """
+        others = self.limits.get("*")
+        if not self.told:
+            return "", None if others is None else max(self.limits.values())
+        phase = self.iterating if self.in_iteration or not self.open else self.open[-1]
+        return phase, self.limits.get(phase, others)
+
+    def follow(self, size: int) -> None:
+        """Read on in the events. Of iterations only the last before a change of phase matters: the others are not
+        decoded, as that would take time from the trainer."""
+        if size < self.offset or size - self.offset > READ_MAX_BYTES:
+            self.offset, self.rest = max(0, size - LINE_BYTES_MAX), b""
+        if size == self.offset:
+            return
+        with open(self.events, "rb") as file:
+            file.seek(self.offset)
+            data = self.rest + file.read(size - self.offset)
+        self.offset = size
+        *lines, self.rest = data.split(b"\n")
+        iteration = b""
+        for line in lines:
+            if len(line) > LINE_BYTES_MAX or b'"phase"' not in line:
+                continue
+            if b'"edge"' in line:
+                self.take(iteration)
+                self.take(line)
+                iteration = b""
+            else:
+                iteration = line
+        self.take(iteration)
+        self.rest = self.rest[-LINE_BYTES_MAX:]
+
+    def take(self, line: bytes) -> None:
+        """An iter or phase line; anything else is the worker's to count."""
+        try:
+            event = json.loads(line) if line else {}
+            kind, edge = event.get("type"), event.get("edge")
+            name = event.get("phase" if kind == "iter" else "name")
+        except (ValueError, RecursionError, AttributeError):
+            return
+        if not isinstance(name, str):
+            return
+        if kind == "iter":
+            self.iterating, self.in_iteration, self.told = name, True, True
+        elif kind == "phase" and edge == "begin":
+            self.open, self.in_iteration, self.told = [*self.open[-63:], name], False, True
+        elif kind == "phase" and edge == "end":
+            self.in_iteration = False
+            if name in self.open:
+                last = len(self.open) - 1 - self.open[::-1].index(name)
+                del self.open[last:]  # and what was left open inside it
+            if name == self.iterating:
+                self.iterating = ""
