@@ -1,6 +1,6 @@
 """Cancel means that nothing is left: trees of children that hide and do not listen.
 
-MPSQ_TREES says how many trees are grown (`make trees` grows 20).
+MPSQ_TREES says how many trees are grown (`make campaign` grows 20).
 """
 
 from __future__ import annotations
