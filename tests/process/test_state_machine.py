@@ -203,7 +203,7 @@ class Queue(RuleBasedStateMachine):
             for name in self.last(job)
             if self.runs[name].state is State.DONE and self.runs[name].outcome is not Outcome.SUCCEEDED
         ]
-        if not again:
+        if not again or self.met(job) is None:  # nothing to try, or only to be skipped at once
             with pytest.raises(MpsqError):
                 second_tries.retry(self.layout, [Selector(str(job), job=job)])
             return
