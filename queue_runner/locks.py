@@ -151,8 +151,10 @@ def try_lock(path: Path) -> Lock | None:
             time.sleep(0.001)
 
 
-def share(path: Path, wait_s: float = 30.0) -> Lock:
+def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
     """Hold the lock together with others who share it, and apart from whoever takes it alone, which is waited for.
+
+    `by` is who takes it alone.
 
     Raises: MpsqError when the file cannot be opened, or its holder keeps it for longer than `wait_s`.
     """
@@ -166,7 +168,7 @@ def share(path: Path, wait_s: float = 30.0) -> Lock:
     while not _grants(fd, fcntl.LOCK_SH):
         if time.monotonic() > deadline:
             os.close(fd)
-            raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", "look for an mpsq gc that hangs, and end it")
+            raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", f"look for {by} that hangs, and end it")
         time.sleep(0.005)
     return Lock(path, fd)
 

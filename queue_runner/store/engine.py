@@ -9,12 +9,14 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
+from queue_runner import locks
 from queue_runner.errors import DamageError, MpsqError, SchemaError
+from queue_runner.store import access
 from queue_runner.store.read import DAMAGE, HEAD, no_queue, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
@@ -64,23 +66,29 @@ def looking(engine: Engine) -> Iterator[Connection]:
     Raises: MpsqError as `writing`.
     """
     try:
-        with engine.execution_options(reads=True).connect() as connection:
+        with _shared(engine), engine.execution_options(reads=True).connect() as connection:
             yield connection
     except exc.DBAPIError as error:
         raise explain(error.orig if error.orig is not None else error) from error
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def writing(engine: Engine, *, alone: bool = False) -> Iterator[Connection]:
     """One transaction that holds the write lock from its first statement; commits at the end.
+
+    `alone`: the caller holds access.alone.
 
     Raises: MpsqError with a remedy for a full disk, a read-only file, a damaged file or a lock that never came free.
     """
     try:
-        with engine.begin() as connection:
+        with nullcontext() if alone else _shared(engine), engine.begin() as connection:
             yield connection
     except exc.DBAPIError as error:
         raise explain(error.orig if error.orig is not None else error) from error
+
+
+def _shared(engine: Engine) -> locks.Lock:
+    return access.shared(Path(str(engine.url.database)))
 
 
 def explain(error: BaseException) -> BaseException:

@@ -6,20 +6,17 @@ An existing file is upgraded only under worker.lock with no run active (SUPERVIS
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queue_runner import locks
-from queue_runner.errors import MpsqError, RunActive, SchemaError
+from queue_runner.errors import RunActive, SchemaError
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.store import backup
+from queue_runner.store import access, backup
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 if TYPE_CHECKING:
     from alembic.config import Config
-
-_LOCK_WAIT_S = 60.0
 
 
 def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
@@ -36,7 +33,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
 
     Raises: SchemaError (newer file, worker running, run active), MpsqError (disk, damage).
     """
-    lock = _wait_for(layout.home / "migrate.lock")
+    lock = access.alone(layout.db)
     try:
         revision = schema_revision(layout.db)
         if revision == HEAD:
@@ -61,15 +58,6 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
                 worker.close()
     finally:
         lock.close()
-
-
-def _wait_for(path: Path) -> locks.Lock:
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while (lock := locks.try_lock(path)) is None:
-        if time.monotonic() > deadline:
-            raise MpsqError("another mpsq has been migrating the database for a minute", "look for it, then try again")
-        time.sleep(0.05)
-    return lock
 
 
 def _refuse_newer(revision: str) -> None:
@@ -111,7 +99,7 @@ def _apply(db: Path) -> None:
     os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds the environment of the jobs
     engine = open_engine(db, check=False)
     config = _config()
-    with writing(engine) as connection:
+    with writing(engine, alone=True) as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     engine.dispose()

@@ -1,7 +1,8 @@
 """Put a backup in the place of the database, damaged or not. What was there is kept beside the backups.
 
 There is a whole database under its name at every moment: the new one is made ready beside it and takes its place by a
-rename. The old one's log goes first, since SQLite would read it into the new file.
+rename. The old one's log goes first, since SQLite would read it into the new file. Nobody writes meanwhile: a
+submission that comes is stored in the restored database.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import locks
+from queue_runner import locks, stop_points
 from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.store import backup
+from queue_runner.store import access, backup
 from queue_runner.store.engine import checkpoint
 from queue_runner.store.read import HEAD, reading, schema_revision
 
@@ -50,7 +51,7 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
     if worker is None:
         raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C")
     partial = layout.home / "mpsq.db.partial"
-    with worker:
+    with worker, access.alone(layout.db):
         _refuse_active(layout)
         try:
             with reading(source, any_schema=True) as connection:
@@ -59,6 +60,7 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
             aside = _set_aside(layout, known)
             kept = _keep_old(layout)
             backup.sync(partial)
+            stop_points.reach("restore.before_rename")
             partial.replace(layout.db)
             backup.sync(layout.home)
         except OSError as error:

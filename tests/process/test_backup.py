@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from queue_runner.paths import Layout
 from queue_runner.store import backup
 from queue_runner.store.restore import restore
 from tests.cli_support import Cli, full_queue
+from tests.process.queue_support import until
 
 DAY_S = 86400.0
 
@@ -192,3 +196,44 @@ def test_restore_pauses_keeps_and_sets_aside(queue: Layout) -> None:
     paused_at, reason = connection.execute("SELECT paused_at, paused_reason FROM lanes").fetchone()
     connection.close()
     assert paused_at and "restored" in reason
+
+
+def start(*words: str, stop_at: str, stops: Path) -> subprocess.Popen[bytes]:
+    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
+    env = {**os.environ, "MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(stops)}
+    return subprocess.Popen([sys.executable, "-c", code, *words], env=env)
+
+
+def titles(db: Path) -> list[str]:
+    connection = sqlite3.connect(db)
+    try:
+        return [name for (name,) in connection.execute("SELECT name FROM jobs WHERE name LIKE 'late%'")]
+    finally:
+        connection.close()
+
+
+def test_a_restore_waits_for_a_submission_and_the_next_waits_for_it(queue: Layout, tmp_path: Path) -> None:
+    """What was stored before is in the file that is kept, what comes after in the restored one."""
+    backup.make(queue)
+    begun = [start("submit", "--name", "late-1", "--", "/bin/true", stop_at="submit.before_commit", stops=tmp_path)]
+    try:
+        until(lambda: list(tmp_path.glob("submit.before_commit.*")), "the submission")
+        begun.append(start("db", "restore", stop_at="restore.before_rename", stops=tmp_path))
+        until(lambda: locks.is_held(locks.worker_lock_path(queue.home)), "the restore")
+        assert not list(tmp_path.glob("restore.*"))
+        begun[0].send_signal(signal.SIGCONT)
+        until(lambda: list(tmp_path.glob("restore.before_rename.*")), "the restore")
+        begun.append(
+            start("submit", "--name", "late-2", "--", "/bin/true", stop_at="submit.before_commit", stops=tmp_path)
+        )
+        begun[1].send_signal(signal.SIGCONT)
+        until(lambda: len(list(tmp_path.glob("submit.before_commit.*"))) == 2, "the second submission")
+        begun[2].send_signal(signal.SIGCONT)
+        assert [one.wait(20) for one in begun] == [0, 0, 0]
+    finally:
+        for one in begun:
+            one.kill()
+            one.wait()
+    (kept,) = queue.backups.glob("replaced-*.db")
+    assert (titles(kept), titles(queue.db)) == (["late-1"], ["late-2"])
+    assert backup.problems(queue.db) == [] and backup.problems(kept) == []
