@@ -1,0 +1,155 @@
+"""What differs on a Mac, by stand-ins: the kernel's structs, the texts of Apple's tools, paths with a space."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from queue_runner import launch, locks, paths, warden_tree
+from queue_runner.host import conditions, cpu_time, process_table
+from queue_runner.host.ask import Asked
+
+VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                               11061.
+Pages stored in compressor:              612230.
+"Translation faults":                 987654321.
+Pageins:                                {pageins}.
+Pageouts:                                 86393.
+Swapins:                                {swapins}.
+Swapouts:                               {swapouts}.
+"""
+
+
+def vm_stat(pageins: int, swapins: int, swapouts: int) -> str:
+    return VM_STAT.format(pageins=pageins, swapins=swapins, swapouts=swapouts)
+
+
+def test_vm_stat_tells_swapping_from_the_reading_of_mapped_files() -> None:
+    assert conditions.parse_vm_stat(vm_stat(15_452_143, 2, 3)) == (2 * 16384, 3 * 16384)
+    assert conditions.parse_vm_stat("Mach Virtual Memory Statistics: (page size of 16384 bytes)\n") is None
+    assert conditions.parse_vm_stat(None) is None
+
+
+class Scripted:
+    """An Asked whose tool is vm_stat, and whose answer is there one sample after the question; other tools are none."""
+
+    texts: Sequence[str] = ()
+
+    def __init__(self, argv: Sequence[str], every_s: float) -> None:
+        self._left = list(self.texts) if argv[0].endswith("vm_stat") else []
+        self._asked_s: float | None = None
+        self.answered_s: float | None = None
+        self._answer: str | None = None
+
+    def latest(self, now_s: float) -> str | None:
+        if self._asked_s is not None and self._left:
+            self.answered_s, self._answer = self._asked_s, self._left.pop(0)
+        self._asked_s = now_s
+        return self._answer
+
+    def close(self) -> None:
+        pass
+
+
+def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripted, "texts", [vm_stat(0, 0, 0), vm_stat(10**6, 0, 0), vm_stat(10**6, 0, 640)])
+    monkeypatch.setattr(conditions, "Asked", Scripted)
+    now = [0.0]
+    sampler = conditions.Sampler(platform="darwin", clock=lambda: now[0])
+    seen = []
+    for _ in range(4):
+        seen.append(sampler.sample().get("swap_out_bytes_per_s"))
+        now[0] += 10.0
+    assert seen == [None, None, 0.0, 640 * 16384 / 10]  # a million pages of mapped files are no swapping
+    sampler.close()
+
+
+def test_an_answer_knows_when_it_was_asked_for() -> None:
+    asked = Asked(["true"], 0.0)
+    assert asked.answered_s is None
+    asked.latest(1.0)
+    assert asked._process is not None
+    asked._process.wait()
+    asked.latest(2.0)
+    assert asked.answered_s == 1.0
+    asked.close()
+
+
+class LibSystem:
+    """proc_pidinfo(PROC_PIDTBSDINFO) as XNU answers it: 136 bytes, and nothing of zombies and of other users'."""
+
+    def __init__(self, **rows: tuple[int, int, int, int, int]) -> None:
+        self.rows = {int(name[1:]): row for name, row in rows.items()}
+
+    def proc_pidinfo(self, pid: int, flavor: int, _arg: object, buffer: Any, size: int) -> int:
+        assert (flavor, size) == (3, 136)
+        if pid not in self.rows:
+            return 0
+        status, parent, group, seconds, micros = self.rows[pid]
+        buffer[:136] = struct.pack("IIIIIII", 0, status, 0, pid, parent, 501, 20).ljust(100, b"\0") + struct.pack(
+            "=IIIIiQQ", group, 0, 0, 0, 0, seconds, micros
+        )
+        return 136
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
+    library = LibSystem(p77=(2, 1, 70, 1_763_000_000, 250_000), p78=(4, 77, 70, 1_763_000_001, 0))
+    monkeypatch.setattr(warden_tree, "_loaded", [library])
+    monkeypatch.setattr(warden_tree.os, "getsid", lambda pid: 70)
+    monkeypatch.setattr(process_table, "LINUX", False)
+    return library
+
+
+def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
+    row = warden_tree.row_darwin(78)
+    assert row is not None
+    assert (row.parent, row.group, row.session, row.start) == (77, 70, 70, 1_763_000_001.0)
+    assert row.stopped and not row.ended
+    seen = process_table.look(77)
+    assert seen is not None and seen.process == process_table.Process(77, 1_763_000_000.25)
+
+
+def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil moves create_time by what the clock was set: the job's time on the CPU would be taken for others'."""
+    import psutil
+
+    def process(pid: int) -> SimpleNamespace:
+        used = SimpleNamespace(user=3, system=1)
+        return SimpleNamespace(create_time=lambda: 1_763_000_007.25, cpu_times=lambda: used)
+
+    monkeypatch.setattr(psutil, "Process", process)
+    found = cpu_time.PsutilSource().processes([(77, 1_763_000_000.25), (78, 1_763_000_999.0), 78])
+    assert found == {
+        (77, 1_763_000_000.25): cpu_time.ProcessTime(1, 4),
+        (78, 1_763_000_001.0): cpu_time.ProcessTime(77, 4),
+    }
+
+
+# -- "Application Support" --------------------------------------------------------------------------------------------
+
+
+def test_the_home_of_a_mac_has_no_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MPSQ_HOME", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(paths, "checkout", lambda: None)
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert paths.home() == tmp_path / ".local/share/mpsq"
+
+
+def test_a_compilers_cache_is_named_without_a_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+    plain = tmp_path / "cache"
+    assert launch.without_spaces(plain) == plain and not plain.exists()
+    spaced = tmp_path / "Application Support" / "cache"
+    link = launch.without_spaces(spaced)
+    assert " " not in str(link) and link.parent == locks.lock_dir()
+    assert launch.without_spaces(spaced) == link and link.samefile(spaced)
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "my locks"))
+    assert " " in str(launch.without_spaces(spaced))  # then nothing helps, and nothing is stopped by it
