@@ -33,7 +33,9 @@ _NOT_DISPATCHED = re.compile(r"Could not run '([^']+)' with arguments from the '
 _NO_DTYPE = re.compile(r"[\"']([\w:.]+)[\"'] not implemented for [\"'](\w+)[\"']")
 _FLOAT64 = "MPS framework doesn't support float64"
 _NO_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|Invalid buffer size|Cannot allocate memory", re.I
+    r"out of memory|can't allocate memory|not enough memory|Invalid buffer size|Cannot allocate memory"
+    r"|Insufficient Memory \(\w+:kIOGPUCommandBuffer",
+    re.I,
 )
 _NOT_SUPPORTED = re.compile(
     r"not (?:yet |currently )?(?:implemented|supported|available)|unsupported|(?:does not|doesn't|only) support"

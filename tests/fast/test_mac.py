@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from queue_runner import launch, locks, paths, warden_tree
+from queue_runner import finish, launch, locks, paths, warden_tree
+from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.host import conditions, cpu_time, process_table
 from queue_runner.host.ask import Asked
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.hooks import Orders
+from queue_runner.text import last_line
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
 Pages free:                               11061.
@@ -153,3 +162,54 @@ def test_a_compilers_cache_is_named_without_a_space(monkeypatch: pytest.MonkeyPa
     assert launch.without_spaces(spaced) == link and link.samefile(spaced)
     monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "my locks"))
     assert " " in str(launch.without_spaces(spaced))  # then nothing helps, and nothing is stopped by it
+
+
+# -- Metal without memory ---------------------------------------------------------------------------------------------
+
+GIVEN_UP = (
+    b"Error: command buffer exited with error status.\n"
+    b"\tThe Metal Performance Shaders operations encoded on it may not have completed.\n\tError: \n\t(null)\n"
+    b"\tInsufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+    b"\t<AGXG13XFamilyCommandBuffer: 0x3601ec380>\n    label = <none> \n"
+)
+ABORTED = (
+    b"libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
+    b"failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+    b"resource_tracker.py:216: UserWarning: resource_tracker: There appear to be 1 leaked semaphore objects\n"
+)
+
+
+def test_a_command_buffer_that_metal_gave_up_makes_the_run_invalid(layout: Layout) -> None:
+    """torch (issues 125442, 123171) only lets Metal print it and goes on."""
+    engine = open_engine(layout.db, keep_open=True)
+    with writing(engine) as connection:
+        spec = JobSpec(kind="command", name="x", argv=("true",))
+        jobs.submit(connection, "test", 0, [NewJob(spec, 1, Terms())], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    folder = RunDir(layout.run_dir(run.id))
+    folder.path.mkdir(parents=True)
+    folder.stderr.write_bytes(b"x\n" + GIVEN_UP + b"step 7\n" * 2000)
+    finish.finish(engine, run, folder, Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    engine.dispose()
+    with read.reading(layout.db) as connection:
+        (row,) = read.runs(connection)
+        (taint,) = read.detail(connection, "taints", run.run_id)
+    assert (row["outcome"], row["valid"], taint["kind"]) == ("SUCCEEDED", 0, "wrong_result")
+    assert "Metal gave up a command buffer (Insufficient Memory)" in taint["detail"]
+
+
+def test_why_metal_gave_up() -> None:
+    assert failed_on_metal(b"all went well\n") is None
+    other = GIVEN_UP.replace(b"Insufficient Memory (00000008:kIOGPU", b"Caused GPU Timeout Error (00000002:kIOGPU")
+    assert "(Caused GPU Timeout Error)" in str(failed_on_metal(other))
+    assert "command buffer:" in str(failed_on_metal(b"Error: command buffer exited with error status.\n"))
+
+
+def test_mlx_without_memory_aborts_and_is_called_out_of_memory() -> None:
+    killed = Ending(Outcome.KILLED, signal=6, reason="SIGABRT: it crashed")
+    ended = with_last_words(killed, last_line(ABORTED), ABORTED)
+    assert ended.outcome is Outcome.OUT_OF_MEMORY and "Insufficient Memory" in ended.reason
+    assert with_last_words(killed, "x", b"Abort trap: 6\n") == killed
+    said = "RuntimeError: [METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferC)"
+    assert with_last_words(Ending(Outcome.FAILED, 1), said).outcome is Outcome.OUT_OF_MEMORY
