@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.op_texts import ERROR, first_line
+from harness.op_texts import ERROR, first_line, gave_up
 from harness.problems import JobError
 
 START_LIMIT_S = 300.0
@@ -24,6 +24,7 @@ START_LIMIT_S = 300.0
 MOST_STARTS_IN_VAIN = 3
 """Children that ended one after the other before they were ready."""
 
+_LOG_BYTES = 1 << 20
 MOST_LOST_IN_A_ROW = 10
 """Units each of which took its child with it: by then it is not the operators that fail, and a child takes seconds."""
 
@@ -163,6 +164,9 @@ class Sweep:
                 at = said["at"]
             else:
                 found.append(_found(unit, said))
+                if (why := gave_up(self._log(child))) is not None:
+                    found[-1] = replace(found[-1], verdict=ERROR, detail=why, first_s=None, times_s=())
+                    break
         if said is None:
             found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
         self._replace()
@@ -198,13 +202,18 @@ class Sweep:
             code = child.process.wait(10)  # what it answers on is closed: it is ending
         except subprocess.TimeoutExpired:
             return "it stopped answering"
-        child.log.seek(child.log_from)  # the position is the child's too, which has ended
-        log = child.log.read().decode("utf-8", "replace")
+        log = self._log(child)
         if code < 0:
-            said = next((line for line in log.splitlines() if "rror" in line), "")
+            said = next((line for line in log.splitlines() if "rror" in line or "failed assertion" in line), "")
             return f"crash: {_named(-code)}" + (f": {first_line(said)}" if said else "")
         last = [line for line in log.splitlines() if line.strip()][-1:]
         return f"its process ended with {code}" + (f": {first_line(last[0])}" if last else "")
+
+    def _log(self, child: _Child) -> str:
+        """What it wrote to stderr in the unit under way. Its position in the file is ours too: it must stay."""
+        fd = child.log.fileno()
+        size = min(os.fstat(fd).st_size - child.log_from, _LOG_BYTES)
+        return os.pread(fd, max(0, size), child.log_from).decode("utf-8", "replace")
 
     def _end(self) -> None:
         """End the child, whatever it is doing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from queue_runner import finish, launch, locks, paths, warden_tree
+from queue_runner import finish, launch, locks, paths, vcs, warden_tree
 from queue_runner.ending import failed_on_metal, with_last_words
-from queue_runner.host import conditions, cpu_time, process_table
+from queue_runner.host import conditions, cpu_time, open_files, process_table, tools
 from queue_runner.host.ask import Asked
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
@@ -213,3 +214,45 @@ def test_mlx_without_memory_aborts_and_is_called_out_of_memory() -> None:
     assert with_last_words(killed, "x", b"Abort trap: 6\n") == killed
     said = "RuntimeError: [METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferC)"
     assert with_last_words(Ending(Outcome.FAILED, 1), said).outcome is Outcome.OUT_OF_MEMORY
+
+
+# -- Apple's tools, limits and versions -------------------------------------------------------------------------------
+
+
+def test_a_shim_of_apples_is_no_compiler_until_the_tools_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/usr/bin/git and /usr/bin/g++ are on every Mac; called without the tools they open a window."""
+    places = {"git": "/usr/bin/git", "clang++": "/opt/homebrew/bin/clang++"}
+    monkeypatch.setattr(tools.shutil, "which", places.get)
+    assert tools.find("git", platform="darwin", installed=lambda: False) is None
+    assert tools.find("git", platform="darwin", installed=lambda: True) == "/usr/bin/git"
+    assert tools.find("clang++", platform="darwin", installed=lambda: False) == "/opt/homebrew/bin/clang++"
+    assert tools.find("git", platform="linux", installed=lambda: False) == "/usr/bin/git"
+    assert tools.find("g++", platform="darwin", installed=lambda: False) is None
+
+
+def test_without_apples_tools_there_is_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vcs.sys, "platform", "darwin")
+    monkeypatch.setattr(vcs.tools, "find", lambda name: None)
+    with pytest.raises(vcs.GitFailed, match="xcode-select --install"):
+        vcs.git(Path("/"), "--version")
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ((256, resource.RLIM_INFINITY), (4096, resource.RLIM_INFINITY)),
+        ((256, 1024), (1024, 1024)),
+        ((9999, 20000), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_jobs_may_open_as_many_files_as_under_the_service(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], wanted: tuple[int, int] | None
+) -> None:
+    done: list[tuple[int, int]] = []
+    monkeypatch.setattr(open_files.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(open_files.resource, "setrlimit", lambda which, pair: done.append(pair))
+    open_files.allow("linux")
+    assert not done
+    open_files.allow("darwin")
+    assert done == ([wanted] if wanted else [])

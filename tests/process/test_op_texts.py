@@ -88,6 +88,14 @@ for line in sys.stdin:
             sys.stderr.write("Fatal Python error: of its own making\\n"); sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGSEGV)
         if what == "crash_late.backward": os._exit(7)
+        if what.startswith("assert.forward"):
+            sys.stderr.write("(mpsFileLoc): /AppleInternal/x.mm:12: failed assertion `not a matrix'\\n")
+            sys.stderr.flush()
+            os.abort()
+        if what == "give_up.forward":
+            sys.stderr.write("Error: command buffer exited with error status.\\n")
+            sys.stderr.write("\\tInternal Error (0000000e:Internal)\\n")
+            sys.stderr.flush()
         if what == "hang.forward": time.sleep(60)
         verdict(direction, "error" if asked["op"] == "lose" else "native", asked["op"] == "lose")
         if asked["op"] == "lose":
@@ -138,6 +146,16 @@ def test_neither_a_crash_nor_a_lost_device_ends_the_sweep(sweep: Callable[..., S
     for pid in map(int, starts):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_what_metal_says_on_stderr_alone_is_an_error(sweep: Callable[..., Sweep]) -> None:
+    """torch raises nothing, and the result is whatever was in memory: neither native nor wrong."""
+    found = run(sweep(), "give_up", "assert", "add")
+    told = {key: (value.verdict, value.detail) for key, value in found.items()}
+    why = "command buffer exited with error status: Internal Error (0000000e:Internal)"
+    assert told["give_up", "forward"] == ("error", why) and told["give_up", "backward"] == ("native", "")
+    assert told["assert", "forward"][1].startswith("crash: SIGABRT: (mpsFileLoc): /AppleInternal/x.mm:12: failed asse")
+    assert told["add", "forward"] == ("native", "")
 
 
 def test_an_operator_that_hangs_is_ended_and_recorded(sweep: Callable[..., Sweep]) -> None:
