@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import select
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from queue_runner import finish, launch, locks, paths, vcs, warden_tree
 from queue_runner.ending import failed_on_metal, with_last_words
-from queue_runner.host import conditions, cpu_time, open_files, process_table, tools
+from queue_runner.host import conditions, cpu_time, open_files, process_table, tools, watching
 from queue_runner.host.ask import Asked
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
@@ -256,3 +258,23 @@ def test_jobs_may_open_as_many_files_as_under_the_service(
     assert not done
     open_files.allow("darwin")
     assert done == ([wanted] if wanted else [])
+
+
+def test_a_reader_that_has_left_is_noticed_where_only_what_is_asked_for_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """XNU (sys_generic.c, poll) turns POLLIN and POLLHUP into a filter and the lack of both into none: it slept on."""
+
+    class Poll:
+        def register(self, fd: int, events: int) -> None:
+            self.asked = events
+
+        def poll(self, _ms: float) -> list[tuple[int, int]]:
+            return [(1, select.POLLHUP)] if self.asked & (select.POLLIN | select.POLLHUP) else []
+
+    reads, writes = os.pipe()
+    os.close(reads)
+    monkeypatch.setattr(watching.select, "poll", Poll)
+    with pytest.raises(BrokenPipeError):
+        watching.Wait(writes)(1.0)
+    os.close(writes)
