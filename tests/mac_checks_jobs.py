@@ -207,7 +207,7 @@ def two_processes(device: str) -> str:
     """By the workload itself, and by submit for a launcher."""
     code, text, _ = _job("resnet50", device, "--config", "toy", WORLD_SIZE="2")
     assert code == 2 and "WORLD_SIZE=2" in text, text
-    launch = ["--", "torchrun", "--nproc_per_node=2", "train.py"]
+    launch = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"]
     code, said = _mpsq("submit", "--device", "mps", "--dry-run", *launch)
     assert code == 2 and "several processes cannot train on mps together" in said, said
     return f"refused\n{text}{said}"
