@@ -128,20 +128,37 @@ class Sweep:
         raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
 
     def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Found]], None]) -> None:
-        """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError."""
-        lost = 0
+        """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError.
+
+        Neighbours may all abort in a library's assertion, as Metal's do, on a device that is well: it is gone when what
+        it has computed before ends a child, too.
+        """
+        lost, proven = 0, None
         for unit in units:
             self.ops()
             begun, before = time.perf_counter(), self.restarts
             found = self._one(unit)
             tell(unit, time.perf_counter() - begun, found)
-            lost = lost + 1 if self.restarts > before else 0
+            if self.restarts == before:
+                lost, proven = 0, unit
+                continue
+            lost += 1
             if lost == MOST_LOST_IN_A_ROW:
+                if proven is not None and self._still_computes(proven):
+                    lost = 0
+                    continue
                 why = found[-1].detail
                 raise JobError(
                     f"{lost} operators one after the other ended the process that checked them; the last: {why}",
                     "the device may be gone: try a workload on it, or --set ops=... without these",
                 )
+
+    def _still_computes(self, proven: Unit) -> bool:
+        """Whether a new child gets through what one got through before."""
+        self.ops()
+        before = self.restarts
+        self._one(proven)
+        return self.restarts == before
 
     def _one(self, unit: Unit) -> list[Found]:
         child = self._child

@@ -172,6 +172,14 @@ def test_a_device_that_is_gone_for_good_ends_the_sweep(
     assert "the device may be gone" in gone.value.hint
 
 
+def test_neighbours_that_all_crash_on_a_device_that_is_well_do_not_end_the_sweep(
+    sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op_sweep, "MOST_LOST_IN_A_ROW", 2)
+    found = run(sweep(), "add", "lose", "lose", "lose", "lose", "mul")
+    assert found["mul", "forward"].verdict == "native" and found["lose", "forward"].verdict == "error"
+
+
 def test_a_child_that_never_gets_ready_is_given_up(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
     with pytest.raises(JobError, match="does not start: its process ended with 1: ImportError: no such thing"):
         sweep(BROKEN="1").ops()
