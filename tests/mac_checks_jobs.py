@@ -150,6 +150,8 @@ def _job(name: str, device: str, *options: str, **variables: str) -> tuple[int, 
         command = [sys.executable, str(JOBS / f"{name}_torch.py"), "--device", device, *options]
         code, text = _run(command, **{"MPSQ_EVENTS": str(events), "TORCHINDUCTOR_CACHE_DIR": folder, **variables})
         lines = events.read_text("utf-8").splitlines() if events.exists() else []
+    if code and (missing := re.search(r"^error: .* is not installed for .*$", text, re.MULTILINE)):
+        raise Unknown(missing[0])
     return code, f"$ {' '.join(command)}\n{text}", [json.loads(one) for one in lines]
 
 
