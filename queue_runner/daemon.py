@@ -25,6 +25,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from queue_runner import config, locks, paths, wake
 from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
 from queue_runner.hooks import Hooks
+from queue_runner.host import open_files
 from queue_runner.host.service import trim_log
 from queue_runner.rarely import Rarely
 from queue_runner.store import migrate
@@ -183,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = config.load(layout.config)
         held = _take(layout)
         _migrate(layout)
+        open_files.allow()
         log.info("worker %d on %s", os.getpid(), layout.home)
         Worker(layout, settings, held, until_idle=options.until_idle).run()
         held.close()

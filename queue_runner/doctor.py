@@ -19,7 +19,7 @@ from pathlib import Path
 from queue_runner import doctor_house, doctor_machine, doctor_torch
 from queue_runner.doctor_check import Check
 from queue_runner.errors import UsageError
-from queue_runner.host import machine
+from queue_runner.host import machine, tools
 from queue_runner.host.ask import Ask, ask
 from queue_runner.paths import Layout
 
@@ -156,7 +156,7 @@ def compiler() -> Check:
     """Whether torch.compile finds a C++ compiler that works: it needs one for the CPU."""
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "c++"]
-    found = next((path for name in candidates if name and (path := shutil.which(name))), None)
+    found = next((path for name in candidates if name and (path := tools.find(name))), None)
     fix = "xcode-select --install" if sys.platform == "darwin" else "install g++, for example: apt install g++"
     if found is None:
         missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"

@@ -57,7 +57,9 @@ def home(layout: Layout) -> Iterator[Check]:
         yield Check("home", "fail", finding, "mend the permissions, or set MPSQ_HOME to a folder of yours")
         return
     else:
-        yield Check("home", "ok", f"{layout.home}{later}")
+        finding = f"{layout.home}{later}"
+        fix = "set MPSQ_HOME to a path without a space: in an mpsq env there torch.compile fails on the CPU"
+        yield warn_if(bool(re.search(r"\s", str(layout.home))), "home", finding, fix)
     free = shutil.disk_usage(place).free
     verdict = "fail" if free < MIN_FREE_BYTES else "warn" if free < _LOW_BYTES else "ok"
     yield Check(

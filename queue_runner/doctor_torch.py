@@ -72,7 +72,7 @@ def _run(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPSQ_"))}
     try:
         child = subprocess.run(
-            [python, "-P", "-c", program],
+            [python, "-c", program],  # not -P, which Pythons before 3.11 refuse; "/" stands for the current folder
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=timeout_s,

@@ -30,9 +30,17 @@ _SAID = {
 _NO_MEMORY = re.compile(
     r"(?:[A-Za-z_][\w.]*\.)?(?:OutOfMemoryError|MemoryError)\b"
     r"|[A-Za-z_][\w.]*Error: .*(?:(?:CUDA|MPS backend) out of memory|RESOURCE_EXHAUSTED: Out of memory"
-    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|malloc\] (?:Unable|Attempting) to allocate)"
+    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|malloc\] (?:Unable|Attempting) to allocate"
+    r"|Insufficient Memory \(\w+:kIOGPUCommandBuffer)"
 )
 """The last line of a traceback that torch, jax, mlx or Python itself ends with when memory runs out."""
+
+_METAL_MEMORY = re.compile(rb"^.*Insufficient Memory \(\w+:kIOGPUCommandBuffer.*$", re.MULTILINE)
+"""What MLX throws where nothing can catch it, so that the process aborts (ml-explore/mlx issue 3390)."""
+_METAL_FAILED = re.compile(
+    rb"command buffer exited with error status|Execution of the command buffer was aborted due to an error"
+)
+_METAL_REASON = re.compile(rb"^\s*(?:[\w ]+\. )?([A-Z][\w ()/]{2,80}) \([0-9a-f]{8}:", re.MULTILINE)
 
 
 def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
@@ -57,13 +65,27 @@ def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
     return Ending(Outcome.FAILED, code)
 
 
-def with_last_words(ending: Ending, said: str) -> Ending:
+def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
     """A failure whose reason is the last thing that the job said on stderr. Where that is the error of a framework
-    without memory, it ran out of memory: a program that nobody adapted to mpsq knows no exit code of 71."""
+    without memory, it ran out of memory: a program that nobody adapted to mpsq knows no exit code of 71. `end` is more
+    of stderr: behind the words of a process that aborts there may be those of its helpers."""
+    if ending.signal == signal.SIGABRT and (found := _METAL_MEMORY.search(end)):
+        words = plain(found[0].decode("utf-8", "replace")).strip()
+        return replace(ending, outcome=Outcome.OUT_OF_MEMORY, reason=words)
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
     outcome = Outcome.OUT_OF_MEMORY if _NO_MEMORY.match(said) else Outcome.FAILED
     return replace(ending, outcome=outcome, reason=said or "it said nothing on stderr")
+
+
+def failed_on_metal(stderr: bytes) -> str | None:
+    """A sentence where Metal says that it did not finish what it was given. torch only lets it say so and goes on, with
+    whatever was in memory in the place of results (pytorch issues 125442, 123171)."""
+    if (found := _METAL_FAILED.search(stderr)) is None:
+        return None
+    reason = _METAL_REASON.search(stderr, found.start())
+    why = f" ({plain(reason[1].decode('utf-8', 'replace')).strip()})" if reason else ""
+    return f"Metal gave up a command buffer{why}: what it should have computed is missing"
 
 
 def of_silence(*, rebooted: bool) -> Ending:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from queue_runner import find_max, resume, stop_points
-from queue_runner.ending import with_last_words
+from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Verb
 from queue_runner.rundir import RunDir, read_end
@@ -23,6 +23,9 @@ from queue_runner.summarize import Summary, summarize
 from queue_runner.taints import Facts, find_taints
 from queue_runner.text import last_line, plain
 
+_STDERR_BYTES = 1 << 20
+"""Of the end of stderr, in which Metal's complaints are looked for."""
+
 
 def finish(
     engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None, orders: Orders
@@ -31,11 +34,15 @@ def finish(
 
     Raises: MpsqError (store).
     """
-    ending = with_last_words(ending, last_line(read_end(folder.stderr)))
+    end = read_end(folder.stderr)
+    ending = with_last_words(ending, last_line(end), end)
+    failed = failed_on_metal(read_end(folder.stderr, _STDERR_BYTES))
     machine = of_machine()  # may ask programs: not while the write lock is held
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
+        if failed:
+            results.save_note(connection, run.run_id, "wrong_result", failed)
         _summarise_whatever_it_said(connection, run, ending, exit_ or {})
         results.mark_fingerprint(
             connection,

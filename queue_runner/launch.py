@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 from queue_runner import argv, capture, locks, resume, tree_copy, warden
 from queue_runner.config import Config
+from queue_runner.errors import MpsqError
 from queue_runner.host.clocks import boot_id
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
@@ -85,7 +88,7 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
 
     A compiler cache is kept for each question apart, so that its state, cold or warm, means something.
     """
-    compiled = layout.cache / "compile" / run.spec.content_hash()[:16]
+    compiled = without_spaces(layout.cache / "compile") / run.spec.content_hash()[:16]
     ours = {
         "MPSQ_HOME": str(layout.home),
         "MPSQ_RUN": str(run.id),
@@ -111,6 +114,21 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         **run.spec.env,
         **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},
     }
+
+
+def without_spaces(folder: Path) -> Path:
+    """The folder by a path without white space, where one can be made: torch.compile writes the paths of its cache into
+    the compiler's command line unquoted, so that in a home with a space every compilation for the CPU fails."""
+    if not re.search(r"\s", str(folder)):
+        return folder
+    try:
+        link = locks.lock_dir() / f"cache-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(folder, target_is_directory=True)
+    except (OSError, MpsqError):
+        return folder  # what does not compile for the CPU is not stopped by it
+    return link
 
 
 def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:

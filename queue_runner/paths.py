@@ -111,9 +111,10 @@ def home() -> Path:
     root = checkout()
     if root is not None:
         return root / "var"
-    import platformdirs  # only here: every command asks for the home, few get this far
+    from platformdirs.unix import Unix  # only here: every command asks for the home, few get this far
 
-    return Path(platformdirs.user_data_dir("mpsq", appauthor=False))
+    # ~/.local/share on macOS too: torch's C++ compiler is given paths unquoted, and "Application Support" has a space
+    return Path(Unix("mpsq", appauthor=False).user_data_dir)
 
 
 def layout() -> Layout:

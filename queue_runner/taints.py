@@ -77,7 +77,8 @@ def _invalid(f: Facts) -> list[Taint]:
         found.append(("contended", f"other programs used {share:.0%} of the machine's cores meanwhile"))
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         found.append(("swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap meanwhile"))
-    if (priority := _least(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
+    # the greatest: with more threads than cores macOS lowers the priority of each for a while, and a limit is a ceiling
+    if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
         found.append(
             ("throttled_service", f"its scheduler priority was {priority:.0f}: run mpsq service install again")
         )
@@ -130,10 +131,6 @@ def _values(f: Facts, name: str) -> list[float]:
 def _mean(f: Facts, name: str) -> float | None:
     values = _values(f, name)
     return sum(values) / len(values) if values else None
-
-
-def _least(f: Facts, name: str) -> float | None:
-    return min(_values(f, name), default=None)
 
 
 def _greatest(f: Facts, name: str) -> float | None:

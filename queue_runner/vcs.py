@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner.host import tools
 from queue_runner.tree_rules import secret_pathspecs
 
 MAX_DIFF_BYTES = 4 << 20
@@ -115,6 +117,9 @@ class Command:
         with tempfile.TemporaryFile() as given:
             given.write(input)
             given.seek(0)
+            if sys.platform == "darwin" and tools.find("git") is None:
+                self._said.close()
+                raise GitFailed("git is not installed: xcode-select --install")
             try:
                 self._process = subprocess.Popen(
                     ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],

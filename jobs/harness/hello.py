@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from harness import machine
 from harness.command_line import Options
 from harness.framework import Framework
 from harness.training import Named
@@ -82,7 +83,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             pass
     if platform.system() == "Darwin":
-        found["macos"] = platform.mac_ver()[0]
+        found["macos"] = machine.macos_version()
     return found
 
 

@@ -35,6 +35,12 @@ def apple_name() -> str:
     return _output("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
 
 
+def macos_version() -> str:
+    """The system's version. Not platform.mac_ver(), which says 16.0 on macOS 26 in a Python built for an older one."""
+    told = _output("/usr/bin/sw_vers", "-productVersion", SYSTEM_VERSION_COMPAT="0")
+    return told or platform.mac_ver()[0]
+
+
 def nvidia_name(index: int) -> str:
     """The driver's name of the card with this number; empty where it cannot be asked."""
     return _output("nvidia-smi", f"--id={index}", "--query-gpu=name", "--format=csv,noheader")
@@ -86,7 +92,9 @@ def _darwin_resident() -> Callable[[], int | None] | None:
     return read
 
 
-def _output(*command: str) -> str:
+def _output(*command: str, **variables: str) -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True, env=environment)
+        return done.stdout.strip()
     return ""

@@ -193,6 +193,7 @@ class _Try:
         """The verdict and its detail; None where CPU and device refuse alike, or there is nothing to differentiate."""
         try:
             there, names = self._device()
+            there = op_compare.on_cpu(there)  # a result that cannot be read is the device's error, not the CPU's
         except _NothingToDo:
             return None
         except Exception as error:

@@ -43,6 +43,17 @@ def leaves(result: Any, path: str = "") -> Iterator[Leaf]:
         yield path, result
 
 
+def on_cpu(result: Any) -> Any:
+    """The same result with its tensors on the CPU. Raises: what the device says when it cannot be read."""
+    if isinstance(result, torch.Tensor):
+        return result.detach().cpu()
+    if isinstance(result, Mapping):
+        return {key: on_cpu(value) for key, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [on_cpu(value) for value in result]
+    return result
+
+
 def differs(
     found: Any, cpu: Any, exact: Callable[[], Any] | None, values: bool = True, points_into: Any = None
 ) -> str | None:
@@ -198,10 +209,10 @@ def _agree(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """A dense tensor on the CPU, without lazy conjugates."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().cpu()  # first: a device may have no kernel that makes it dense
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    return tensor.cpu().resolve_conj().resolve_neg()
+    return tensor.resolve_conj().resolve_neg()
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.op_texts import ERROR, first_line
+from harness.op_texts import ERROR, first_line, gave_up
 from harness.problems import JobError
 
 START_LIMIT_S = 300.0
@@ -24,6 +24,7 @@ START_LIMIT_S = 300.0
 MOST_STARTS_IN_VAIN = 3
 """Children that ended one after the other before they were ready."""
 
+_LOG_BYTES = 1 << 20
 MOST_LOST_IN_A_ROW = 10
 """Units each of which took its child with it: by then it is not the operators that fail, and a child takes seconds."""
 
@@ -127,20 +128,37 @@ class Sweep:
         raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
 
     def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Found]], None]) -> None:
-        """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError."""
-        lost = 0
+        """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError.
+
+        Neighbours may all abort in a library's assertion, as Metal's do, on a device that is well: it is gone when what
+        it has computed before ends a child, too.
+        """
+        lost, proven = 0, None
         for unit in units:
             self.ops()
             begun, before = time.perf_counter(), self.restarts
             found = self._one(unit)
             tell(unit, time.perf_counter() - begun, found)
-            lost = lost + 1 if self.restarts > before else 0
+            if self.restarts == before:
+                lost, proven = 0, unit
+                continue
+            lost += 1
             if lost == MOST_LOST_IN_A_ROW:
+                if proven is not None and self._still_computes(proven):
+                    lost = 0
+                    continue
                 why = found[-1].detail
                 raise JobError(
                     f"{lost} operators one after the other ended the process that checked them; the last: {why}",
                     "the device may be gone: try a workload on it, or --set ops=... without these",
                 )
+
+    def _still_computes(self, proven: Unit) -> bool:
+        """Whether a new child gets through what one got through before."""
+        self.ops()
+        before = self.restarts
+        self._one(proven)
+        return self.restarts == before
 
     def _one(self, unit: Unit) -> list[Found]:
         child = self._child
@@ -163,6 +181,9 @@ class Sweep:
                 at = said["at"]
             else:
                 found.append(_found(unit, said))
+                if (why := gave_up(self._log(child))) is not None:
+                    found[-1] = replace(found[-1], verdict=ERROR, detail=why, first_s=None, times_s=())
+                    break
         if said is None:
             found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
         self._replace()
@@ -198,13 +219,18 @@ class Sweep:
             code = child.process.wait(10)  # what it answers on is closed: it is ending
         except subprocess.TimeoutExpired:
             return "it stopped answering"
-        child.log.seek(child.log_from)  # the position is the child's too, which has ended
-        log = child.log.read().decode("utf-8", "replace")
+        log = self._log(child)
         if code < 0:
-            said = next((line for line in log.splitlines() if "rror" in line), "")
+            said = next((line for line in log.splitlines() if "rror" in line or "failed assertion" in line), "")
             return f"crash: {_named(-code)}" + (f": {first_line(said)}" if said else "")
         last = [line for line in log.splitlines() if line.strip()][-1:]
         return f"its process ended with {code}" + (f": {first_line(last[0])}" if last else "")
+
+    def _log(self, child: _Child) -> str:
+        """What it wrote to stderr in the unit under way. Its position in the file is ours too: it must stay."""
+        fd = child.log.fileno()
+        size = min(os.fstat(fd).st_size - child.log_from, _LOG_BYTES)
+        return os.pread(fd, max(0, size), child.log_from).decode("utf-8", "replace")
 
     def _end(self) -> None:
         """End the child, whatever it is doing."""

@@ -33,7 +33,9 @@ _NOT_DISPATCHED = re.compile(r"Could not run '([^']+)' with arguments from the '
 _NO_DTYPE = re.compile(r"[\"']([\w:.]+)[\"'] not implemented for [\"'](\w+)[\"']")
 _FLOAT64 = "MPS framework doesn't support float64"
 _NO_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|Invalid buffer size|Cannot allocate memory", re.I
+    r"out of memory|can't allocate memory|not enough memory|Invalid buffer size|Cannot allocate memory"
+    r"|Insufficient Memory \(\w+:kIOGPUCommandBuffer",
+    re.I,
 )
 _NOT_SUPPORTED = re.compile(
     r"not (?:yet |currently )?(?:implemented|supported|available)|unsupported|(?:does not|doesn't|only) support"
@@ -43,6 +45,10 @@ _NOT_SUPPORTED = re.compile(
 _REFUSED = re.compile(r"\w+_STATUS_NOT_SUPPORTED")
 """A library's words for a case that it has no kernel for: its error is no sign of a lost device."""
 _LOST = re.compile(r"CUDA error|device-side assert|illegal (?:memory access|address)|command buffer", re.I)
+_GAVE_UP = re.compile(
+    r"command buffer exited with error status|Execution of the command buffer was aborted due to an error"
+)
+_REASON = re.compile(r"[A-Z][\w /]+ \([0-9a-f]{8}:\w+\)")
 _CONTROL = re.compile(r"\s+")
 
 
@@ -89,6 +95,15 @@ def read_error(kinds: str, text: str) -> tuple[str, str]:
     if "NotImplementedError" in kinds or _REFUSED.search(text) or _NOT_SUPPORTED.search(text):
         return MISSING, first_line(text)
     return ERROR, f"{kinds.split(' ')[0]}: {first_line(text)}"
+
+
+def gave_up(log: str) -> str | None:
+    """What Metal says on stderr when it did not finish what it was given: torch raises nothing and goes on with what
+    was in memory, so that what came of it is no verdict on an operator. None where it says nothing of the kind."""
+    if (found := _GAVE_UP.search(log)) is None:
+        return None
+    reason = _REASON.search(log, found.start())
+    return first_line(found[0] + (f": {reason[0].strip()}" if reason else ""))
 
 
 def device_lost(text: str) -> bool:

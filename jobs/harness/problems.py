@@ -41,7 +41,7 @@ class UsageError(JobError):
 # cannot be imported without a device.
 _NO_MEMORY = re.compile(
     r"out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory|Invalid buffer size|Cannot allocate memory"
-    r"|RESOURCE_EXHAUSTED|malloc\] (Unable|Attempting) to allocate",
+    r"|RESOURCE_EXHAUSTED|malloc\] (Unable|Attempting) to allocate|Insufficient Memory \(\w+:kIOGPUCommandBuffer",
     re.I,
 )
 _NO_COMPILER = re.compile(

@@ -51,6 +51,12 @@ class Asked:
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self._answer: str | None = None
+        self._answered_s: float | None = None
+
+    @property
+    def answered_s(self) -> float | None:
+        """When, on the caller's clock, the question of the latest answer was asked; None before the first."""
+        return self._answered_s
 
     def latest(self, now_s: float | None = None) -> str | None:
         """The newest answer; None while there is none, and again when the tool fails. Asks anew when it is time."""
@@ -93,6 +99,7 @@ class Asked:
                 self._answer = None
                 self.close()
             return
+        self._answered_s = self._started
         self._output.seek(0)
         self._answer = self._output.read().decode("utf-8", "replace") if code == 0 else None
         self._forget()

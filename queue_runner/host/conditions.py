@@ -112,6 +112,8 @@ class _MacTools:
         self._settings = Asked(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
         self._pressure = Asked(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
         self._gpu = Asked(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"], _SLOW_S)
+        self._vm = Asked(["/usr/bin/vm_stat"], 0.0)
+        self._swapped: tuple[float, tuple[int, int]] | None = None
         self._priority: tuple[int, Asked] | None = None
 
     def sample(self, trainer: int | None, now: float) -> dict[str, Any]:
@@ -127,10 +129,26 @@ class _MacTools:
             "thermal_level": parse_pressure(self._pressure.latest(now)),
             "gpu_busy_share": parse_accelerators(self._gpu.latest(now)),
             "priority": parse_priority(self._priority[1].latest(now)) if self._priority else None,
+            **self._swap(now),
         }
 
+    def _swap(self, now: float) -> dict[str, float]:
+        """Rates between the last two answers, each of which was true when it was asked for."""
+        counts = parse_vm_stat(self._vm.latest(now))
+        at, before = self._vm.answered_s, self._swapped
+        if counts is None or at is None:
+            return {}
+        if before is None:
+            self._swapped = at, counts
+            return {}
+        if at - before[0] < MIN_INTERVAL_S:
+            return {}
+        self._swapped = at, counts
+        return swap_rates(before[1], counts, at - before[0])
+
     def close(self) -> None:
-        for asked in (self._battery, self._settings, self._pressure, self._gpu, *(self._priority or ())[1:]):
+        tools = (self._battery, self._settings, self._pressure, self._gpu, self._vm, *(self._priority or ())[1:])
+        for asked in tools:
             if isinstance(asked, Asked):
                 asked.close()
 
@@ -148,6 +166,20 @@ def parse_priority(text: str | None) -> int | None:
     """`ps -o pri= -p PID`: 31 is normal, 20 and 4 are launchd's limits, which children inherit."""
     match = re.fullmatch(r"\s*(\d{1,3})[A-Z]?\s*", text or "")
     return int(match[1]) if match else None
+
+
+def parse_vm_stat(text: str | None) -> tuple[int, int] | None:
+    """`vm_stat`: bytes swapped in and out since boot.
+
+    Not its Pageins and Pageouts, which are of files that are mapped (and what psutil calls swapped): a dataset that is
+    read through a map would look like swapping, and what the compressor writes to swap would not.
+    """
+    size = re.search(r"page size of (\d+) bytes", text or "")
+    pages = [re.search(rf"^Swap{way}s:\s+(\d+)\.?\s*$", text or "", re.MULTILINE) for way in ("in", "out")]
+    if size is None or not all(pages):
+        return None
+    swapped_in, swapped_out = (int(page[1]) * int(size[1]) for page in pages if page)
+    return swapped_in, swapped_out
 
 
 def parse_nvidia_smi(text: str | None) -> Mapping[str, float | None]:
@@ -174,11 +206,10 @@ def linux_memory(root: Path = Path("/")) -> tuple[int | None, int | None, int | 
 
 
 def psutil_memory() -> tuple[int | None, int | None, int | None]:
-    """The same through psutil."""
+    """The same through psutil, whose counts of swapping are none on macOS: see parse_vm_stat."""
     import psutil
 
-    swap = psutil.swap_memory()
-    return psutil.virtual_memory().available, swap.sin, swap.sout
+    return psutil.virtual_memory().available, None, None
 
 
 def swap_rates(before: Iterable[int | None], now: Iterable[int | None], interval_s: float) -> dict[str, float]:

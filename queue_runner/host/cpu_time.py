@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from queue_runner.host import process_table
 
 Named = int | tuple[int, float]
 """A process: its pid, or (pid, start) in the kernel's own units, so that a number used anew is not taken for it."""
@@ -80,15 +83,12 @@ class PsutilSource:
         found = {}
         for one in named:
             pid, start = one if isinstance(one, tuple) else (one, None)
-            try:
-                process = psutil.Process(pid)
-                created = process.create_time()
-                if start is not None and abs(created - start) > 0.01:
-                    continue
-                times = process.cpu_times()
-                found[pid, created] = ProcessTime(process.ppid() or 0, times.user + times.system)
-            except psutil.Error:
+            seen = process_table.look(pid)  # not psutil's create_time, which moves when the clock is set
+            if seen is None or (start is not None and not process_table.same_start(seen.process.start, start)):
                 continue
+            with contextlib.suppress(psutil.Error):
+                times = psutil.Process(pid).cpu_times()
+                found[pid, seen.process.start] = ProcessTime(seen.parent, times.user + times.system)
         return found
 
 

@@ -1,7 +1,8 @@
-"""The table of processes: one pass over /proc on Linux, psutil elsewhere.
+"""The table of processes: one pass over /proc on Linux; on macOS libproc for this user's processes, psutil for others'.
 
-A start time is in the kernel's own units: clock ticks since boot (field 22 of /proc/PID/stat, proc(5)) on Linux,
-seconds since 1970 on macOS (psutil create_time). With the pid it names a process for ever.
+A start time is in the kernel's own units: clock ticks since boot (field 22 of /proc/PID/stat, proc(5)) on Linux, on
+macOS seconds since 1970 as the kernel noted them (proc_pidinfo). With the pid it names a process for ever. psutil's
+create_time does not on macOS: since psutil 7.1 it moves whenever the clock is set.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner import warden_tree
+
 LINUX = sys.platform.startswith("linux")
 TAG_VARIABLE = "MPSQ_TAG"
 
-_SAME_START_S = 0.02  # macOS only: the same time read through two interfaces
+_SAME_START_S = 0.02  # macOS only: a double of seconds, which may have been through JSON
 
 
 @dataclass(frozen=True, order=True)
@@ -38,8 +41,13 @@ class Seen:
 
 
 def look(pid: int) -> Seen | None:
-    """The row of one process; None when there is no such process."""
-    return _look_linux(pid) if LINUX else _look_psutil(pid)
+    """The row of one process; None when there is no such process (on macOS: or a zombie)."""
+    if LINUX:
+        return _look_linux(pid)
+    row = warden_tree.row_darwin(pid)
+    if row is None:
+        return _look_psutil(pid)
+    return Seen(Process(pid, row.start), row.parent, row.group, row.session, row.ended)
 
 
 def table() -> dict[int, Seen]:
@@ -143,6 +151,7 @@ def _look_linux(pid: int) -> Seen | None:
 
 
 def _look_psutil(pid: int) -> Seen | None:
+    """Another user's process, whose parent matters and whose start time does not."""
     import psutil
 
     try:

@@ -246,7 +246,7 @@ class Launchd:
             if place := protected_place(path, self.user_home):
                 raise MpsqError(
                     f"{what} lies in {place}, which macOS keeps closed to services: {path}",
-                    "move it, for instance below ~/src or ~/Library/Application Support, and install again",
+                    "move it, for instance below ~/src or ~/.local, and install again",
                 )
 
 

@@ -25,7 +25,7 @@ class Wait:
         with contextlib.suppress(OSError):
             if fd is not None and stat.S_ISFIFO(os.fstat(fd).st_mode):
                 self._poll = select.poll()
-                self._poll.register(fd, 0)  # errors are always reported
+                self._poll.register(fd, select.POLLHUP)  # macOS reports it only if asked: of no events it watches none
 
     def __call__(self, seconds: float) -> None:
         """Raises: BrokenPipeError when nobody reads any more."""

@@ -40,6 +40,10 @@ class IngestState:
     rewritten: int = 0
 
 
+OWN_NOTE = (1 << 62) - 1
+"""The place of a note of the queue's own: behind all that a trainer may say."""
+
+
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
     """How far `source` (events or stdout) of this run has been read; the beginning for one never read."""
     table = schema.ingests
@@ -149,6 +153,12 @@ def _save_hello(connection: Connection, run_id: int, hello: Hello) -> None:
 
 def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def save_note(connection: Connection, run_id: int, kind: str, text: str) -> None:
+    """Keep a note of the queue's own beside those of the trainer, of which one of this kind comes first."""
+    values = {"run_id": run_id, "offset": OWN_NOTE, "kind": kind, "text": text}
+    connection.execute(upsert(schema.notes).values(values).on_conflict_do_nothing())
 
 
 def note_texts(connection: Connection, run_id: int) -> dict[str, str]:

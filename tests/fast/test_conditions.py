@@ -268,6 +268,8 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
     answers = {"batt": LAPTOP, "ioreg": IOREG, "notifyutil": "com.apple.system.thermalpressurelevel 2\n", "ps": " 20\n"}
 
     class Answered:
+        answered_s = None
+
         def __init__(self, argv: list[str], every_s: float) -> None:
             self.key = argv[-1] if argv[-1] == "batt" else Path(argv[0]).name
 

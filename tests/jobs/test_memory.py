@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,3 +63,21 @@ def test_the_cpu_of_torch_tells_it() -> None:
 
     allocated, reserved = open_device("cpu").memory()
     assert allocated is None and reserved is not None and reserved > 50 * MIB
+
+
+def test_the_version_of_macos_is_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """platform.mac_ver() is 16.0 on macOS 26 in a Python that was built for an older system."""
+    asked: list[tuple[object, str]] = []
+
+    def run(command: object, env: Mapping[str, str], **_: object) -> SimpleNamespace:
+        asked.append((command, env["SYSTEM_VERSION_COMPAT"]))
+        return SimpleNamespace(stdout="26.1\n")
+
+    monkeypatch.setattr(machine.subprocess, "run", run)
+    assert machine.macos_version() == "26.1" and asked == [(("/usr/bin/sw_vers", "-productVersion"), "0")]
+    monkeypatch.setattr(machine.subprocess, "run", raise_not_found)
+    assert machine.macos_version() == machine.platform.mac_ver()[0]
+
+
+def raise_not_found(*_: object, **__: object) -> None:
+    raise FileNotFoundError

@@ -197,6 +197,23 @@ def test_results_are_compared_whatever_they_are_made_of() -> None:
     assert op_compare.differs(a.to_sparse(), a.clone().to_sparse(), None) is None
 
 
+def test_a_result_that_cannot_be_read_is_the_devices_error(table: TABLE, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPS may have no kernel for what a comparison does, and an error of its own may come with the copy."""
+
+    def fails(result: Any) -> Any:
+        raise RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")
+
+    monkeypatch.setattr(op_compare, "on_cpu", fails)
+    found = check(table, "sin")
+    assert found.verdict == "error" and "out of memory" in found.detail
+
+
+def test_sparse_results_are_compared_on_the_cpu() -> None:
+    sparse = torch.eye(3).to_sparse()
+    (found,) = op_compare.on_cpu((sparse,))
+    assert found.layout == torch.sparse_coo and op_compare.differs([found], [sparse], None) is None
+
+
 def test_positions_of_equal_values_are_as_good() -> None:
     x = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 0.0]])
     assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None) is not None

@@ -76,7 +76,7 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> No
         (site / f"{name}-1.2.dist-info").mkdir()
         (site / f"{name}-1.2.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
     paths = f"import sys; sys.path[:] = [{str(site)!r}, *(p for p in sys.path if 'site-packages' not in p)]"
-    python = program(tmp_path / "p", f'exec {sys.executable} -S -P -c "{paths}; exec(sys.argv[1])" "$3"')
+    python = program(tmp_path / "p", f'exec {sys.executable} -S -P -c "{paths}; exec(sys.argv[1])" "$2"')
     assert doctor_torch.others(python) == {
         "mlx": ("1.2", "it ended with status 1: libmlx.so: not found"),
         "tinygrad": ("1.2", None),

@@ -88,6 +88,14 @@ for line in sys.stdin:
             sys.stderr.write("Fatal Python error: of its own making\\n"); sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGSEGV)
         if what == "crash_late.backward": os._exit(7)
+        if what.startswith("assert.forward"):
+            sys.stderr.write("(mpsFileLoc): /AppleInternal/x.mm:12: failed assertion `not a matrix'\\n")
+            sys.stderr.flush()
+            os.abort()
+        if what == "give_up.forward":
+            sys.stderr.write("Error: command buffer exited with error status.\\n")
+            sys.stderr.write("\\tInternal Error (0000000e:Internal)\\n")
+            sys.stderr.flush()
         if what == "hang.forward": time.sleep(60)
         verdict(direction, "error" if asked["op"] == "lose" else "native", asked["op"] == "lose")
         if asked["op"] == "lose":
@@ -140,6 +148,16 @@ def test_neither_a_crash_nor_a_lost_device_ends_the_sweep(sweep: Callable[..., S
             os.kill(pid, 0)
 
 
+def test_what_metal_says_on_stderr_alone_is_an_error(sweep: Callable[..., Sweep]) -> None:
+    """torch raises nothing, and the result is whatever was in memory: neither native nor wrong."""
+    found = run(sweep(), "give_up", "assert", "add")
+    told = {key: (value.verdict, value.detail) for key, value in found.items()}
+    why = "command buffer exited with error status: Internal Error (0000000e:Internal)"
+    assert told["give_up", "forward"] == ("error", why) and told["give_up", "backward"] == ("native", "")
+    assert told["assert", "forward"][1].startswith("crash: SIGABRT: (mpsFileLoc): /AppleInternal/x.mm:12: failed asse")
+    assert told["add", "forward"] == ("native", "")
+
+
 def test_an_operator_that_hangs_is_ended_and_recorded(sweep: Callable[..., Sweep]) -> None:
     found = run(sweep(limit_s=0.15), "hang")
     assert found["hang", "forward"].detail == "no end within 0.15 s"
@@ -152,6 +170,14 @@ def test_a_device_that_is_gone_for_good_ends_the_sweep(
     with pytest.raises(JobError, match="2 operators one after the other ended the process") as gone:
         run(sweep(), "lose", "lose", "add")
     assert "the device may be gone" in gone.value.hint
+
+
+def test_neighbours_that_all_crash_on_a_device_that_is_well_do_not_end_the_sweep(
+    sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op_sweep, "MOST_LOST_IN_A_ROW", 2)
+    found = run(sweep(), "add", "lose", "lose", "lose", "lose", "mul")
+    assert found["mul", "forward"].verdict == "native" and found["lose", "forward"].verdict == "error"
 
 
 def test_a_child_that_never_gets_ready_is_given_up(sweep: Callable[..., Sweep], tmp_path: Path) -> None:

@@ -1,0 +1,280 @@
+"""What differs on a Mac, by stand-ins: the kernel's structs, the texts of Apple's tools, paths with a space."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from queue_runner import finish, launch, locks, paths, vcs, warden_tree
+from queue_runner.ending import failed_on_metal, with_last_words
+from queue_runner.host import conditions, cpu_time, open_files, process_table, tools, watching
+from queue_runner.host.ask import Asked
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.rundir import RunDir
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.hooks import Orders
+from queue_runner.text import last_line
+
+VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                               11061.
+Pages stored in compressor:              612230.
+"Translation faults":                 987654321.
+Pageins:                                {pageins}.
+Pageouts:                                 86393.
+Swapins:                                {swapins}.
+Swapouts:                               {swapouts}.
+"""
+
+
+def vm_stat(pageins: int, swapins: int, swapouts: int) -> str:
+    return VM_STAT.format(pageins=pageins, swapins=swapins, swapouts=swapouts)
+
+
+def test_vm_stat_tells_swapping_from_the_reading_of_mapped_files() -> None:
+    assert conditions.parse_vm_stat(vm_stat(15_452_143, 2, 3)) == (2 * 16384, 3 * 16384)
+    assert conditions.parse_vm_stat("Mach Virtual Memory Statistics: (page size of 16384 bytes)\n") is None
+    assert conditions.parse_vm_stat(None) is None
+
+
+class Scripted:
+    """An Asked whose tool is vm_stat, and whose answer is there one sample after the question; other tools are none."""
+
+    texts: Sequence[str] = ()
+
+    def __init__(self, argv: Sequence[str], every_s: float) -> None:
+        self._left = list(self.texts) if argv[0].endswith("vm_stat") else []
+        self._asked_s: float | None = None
+        self.answered_s: float | None = None
+        self._answer: str | None = None
+
+    def latest(self, now_s: float) -> str | None:
+        if self._asked_s is not None and self._left:
+            self.answered_s, self._answer = self._asked_s, self._left.pop(0)
+        self._asked_s = now_s
+        return self._answer
+
+    def close(self) -> None:
+        pass
+
+
+def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripted, "texts", [vm_stat(0, 0, 0), vm_stat(10**6, 0, 0), vm_stat(10**6, 0, 640)])
+    monkeypatch.setattr(conditions, "Asked", Scripted)
+    now = [0.0]
+    sampler = conditions.Sampler(platform="darwin", clock=lambda: now[0])
+    seen = []
+    for _ in range(4):
+        seen.append(sampler.sample().get("swap_out_bytes_per_s"))
+        now[0] += 10.0
+    assert seen == [None, None, 0.0, 640 * 16384 / 10]  # a million pages of mapped files are no swapping
+    sampler.close()
+
+
+def test_an_answer_knows_when_it_was_asked_for() -> None:
+    asked = Asked(["true"], 0.0)
+    assert asked.answered_s is None
+    asked.latest(1.0)
+    assert asked._process is not None
+    asked._process.wait()
+    asked.latest(2.0)
+    assert asked.answered_s == 1.0
+    asked.close()
+
+
+class LibSystem:
+    """proc_pidinfo(PROC_PIDTBSDINFO) as XNU answers it: 136 bytes, and nothing of zombies and of other users'."""
+
+    def __init__(self, **rows: tuple[int, int, int, int, int]) -> None:
+        self.rows = {int(name[1:]): row for name, row in rows.items()}
+
+    def proc_pidinfo(self, pid: int, flavor: int, _arg: object, buffer: Any, size: int) -> int:
+        assert (flavor, size) == (3, 136)
+        if pid not in self.rows:
+            return 0
+        status, parent, group, seconds, micros = self.rows[pid]
+        buffer[:136] = struct.pack("IIIIIII", 0, status, 0, pid, parent, 501, 20).ljust(100, b"\0") + struct.pack(
+            "=IIIIiQQ", group, 0, 0, 0, 0, seconds, micros
+        )
+        return 136
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
+    library = LibSystem(p77=(2, 1, 70, 1_763_000_000, 250_000), p78=(4, 77, 70, 1_763_000_001, 0))
+    monkeypatch.setattr(warden_tree, "_loaded", [library])
+    monkeypatch.setattr(warden_tree.os, "getsid", lambda pid: 70)
+    monkeypatch.setattr(process_table, "LINUX", False)
+    return library
+
+
+def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
+    row = warden_tree.row_darwin(78)
+    assert row is not None
+    assert (row.parent, row.group, row.session, row.start) == (77, 70, 70, 1_763_000_001.0)
+    assert row.stopped and not row.ended
+    seen = process_table.look(77)
+    assert seen is not None and seen.process == process_table.Process(77, 1_763_000_000.25)
+
+
+def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil moves create_time by what the clock was set: the job's time on the CPU would be taken for others'."""
+    import psutil
+
+    def process(pid: int) -> SimpleNamespace:
+        used = SimpleNamespace(user=3, system=1)
+        return SimpleNamespace(create_time=lambda: 1_763_000_007.25, cpu_times=lambda: used)
+
+    monkeypatch.setattr(psutil, "Process", process)
+    found = cpu_time.PsutilSource().processes([(77, 1_763_000_000.25), (78, 1_763_000_999.0), 78])
+    assert found == {
+        (77, 1_763_000_000.25): cpu_time.ProcessTime(1, 4),
+        (78, 1_763_000_001.0): cpu_time.ProcessTime(77, 4),
+    }
+
+
+# -- "Application Support" --------------------------------------------------------------------------------------------
+
+
+def test_the_home_of_a_mac_has_no_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MPSQ_HOME", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(paths, "checkout", lambda: None)
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert paths.home() == tmp_path / ".local/share/mpsq"
+
+
+def test_a_compilers_cache_is_named_without_a_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+    plain = tmp_path / "cache"
+    assert launch.without_spaces(plain) == plain and not plain.exists()
+    spaced = tmp_path / "Application Support" / "cache"
+    link = launch.without_spaces(spaced)
+    assert " " not in str(link) and link.parent == locks.lock_dir()
+    assert launch.without_spaces(spaced) == link and link.samefile(spaced)
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "my locks"))
+    assert " " in str(launch.without_spaces(spaced))  # then nothing helps, and nothing is stopped by it
+
+
+# -- Metal without memory ---------------------------------------------------------------------------------------------
+
+GIVEN_UP = (
+    b"Error: command buffer exited with error status.\n"
+    b"\tThe Metal Performance Shaders operations encoded on it may not have completed.\n\tError: \n\t(null)\n"
+    b"\tInsufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+    b"\t<AGXG13XFamilyCommandBuffer: 0x3601ec380>\n    label = <none> \n"
+)
+ABORTED = (
+    b"libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
+    b"failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+    b"resource_tracker.py:216: UserWarning: resource_tracker: There appear to be 1 leaked semaphore objects\n"
+)
+
+
+def test_a_command_buffer_that_metal_gave_up_makes_the_run_invalid(layout: Layout) -> None:
+    """torch (issues 125442, 123171) only lets Metal print it and goes on."""
+    engine = open_engine(layout.db, keep_open=True)
+    with writing(engine) as connection:
+        spec = JobSpec(kind="command", name="x", argv=("true",))
+        jobs.submit(connection, "test", 0, [NewJob(spec, 1, Terms())], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    folder = RunDir(layout.run_dir(run.id))
+    folder.path.mkdir(parents=True)
+    folder.stderr.write_bytes(b"x\n" + GIVEN_UP + b"step 7\n" * 2000)
+    finish.finish(engine, run, folder, Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    engine.dispose()
+    with read.reading(layout.db) as connection:
+        (row,) = read.runs(connection)
+        (taint,) = read.detail(connection, "taints", run.run_id)
+    assert (row["outcome"], row["valid"], taint["kind"]) == ("SUCCEEDED", 0, "wrong_result")
+    assert "Metal gave up a command buffer (Insufficient Memory)" in taint["detail"]
+
+
+def test_why_metal_gave_up() -> None:
+    assert failed_on_metal(b"all went well\n") is None
+    other = GIVEN_UP.replace(b"Insufficient Memory (00000008:kIOGPU", b"Caused GPU Timeout Error (00000002:kIOGPU")
+    assert "(Caused GPU Timeout Error)" in str(failed_on_metal(other))
+    assert "command buffer:" in str(failed_on_metal(b"Error: command buffer exited with error status.\n"))
+
+
+def test_mlx_without_memory_aborts_and_is_called_out_of_memory() -> None:
+    killed = Ending(Outcome.KILLED, signal=6, reason="SIGABRT: it crashed")
+    ended = with_last_words(killed, last_line(ABORTED), ABORTED)
+    assert ended.outcome is Outcome.OUT_OF_MEMORY and "Insufficient Memory" in ended.reason
+    assert with_last_words(killed, "x", b"Abort trap: 6\n") == killed
+    said = "RuntimeError: [METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferC)"
+    assert with_last_words(Ending(Outcome.FAILED, 1), said).outcome is Outcome.OUT_OF_MEMORY
+
+
+# -- Apple's tools, limits and versions -------------------------------------------------------------------------------
+
+
+def test_a_shim_of_apples_is_no_compiler_until_the_tools_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/usr/bin/git and /usr/bin/g++ are on every Mac; called without the tools they open a window."""
+    places = {"git": "/usr/bin/git", "clang++": "/opt/homebrew/bin/clang++"}
+    monkeypatch.setattr(tools.shutil, "which", places.get)
+    assert tools.find("git", platform="darwin", installed=lambda: False) is None
+    assert tools.find("git", platform="darwin", installed=lambda: True) == "/usr/bin/git"
+    assert tools.find("clang++", platform="darwin", installed=lambda: False) == "/opt/homebrew/bin/clang++"
+    assert tools.find("git", platform="linux", installed=lambda: False) == "/usr/bin/git"
+    assert tools.find("g++", platform="darwin", installed=lambda: False) is None
+
+
+def test_without_apples_tools_there_is_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vcs.sys, "platform", "darwin")
+    monkeypatch.setattr(vcs.tools, "find", lambda name: None)
+    with pytest.raises(vcs.GitFailed, match="xcode-select --install"):
+        vcs.git(Path("/"), "--version")
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ((256, resource.RLIM_INFINITY), (4096, resource.RLIM_INFINITY)),
+        ((256, 1024), (1024, 1024)),
+        ((9999, 20000), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_jobs_may_open_as_many_files_as_under_the_service(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], wanted: tuple[int, int] | None
+) -> None:
+    done: list[tuple[int, int]] = []
+    monkeypatch.setattr(open_files.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(open_files.resource, "setrlimit", lambda which, pair: done.append(pair))
+    open_files.allow("linux")
+    assert not done
+    open_files.allow("darwin")
+    assert done == ([wanted] if wanted else [])
+
+
+def test_a_reader_that_has_left_is_noticed_where_only_what_is_asked_for_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """XNU (sys_generic.c, poll) turns POLLIN and POLLHUP into a filter and the lack of both into none: it slept on."""
+
+    class Poll:
+        def register(self, fd: int, events: int) -> None:
+            self.asked = events
+
+        def poll(self, _ms: float) -> list[tuple[int, int]]:
+            return [(1, select.POLLHUP)] if self.asked & (select.POLLIN | select.POLLHUP) else []
+
+    reads, writes = os.pipe()
+    os.close(reads)
+    monkeypatch.setattr(watching.select, "poll", Poll)
+    with pytest.raises(BrokenPipeError):
+        watching.Wait(writes)(1.0)
+    os.close(writes)

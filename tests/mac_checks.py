@@ -1,0 +1,308 @@
+"""What mpsq relies on of macOS itself: the kernel's calls, the texts of Apple's tools. No torch."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import plistlib
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from queue_runner import paths, warden_files, warden_tree
+from queue_runner.config import Config
+from queue_runner.host import awake, clocks, conditions, filesystem, launchctl, machine, power, process_table, watching
+from queue_runner.host.ask import ask
+from tests.mac_check import Check, Unknown
+
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
+sys.path.append(str(JOBS))
+BUSY = (sys.executable, "-c", "import time; time.sleep(60)")
+
+
+def system() -> Iterator[Check]:
+    """All of them."""
+    for check in (
+        native_python, chip, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use, priority, swap,
+        two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, resident, highest_resident, left_reader,
+        to_the_platter, kept_awake, launchd_answers, definition, developer_tools,
+    ):  # fmt: skip
+        yield Check("system", (check.__doc__ or "").rstrip("."), check)
+
+
+def _asked(*argv: str) -> str:
+    said = ask(argv)
+    assert said is not None, f"{' '.join(argv)} failed or is not there"
+    return said
+
+
+def native_python() -> str:
+    """a native Python, called arm."""
+    told = f"machine {platform.machine()}, processor {platform.processor()}"
+    assert (platform.machine(), platform.processor()) == ("arm64", "arm"), told
+    return told
+
+
+def chip() -> str:
+    """chip, model, memory, cores, identity."""
+    told = machine.describe()
+    wanted = ("cpu", "model", "memory_gib", "cores_physical", "cores_logical", "cores_by_tier", "id", "gpus")
+    missing = [key for key in wanted if not told.get(key)]
+    assert not missing and machine.gpu_cores(told), f"not told: {', '.join(missing) or 'GPU cores'}; {told}"
+    return f"{told['cpu']}, {told['model']}, {told['memory_gib']} GiB, GPU cores {machine.gpu_cores(told)}; {told}"
+
+
+def version() -> str:
+    """the true version of macOS."""
+    from harness.machine import macos_version
+
+    told = machine.software()["os_version"] or ""
+    assert re.match(r"(1[4-5]|2\d)\.", told) and told == macos_version(), f"{told!r}, {macos_version()!r}"
+    return told
+
+
+def boot() -> str:
+    """the boot has a name."""
+    told = clocks.boot_id()
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", told), told
+    return told
+
+
+def mounts() -> str:
+    """mount's lines are understood."""
+    text = _asked("/sbin/mount")
+    points = {point: kind for point, kind, _ in filesystem._mac_mounts(text)}
+    assert points.get("/") == "apfs", f"/ is {points.get('/')}: {text}"
+    return f"{len(points)} mounts; {text}"
+
+
+def default_home() -> str:
+    """the default home is local, without a space."""
+    said = os.environ.pop("MPSQ_HOME", None)
+    try:
+        home = paths.home()
+    finally:
+        if said is not None:
+            os.environ["MPSQ_HOME"] = said
+    assert " " not in str(home) and filesystem.network_kind(home) is None, str(home)
+    return str(home)
+
+
+def battery() -> str:
+    """pmset tells the power source."""
+    text = _asked("/usr/bin/pmset", "-g", "batt")
+    assert power.parse_battery(text).on_battery is not None, text
+    return text
+
+
+def low_power() -> str:
+    """pmset tells low power mode."""
+    text = _asked("/usr/bin/pmset", "-g")
+    if power.parse_low_power(text) is None:
+        raise Unknown(f"neither lowpowermode nor powermode: {text}")
+    return f"{power.parse_low_power(text)}; {text}"
+
+
+def thermal() -> str:
+    """notifyutil tells thermal pressure."""
+    text = _asked("/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel")
+    assert power.parse_pressure(text) is not None, text
+    return text
+
+
+def gpu_use() -> str:
+    """ioreg tells the GPU's use."""
+    text = _asked("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+    assert conditions.parse_accelerators(text) is not None, text
+    return f"{conditions.parse_accelerators(text)}; {text}"
+
+
+def priority() -> str:
+    """ps tells a priority of 31."""
+    text = _asked("/bin/ps", "-o", "pri=", "-p", str(os.getpid()))
+    assert conditions.parse_priority(text) == 31, text
+    return text
+
+
+def swap() -> str:
+    """vm_stat tells swapping."""
+    text = _asked("/usr/bin/vm_stat")
+    assert conditions.parse_vm_stat(text) is not None, text
+    return f"{conditions.parse_vm_stat(text)}; {text}"
+
+
+def two_clocks() -> str:
+    """one clock counts sleep, one does not."""
+    before, own = clocks.read(), warden_files.awake()
+    assert abs(own - before.awake_s) < 1, f"the warden's {own}, the worker's {before.awake_s}"
+    assert before.counting_s >= before.awake_s - 1, f"{before}: the clock that counts sleep is behind the other"
+    return f"slept {before.counting_s - before.awake_s:.0f} s since the boot; {before}"
+
+
+def one_counter() -> str:
+    """perf_counter is one clock for all processes."""
+    before = time.perf_counter()
+    told = float(subprocess.check_output([sys.executable, "-c", "import time; print(time.perf_counter())"]))
+    assert before <= told <= time.perf_counter(), f"{before} here, then {told} in a child"
+    return f"{told - before:.3f} s from here to a child"
+
+
+def own_process() -> str:
+    """libproc tells of a process what psutil does."""
+    import psutil
+
+    seen, process = process_table.look(os.getpid()), psutil.Process()
+    assert seen is not None and seen.parent == os.getppid() and seen.session == os.getsid(0), str(seen)
+    if not process_table.LINUX:
+        assert abs(seen.process.start - process.create_time()) < 0.02, f"{seen}, psutil {process.create_time()}"
+    return str(seen)
+
+
+def a_zombie() -> str:
+    """an ended child is not taken for alive."""
+    child = subprocess.Popen(["true"])
+    time.sleep(0.5)
+    seen = process_table.look(child.pid)
+    child.wait()
+    assert seen is None or seen.ended, str(seen)
+    return str(seen)
+
+
+def a_stop() -> str:
+    """wait4 tells a child's stop and its going on."""
+    with subprocess.Popen(BUSY) as child:
+        try:
+            os.kill(child.pid, signal.SIGSTOP)
+            _, status = os.waitpid(child.pid, os.WUNTRACED)
+            row = warden_tree.row(child.pid)
+            assert os.WIFSTOPPED(status) and row is not None and row.stopped, f"{status}, stopped {row and row.stopped}"
+            os.kill(child.pid, signal.SIGCONT)
+            _, status = os.waitpid(child.pid, os.WCONTINUED)
+            assert os.WIFCONTINUED(status) and not os.WIFSTOPPED(status), str(status)
+        finally:
+            child.kill()
+    return "stopped, then continued"
+
+
+def every_process() -> str:
+    """a look at all processes, and its cost."""
+    begun = time.perf_counter()
+    n = len([pid for pid in warden_tree.pids_darwin() if warden_tree.row_darwin(pid)]) if not _linux() else 0
+    took_ms = (time.perf_counter() - begun) * 1e3
+    mine = process_table.table()
+    assert os.getpid() in mine and os.getppid() in mine, f"{len(mine)} processes, not ours"
+    return f"{n} of this user's in {took_ms:.1f} ms, {len(mine)} in all"
+
+
+def _linux() -> bool:
+    return sys.platform.startswith("linux")
+
+
+def resident() -> str:
+    """the resident memory of this process."""
+    import psutil
+
+    from harness.machine import process_memory
+
+    told, other = process_memory()[1], psutil.Process().memory_info().rss
+    assert told and abs(told - other) < 0.2 * other, f"{told}, psutil {other}"
+    return f"{told / 1e6:.1f} MB"
+
+
+def highest_resident() -> str:
+    """the unit of ru_maxrss."""
+    from harness.machine import process_memory
+
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if _linux() else 1)
+    now = process_memory()[1] or 0
+    assert 0.5 * now < highest < 50 * now, f"{highest} bytes at most, {now} now"
+    return f"{highest / 1e6:.1f} MB at most, {now / 1e6:.1f} MB now"
+
+
+def left_reader() -> str:
+    """a pipe without a reader is noticed."""
+    reads, writes = os.pipe()
+    wait, begun = watching.Wait(writes), time.perf_counter()
+    wait(0.2)
+    waited = time.perf_counter() - begun
+    assert waited > 0.15, f"it did not wait while there was a reader: {waited:.3f} s"
+    os.close(reads)
+    try:
+        wait(0.2)
+    except BrokenPipeError:
+        return "noticed"
+    finally:
+        os.close(writes)
+    raise AssertionError("it waited on")
+
+
+def to_the_platter() -> str:
+    """files and folders reach the disk."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    assert full is not None, "no F_FULLFSYNC here"
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/file", "w") as file:
+        fcntl.fcntl(file.fileno(), full)
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.fcntl(place, full)
+        finally:
+            os.close(place)
+    return "F_FULLFSYNC of both"
+
+
+def kept_awake() -> str:
+    """caffeinate keeps the machine awake."""
+    with subprocess.Popen(BUSY) as child:
+        helper = awake.keep_awake(child.pid)
+        try:
+            time.sleep(1)
+            assert helper.held, str(helper)
+            text = _asked("/usr/bin/pmset", "-g", "assertions")
+            assert "caffeinate" in text, text
+        finally:
+            child.kill()
+            child.wait()
+        deadline = time.monotonic() + 5
+        while helper.held and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not helper.held, "it outlived the process that it waits for"
+    return str(text)
+
+
+def launchd_answers() -> str:
+    """launchctl's codes for what is not there."""
+    label = "dev.mpsq.is-not-there"
+    answer = launchctl.call(launchctl.LAUNCHCTL, ["print", f"gui/{os.getuid()}/{label}"])
+    assert answer.code in (launchctl.NOT_FOUND, launchctl.NO_SUCH_DOMAIN), str(answer)
+    gone = launchctl.call(launchctl.LAUNCHCTL, ["bootout", f"{launchctl.Control(label).domain()}/{label}"])
+    assert gone.code in launchctl._AWAITED, str(gone)
+    return f"print {answer.code} {answer.message!r}, bootout {gone.code} {gone.message!r}"
+
+
+def definition() -> str:
+    """plutil takes the service's definition."""
+    from queue_runner.host import service
+    from queue_runner.host.service_launchd import Launchd
+
+    program = service.program_for(paths.Layout(paths.home()), Config(), sys.executable, os.environ)
+    with tempfile.NamedTemporaryFile(suffix=".plist") as file:
+        file.write(plistlib.dumps(Launchd(program).definition(), sort_keys=False))
+        file.flush()
+        text = _asked("/usr/bin/plutil", "-lint", file.name)
+    assert text.rstrip().endswith("OK"), text
+    return text
+
+
+def developer_tools() -> str:
+    """Apple's command line tools."""
+    told = ask(["/usr/bin/xcode-select", "-p"])
+    if told is None:
+        raise Unknown("not installed: torch.compile on the CPU, tinygrad and git need them (xcode-select --install)")
+    return told
