@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import mps_options
 from queue_runner.compare import Question
 from queue_runner.errors import UsageError
-from queue_runner.grouping import MAIN, SUBJECT
+from queue_runner.grouping import MAIN, SUBJECT, taints
 from queue_runner.reports import Context, Row, _arguments, _choose
 
 RUN = (
@@ -47,6 +48,8 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
         row["subject"] = row["workload"] or row["name"]
+        if row["loss_last"] is None and "diverged" in taints(row):
+            row["loss_last"] = math.nan  # SQLite has no NaN: the summary leaves it out
         row["machine"] = row["machine_hash"] or (None if row["kind"] == "import" else newest)
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}

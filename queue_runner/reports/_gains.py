@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import stats, verdict
 from queue_runner.compare import FEWEST_BATCHES, fold
-from queue_runner.grouping import WORK
+from queue_runner.grouping import WORK, taints
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row
 from queue_runner.reports._settings import HOW_LONG, effective
@@ -109,10 +109,15 @@ def _order(gain: Gain) -> tuple[Any, ...]:
 def _rates(row: Row, mode: str, metrics: Mapping[str, list[float]]) -> Iterable[tuple[str, float, str]]:
     if mode == "sample":
         yield from ((kind, stats.median(metrics[name]), "tokens") for kind, name in _METRICS.items() if name in metrics)
-    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and row["loss_last"] is not None)):
+    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
         unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
         if unit is not None:
             yield mode, row[f"{unit}s_per_iter"] / row["median_s"], f"{unit}s"
+
+
+def _trained(row: Row) -> bool:
+    """Whether it had a loss; one that ended as no number is not stored, and the run is diverged."""
+    return row["loss_last"] is not None or "diverged" in taints(row)
 
 
 def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, list[float]]]:

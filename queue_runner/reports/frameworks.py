@@ -15,6 +15,7 @@ from queue_runner.grouping import Cell, word
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections, numerics
 from queue_runner.reports._settings import effective
+from queue_runner.verdict import Word
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
@@ -276,9 +277,11 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str
     first, second = able[:2]
     verdict = judge(combinations(able, 2), family.per_work)[first, second]
     version = {row["label"]: row["framework_version"] for row in found}
-    words = str(verdict) if verdict.p is not None or verdict.word == "too few repeats" else ""
+    few = verdict.word == Word.TOO_FEW
+    words = f"no verdict, {verdict}" if few else str(verdict)
+    fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (
-        f"fastest: {first.label} ({first.key['framework']} {version[first.label] or 'of unknown version'}),"
+        f"{fastest}: {first.label} ({first.key['framework']} {version[first.label] or 'of unknown version'}),"
         f" {units.ms(first.median_s)} ms an iteration; next {second.label} with {units.ms(second.median_s)},"
         f" {units.ratio(verdict.speedup)} ({words}, of all pairs)"
     )

@@ -13,6 +13,7 @@ from queue_runner.grouping import Cell, labelled, order
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
 from queue_runner.reports._settings import FEW_ITERS, HOW_LONG
+from queue_runner.verdict import Word
 
 NAME = "throughput"
 HELP = "training and evaluation of models: samples/s by device, how many times the cpu"
@@ -69,6 +70,10 @@ class _Table:
     title: str
     families: Mapping[str, Family]
     rows: Sequence[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
 
     def of(self, mode: str) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["mode"] == mode]
@@ -194,7 +199,8 @@ def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
         for mode, family in table.families.items()
         if any(row["speedup_low"] is not None for row in table.of(mode))
     ]
-    speed_section = Section(table.title, columns, shown, [f"speed-up: {line}"] if said else [])
+    of = ", of the geometric means of the runs' medians where there is an interval" if verdicts else ""
+    speed_section = Section(table.title, columns, shown, [f"speed-up: {line}{of}"] if said else [])
     return [speed_section, *verdicts, Section("", doing, work)]
 
 
@@ -233,21 +239,21 @@ def _lines(table: _Table) -> list[str]:
 
 
 def _answers(table: _Table) -> Iterator[str]:
-    name = f"{table.model} {table.rows[0]['config'] or ''}".rstrip()
     for mode in table.families:
         rows = table.of(mode)
         over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
         if not over:
-            yield f"{name}, {mode}: {_no_ratio(rows)}"
+            yield f"{table.name}, {mode}: {_no_ratio(rows)}"
             continue
         best = max(over, key=lambda row: row["speedup"])
         base = next(row["label"] for row in rows if row["is_baseline"])
         interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
         within = f" ({interval})" if best["speedup_low"] is not None else ""
-        yield (
-            f"{name}, {mode}: {best['label']} is {units.ratio(best['speedup'])} as fast as {base}{within}: "
-            f"{best['verdict']}"
-        )
+        words = str(best["verdict"])
+        judged = not words.startswith(Word.TOO_FEW)
+        times = f"{'is' if judged else 'measured'} {units.ratio(best['speedup'])}"
+        verdict = words if judged else f"no verdict, {words}"
+        yield f"{table.name}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
 
 
 def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -265,14 +271,14 @@ def _doubts(table: _Table) -> Iterator[str]:
         trains_s, evaluates_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
         if trains_s is not None and evaluates_s is not None and evaluates_s >= trains_s:
             yield (
-                f"not to be believed: {label} evaluates no faster than it trains "
+                f"not to be believed: {table.name}, {label} evaluates no faster than it trains "
                 f"({units.ms(evaluates_s)} against {units.ms(trains_s)} ms): a part of training cannot take longer"
             )
     for row in table.rows:
         if (row["mfu"] or 0) > 1:
-            share = units.percent(row["mfu"])
-            yield f"not to be believed: {row['label']}, {row['mode']}: {share} of the peak: one of the two is wrong"
+            which = f"{table.name}, {row['label']}, {row['mode']}"
+            yield f"not to be believed: {which}: {units.percent(row['mfu'])} of the peak: one of the two is wrong"
     few = [row for row in table.rows if row["median_s"] is not None and (row["n_measure"] or 0) < FEW_ITERS]
     if few:
         named = _notes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
-        yield f"fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"
+        yield f"{table.name}: fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"

@@ -212,8 +212,8 @@ def _lines(cells: Sequence[Gain], judged: Judged) -> Iterable[str]:
 
 
 def _over(verdict: Verdict) -> str:
-    interval = f" ({units.ratio_interval(verdict.low, verdict.high)})" if verdict.low is not None else ""
-    return f"{units.ratio(verdict.speedup)}{interval}"
+    within = units.ratio_interval(verdict.low, verdict.high) if verdict.low is not None else "measured, no verdict"
+    return f"{units.ratio(verdict.speedup)} ({within})"
 
 
 def _more(inference: Verdict, training: Verdict) -> str:

@@ -74,6 +74,14 @@ def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     made.db.close()
 
 
+def test_the_fastest_without_a_verdict_is_so_as_measured(store: Answers) -> None:
+    for framework, time_s in (("torch", 0.2), ("jax", 0.1)):
+        store.run("mps", framework=framework, median_s=time_s)
+    text = shown(store, "frameworks")
+    assert "fastest as measured: mps eager jax" in text and "mps eager jax measured 2.00 x faster" in text
+    assert " is 2.00 x" not in text and "fastest:" not in text
+
+
 def shown(store: Store, name: str, **options: Any) -> str:
     text = printing.as_text(name, store.report(name, **options), "table")
     assert max(map(len, text.splitlines())) <= 80, text

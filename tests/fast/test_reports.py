@@ -114,9 +114,9 @@ def test_the_posts_own_figures_over_iterations_10_to_50(post: Store) -> None:
 def test_the_post_in_words(post: Store) -> None:
     text = words(post.report(iters="10:50"))
     for sentence in (
-        "mps eager is 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each: no verdict)",
-        "mps compiled is 6.50 x faster than cpu eager",
-        "compile makes mps 1.38 x slower",
+        "mps eager measured 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each",
+        "mps compiled measured 6.50 x faster than cpu eager",
+        "mps compiled measured 1.38 x slower than eager",
         "a verdict needs 5 runs each: add --repeats 5",  # three pairs at once
         "the last evaluating iteration (5,000) of mps compiled took 1,255.9 s against 33.0 s of mps eager",
         "real time of mps compiled grew 10.9 times",
@@ -449,11 +449,23 @@ def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store)
     assert len([s for s in store.report(where=["workload=nanogpt"]).sections if s.title]) == 9
 
 
+def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
+    lost = {"diverged": ("invalid", "the loss is not a number from iteration 7 on")}
+    store.run("cpu", taints=lost, summary={"loss_first": 4.2, "loss_last": None})
+    result = store.report("devices")
+    assert math.isnan(result.rows[0]["loss_last"])
+    assert " nan" in printing.as_text("devices", result, "table").split("ms/iter: median")[0]
+    assert '"loss_last": "nan"' in printing.as_text("devices", result, "json")
+    store.run("cpu", summary={"loss_first": 4.2, "loss_last": 2.0})
+    assert store.report("devices").rows[0]["loss_last"] == 2.0  # of the runs that count
+    assert math.isnan(store.report("devices", include_invalid=True).rows[0]["loss_last"])
+
+
 def test_time_per_token_is_told_per_token(store: Store) -> None:
     store.run("cpu", hello={"tokens_per_iter": 100.0})
     store.run("mps", hello={"tokens_per_iter": 200.0})
     text = words(store.report())
-    assert "mps eager is 2.00 x faster than cpu eager per token, 2,000 against 1,000 tokens/s" in text
+    assert "mps eager measured 2.00 x faster than cpu eager per token, 2,000 against 1,000 tokens/s" in text
 
 
 def test_long_names_still_fit_into_80_columns(store: Store) -> None:
