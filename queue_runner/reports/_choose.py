@@ -67,6 +67,10 @@ def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str])
     column = resolve(connection, name, "--where")
     if column == "group_id":
         wanted = [value.removeprefix("g") for value in wanted]
+    if column in ("machine_hash", "software_hash"):  # reports name them by their first digits
+        return f"({' OR '.join(f'substr({column}, 1, length(?)) = ?' for _ in wanted)})", [
+            v for v in wanted for _ in "12"
+        ]
     if column is not None:
         return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(wanted)
     path = f'$.params."{name}"'

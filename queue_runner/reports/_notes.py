@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ def notes(
         *_waiting(cells),
         *_mixed_first_iteration(cells),
         *_peaks(raw),
-        *_machines(families),
+        *_machines(families, context),
         *_pooled(cells, context),
     ]
 
@@ -148,12 +149,23 @@ def _peaks(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield f"MFU: of {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})"
 
 
-def _machines(families: Sequence[Family]) -> Iterable[str]:
-    machines = {family.common["machine"] for family in families}
+def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
+    machines = {family.common["machine"]: family.cells[0].runs[0]["where"] for family in families}
     if len(machines) > 1:
         yield f"runs of {len(machines)} machines: each in tables of its own, never compared"
+        yield from (f"{where}: {_is(machine, context)}" for machine, where in machines.items() if machine)
     if any(f.common["machine"] is None and len(f.cells) > 1 and any(c.used for c in f.cells) for f in families):
         yield "imported logs do not name their machine: taken to be one (mpsq import --set machine=NAME tells apart)"
+
+
+def _is(machine: str, context: Context) -> str:
+    """What a machine is, by its fingerprint; of two that are alike in this another number differs."""
+    found = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [machine])
+    said = json.loads(found[0]["data_json"]) if found else {}
+    memory = f"{said['memory_gib']} GiB" if said.get("memory_gib") else None
+    cores = f"{said['cores_logical']} cores" if said.get("cores_logical") else None
+    words = [said.get("model") or said.get("system"), said.get("cpu"), cores, memory, *(said.get("gpus") or [])]
+    return ", ".join(str(text) for text in words if text) or "nothing is known of it"
 
 
 def _pooled(cells: Sequence[Cell], context: Context) -> Iterable[str]:

@@ -66,6 +66,8 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
             words.append(word(name, *values))
     if len(alike["device_name"]) == 1:
         words.append("on " + next(iter(alike["device_name"])))
+    if place := family.cells[0].runs[0]["where"]:
+        words.append(place)
     return ", ".join(words)
 
 

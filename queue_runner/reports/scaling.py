@@ -147,7 +147,8 @@ def _title(curve: Curve) -> str:
     words += [word(name, key[name]) for name in ("device", "compile", "dtype") if key[name] is not None]
     words += [word(name, value) for name, value in key.items() if name not in _KNOWN and value is not None]
     words = [text for text in words if text]
-    return ", ".join(words) + (f", on {first['device_name']}" if first["device_name"] else "")
+    words += [f"on {first['device_name']}"] if first["device_name"] else []
+    return ", ".join([*words, *filter(None, [first["where"]])])
 
 
 def _shown(curve: Curve, point: Point, marks: dict[str, str]) -> dict[str, str]:
@@ -189,7 +190,8 @@ def _short(curve: Curve, curves: Sequence[Curve]) -> str:
     key = curve.key
     words = [key["subject"], key["config"], key["framework"], key["device"], word("compile", key["compile"])]
     differ = [n for n in key if n not in _KNOWN and len({str(other.key.get(n)) for other in curves}) > 1]
-    return " ".join(str(text) for text in [*words, key["dtype"], *(word(n, key[n]) for n in differ)] if text)
+    words += [key["dtype"], *(word(n, key[n]) for n in differ)]
+    return " ".join(str(text) for text in [*words, curve.first["where"]] if text)
 
 
 def _knee_words(curve: Curve) -> str:

@@ -12,7 +12,7 @@ from queue_runner.compare import Family, compare
 from queue_runner.grouping import Cell, labelled, order
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
-from queue_runner.reports._settings import FEW_ITERS, HOW_LONG
+from queue_runner.reports._settings import FEW_ITERS, whatever_their_length
 from queue_runner.verdict import Word
 
 NAME = "throughput"
@@ -73,7 +73,9 @@ class _Table:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
+        where = next(iter(self.families.values())).cells[0].runs[0]["where"]
+        name = f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
+        return f"{name}, {where}" if where else name
 
     def of(self, mode: str) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["mode"] == mode]
@@ -86,7 +88,8 @@ class _Table:
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each model, with its verdicts and the work that was done. Raises: UsageError (--vs, --group-by)."""
-    rows = _of_models(_facts.windowed(_facts.prepare(rows, context), context))
+    rows = _facts.windowed(_facts.prepare(rows, context), context)
+    rows = whatever_their_length(_of_models(rows), context)
     if not rows:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a model in samples or with mode=eval")])
     families = compare(rows, _facts.question(rows, context))
@@ -107,14 +110,13 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _of_models(rows: Sequence[Row]) -> list[Row]:
-    """The runs of workloads that count samples or can evaluate, told apart by what they do and not by how long."""
+    """The runs of workloads that count samples or can evaluate."""
     found = []
     for row in rows:
         name = str(row["subject"])
         evaluates = name.endswith(_SUFFIX) or row["settings"].get("mode") == "eval"
         base = name.removesuffix(_SUFFIX)
-        kept = {part: {k: v for k, v in row[part].items() if k not in HOW_LONG} for part in ("settings", "factors")}
-        found.append({**row, **kept, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
+        found.append({**row, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
     models = {row["model"] for row in found if row["samples_per_iter"] or row["subject"].endswith(_SUFFIX)}
     return [row for row in found if row["model"] in models]
 

@@ -129,7 +129,8 @@ def _training_of(cell: Gain, cells: Sequence[Gain]) -> Gain | None:
 def _title(cell: Gain) -> str:
     key = cell.key
     size = f"{units.short_count(key['n_params'])} parameters" if key["n_params"] else ""
-    return ", ".join(filter(None, [" ".join(filter(None, [key["model"], key["config"]])), size, key["dtype"]]))
+    model = " ".join(filter(None, [key["model"], key["config"]]))
+    return ", ".join(filter(None, [model, size, key["dtype"], cell.used[0]["where"]]))
 
 
 def _label(cell: Gain, cells: Sequence[Gain]) -> str:

@@ -243,6 +243,23 @@ def test_relative_differences() -> None:
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
+def test_rows_of_memory_are_told_apart_by_what_they_are_not_by_how_long_they_ran(store: Answers) -> None:
+    for dtype in ("fp32", "bf16"):
+        for iters in (5, 30):
+            told = {"params": {"channels_last": True, "max_iters": iters, "mode": "train"}, "framework": "torch"}
+            store.memory(store.run("cuda", dtype=dtype, **told), [2 * MIB] * 9, [MIB] * 9)
+    lines = printing.as_text("memory", store.report("memory"), "table").splitlines()
+    assert [line.split()[:4] for line in lines[3:7]] == [
+        ["cuda", "eager", dtype, run]
+        for dtype, run in (("fp32", "1.1"), ("fp32", "2.1"), ("bf16", "3.1"), ("bf16", "4.1"))
+    ]
+    sizes = shown(store, "memory", group_by=["device,compile,dtype,max_iters"])
+    assert "max_iters=5" in sizes and "max_iters=30" in sizes
+    store.memory(store.run("cuda", framework="jax", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
+    store.memory(store.run("cuda", framework="torch", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
+    assert "…" not in shown(store, "memory", where=["n=8192"])
+
+
 def test_memory_that_leaks_settles_or_runs_out(store: Answers) -> None:
     def run(
         label: int, device: str, reserved: Sequence[int], allocated: Sequence[int] | None = None, **told: Any

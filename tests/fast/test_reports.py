@@ -449,6 +449,31 @@ def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store)
     assert len([s for s in store.report(where=["workload=nanogpt"]).sections if s.title]) == 9
 
 
+@pytest.mark.parametrize(
+    "name", ["devices", "frameworks", "memory", "numerics", "breakdown", "train-vs-infer", "throughput"]
+)
+def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
+    for cpu in ("one", "two"):
+        said = {"params": 1000, "workload": "resnet50" if name == "throughput" else "nanogpt", "samples_per_iter": 4}
+        for framework, device in (("torch", "cpu"), ("torch", "cuda"), ("jax", "cuda")):
+            run_id = store.run(device, framework=framework, machine={"cpu": cpu, "cores_logical": 8}, hello=said)
+            for i in range(3):
+                store._insert(
+                    "iterations", run_id=run_id, offset=i, i=i, dur_s=0.1, loss=4.0, phase=3, synced=1, reserved_bytes=9
+                )  # fmt: skip
+        if name == "train-vs-infer":
+            told = {**said, "workload": "nanogpt-eval"}
+            store.run("cpu", params={"mode": "eval"}, machine={"cpu": cpu, "cores_logical": 8}, hello=told)
+    result = store.report(name)
+    titles = [section.title for section in result.sections if section.title]
+    assert titles and len(titles) == len({*titles}) and all("machine " in title for title in titles)
+    (first, *_) = store.db.execute("SELECT hash FROM fingerprints WHERE data_json LIKE '%one%'").fetchone()
+    alone = store.report(name, where=[f"machine={first[:10]}"])
+    assert alone.rows and not any("machine " in section.title for section in alone.sections)
+    if name == "devices":
+        assert f"machine {first[:7]}: one, 8 cores" in words(result)
+
+
 def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
     lost = {"diverged": ("invalid", "the loss is not a number from iteration 7 on")}
     store.run("cpu", taints=lost, summary={"loss_first": 4.2, "loss_last": None})
