@@ -21,6 +21,8 @@ from queue_runner.reports._settings import effective
 
 MATERIAL = 0.05
 """Of the memory of the smallest: what it must grow by for its growth to be told."""
+KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
+"""What a key holds besides settings."""
 STRAIGHT = 2.0
 """How many times the slope of one half may be the other's for the whole's to be called what one more takes."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")

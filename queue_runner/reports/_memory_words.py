@@ -17,10 +17,12 @@ FRAGMENTED = 1.5
 
 
 def ending(row: Mapping[str, Any]) -> Ending:
+    """How a run ended, as a sentence can hold it."""
     return Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
 
 
 def n_bytes(x: float) -> str:
+    """Bytes in words; none is 0, without a unit."""
     return "0" if x == 0 else units.size(round(x))
 
 
@@ -32,6 +34,7 @@ def interval(slope: stats.Slope) -> str:
 
 
 def lines(series: Sequence[Series]) -> Iterable[str]:
+    """Leaks first, then what is kept, then what ran out."""
     for one in series:
         if one.leak and one.slope is not None:
             yield (
@@ -79,6 +82,7 @@ def _runs(series: Sequence[Series]) -> str:
 
 
 def notes(series: Sequence[Series]) -> Iterable[str]:
+    """What the columns mean, and which runs are in that did not end well."""
     if any(not one.resident for one in series):
         yield "allocated: in tensors; reserved: taken from the driver; after each iteration, not at its highest"
         yield "ratio: reserved over allocated where most is reserved"

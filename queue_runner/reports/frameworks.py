@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
-from queue_runner import observe, units
-from queue_runner.compare import Family, compare, judge
+from queue_runner import units
+from queue_runner.compare import Family, compare
 from queue_runner.errors import UsageError
-from queue_runner.grouping import Cell, word
+from queue_runner.grouping import Cell
 from queue_runner.render import Column
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections, numerics
-from queue_runner.reports._settings import effective
-from queue_runner.verdict import Word
+from queue_runner.reports import (
+    Context,
+    Result,
+    Row,
+    Section,
+    _choose,
+    _facts,
+    _frameworks,
+    _notes,
+    _rows,
+    _sections,
+    numerics,
+)
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
@@ -79,7 +88,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows = _facts.windowed(_facts.prepare(rows, context), context)
     every = _families(rows, context)
-    families = [family for family in every if len(_frameworks(family)) > 1]
+    families = [family for family in every if len(_frameworks.frameworks(family)) > 1]
     families.sort(key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
     peaks, taints = _rows.Peaks(context), _notes.Taints(rows, context)
     n_shown = len(families) if context.options.chosen else _MOST_FAMILIES
@@ -98,11 +107,11 @@ def finish(rows: list[Row], context: Context) -> Result:
         if any(row["speedup_low"] is not None for row in found):
             sections.append(_sections.verdicts(family, found))
         about = [_title(family, found) + ":"] if len(families) > 1 else []
-        lines += [*about, *_lines(family, found, context)]
+        lines += [*about, *_frameworks.lines(family, found, context)]
     if not families:
         which = "of a second framework for the same question (submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [_choose.nothing(context, which)]
-    notes = [*_unlike(every), *_notes.notes(families[:n_shown], raw, taints, marks, context)]
+    notes = [*_frameworks.unlike(every), *_notes.notes(families[:n_shown], raw, taints, marks, context)]
     if raw:
         notes.append(f"loss: the mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
     return Result(COLUMNS, raw, sections, lines, notes)
@@ -129,10 +138,6 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
     if refused is not None and not any(family.why == "chosen by --vs" for family in found):
         raise refused
     return found
-
-
-def _frameworks(family: Family) -> set[str]:
-    return {str(cell.key.get("framework")) for cell in family.cells if cell.shown}
 
 
 def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | None]]:
@@ -175,12 +180,7 @@ def _row(family: Family, cell: Cell, peaks: _rows.Peaks, loss: _Loss | None) -> 
 def _mark_fastest(family: Family, found: Sequence[dict[str, Any]]) -> None:
     able = [(cell, row) for cell, row in zip(family.cells, found, strict=True) if cell.times]
     if len(able) > 1:
-        min(able, key=lambda one: _cost(family, one[0]))[1]["is_fastest"] = True
-
-
-def _cost(family: Family, cell: Cell) -> float:
-    """Seconds an iteration, or for each token where iterations differ in size."""
-    return (cell.median_s or math.inf) / ((cell.work(family.per_work) or 1.0) if family.per_work else 1.0)
+        min(able, key=lambda one: _frameworks.cost(family, one[0]))[1]["is_fastest"] = True
 
 
 def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[str, str]) -> Section:
@@ -233,91 +233,3 @@ def _why(family: Family) -> str:
     key = family.baseline.key
     plain = key.get("framework") == "torch" and not key.get("compile") and family.why != "chosen by --vs"
     return "eager torch; --vs framework=jax,compile=on chooses another" if plain else family.why
-
-
-def _lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
-    yield from _fastest(family, found)
-    best = {min(some, key=lambda cell: _cost(family, cell)) for some in _by_framework(family)}
-    pairs = sorted((pair for pair in family.pairs if pair.cell in best), key=lambda pair: -pair.ratio)
-    yield from (observe.ratio(pair, family.per_work) for pair in pairs)
-    yield from observe.drifts(family.cells)
-    yield from observe.not_falling(family.cells)
-    yield from observe.others_that_differ(family)
-    unlike = [row for row in found if row["trains_alike"] is False]
-    alike = [row for row in found if row["trains_alike"]]
-    if alike and family.baseline is not None:
-        worst = max(row["loss_apart"] for row in alike)
-        n = max(row["loss_iterations"] for row in alike)
-        who = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
-        yield f"{who}: the mean loss of the last {units.count(n)} iterations is within {numerics.off_words(worst)}"
-    for row in unlike:
-        off = numerics.off_words(row["loss_apart"])
-        yield (
-            f"{row['label']} does not train alike: its loss is {off} apart; its speed is of no use until that"
-            " is explained (mpsq report numerics)"
-        )
-    yield from _told_otherwise(family, context)
-
-
-def _by_framework(family: Family) -> list[list[Cell]]:
-    found: dict[Any, list[Cell]] = {}
-    for cell in family.cells:
-        if cell.times:
-            found.setdefault(cell.key["framework"], []).append(cell)
-    return list(found.values())
-
-
-def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """The fastest against the next, judged together with all other pairs: both were picked by looking."""
-    able = sorted((cell for cell in family.cells if cell.times), key=lambda cell: _cost(family, cell))
-    if family.per_work:
-        able = [cell for cell in able if cell.work(family.per_work)]
-    if len(able) < 2:
-        return
-    first, second = able[:2]
-    verdict = judge(combinations(able, 2), family.per_work)[first, second]
-    version = {row["label"]: row["framework_version"] for row in found}
-    few = verdict.word == Word.TOO_FEW
-    words = f"no verdict, {verdict}" if few else str(verdict)
-    fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
-    yield (
-        f"{fastest}: {first.label} ({first.key['framework']} {version[first.label] or 'of unknown version'}),"
-        f" {units.ms(first.median_s)} ms an iteration; next {second.label} with {units.ms(second.median_s)},"
-        f" {units.ratio(verdict.speedup)} ({words}, of all pairs)"
-    )
-
-
-def _told_otherwise(family: Family, context: Context) -> Iterable[str]:
-    """Settings that nobody asked for and that yet differ: defaults of the workloads' files."""
-    told = effective([cell.shown[0] for cell in family.cells if cell.shown], context)
-    shown = {cell.label: told.get(cell.shown[0]["run_id"], {}) for cell in family.cells if cell.shown}
-    names = {name for settings in shown.values() for name in settings}
-    for name in sorted(names):
-        values = {label: settings[name] for label, settings in shown.items() if name in settings}
-        if len({str(value) for value in values.values()}) > 1:
-            each = ", ".join(f"{word(name, value)} ({label})" for label, value in values.items())
-            yield f"warning: a setting differs that was not asked for: {each}"
-
-
-def _unlike(families: Sequence[Family]) -> Iterable[str]:
-    """What was not compared because settings differ, where a framework is on one side alone."""
-    alike: dict[tuple[Any, ...], list[Family]] = {}
-    for family in families:
-        first = family.cells[0].key
-        place = (*(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"])
-        alike.setdefault(place, []).append(family)
-    for (_, subject, config, device, dtype), several in alike.items():
-        frameworks = [_frameworks(family) for family in several]
-        together = {name for some in frameworks if len(some) > 1 for name in some}
-        lonely = set().union(*frameworks) - together
-        if not lonely or len(set().union(*frameworks)) < 2:
-            continue
-        several = [f for f in several if _frameworks(f) & lonely or len(_frameworks(f)) > 1]
-        names = [name for name in several[0].common if len({str(f.common.get(name)) for f in several}) > 1]
-        each = []
-        for family in several[: _notes.MOST_NAMED]:
-            settings = " ".join(word(name, family.common.get(name)) for name in names)
-            each.append(f"{', '.join(sorted(_frameworks(family)))} with {settings}")
-        more = f"; and {len(several) - len(each)} more" if len(several) > len(each) else ""
-        what = " ".join(str(text) for text in (subject, config, device, dtype) if text)
-        yield f"not compared, for settings differ ({what}): {'; '.join(each)}{more}"

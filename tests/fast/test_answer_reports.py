@@ -253,7 +253,7 @@ def test_rows_of_memory_are_told_apart_by_what_they_are_not_by_how_long_they_ran
         ["cuda", "eager", dtype, run]
         for dtype, run in (("fp32", "1.1"), ("fp32", "2.1"), ("bf16", "3.1"), ("bf16", "4.1"))
     ]
-    sizes = shown(store, "memory", group_by=["device,compile,dtype,max_iters"])
+    sizes = shown(store, "memory", group_by="device,compile,dtype,max_iters")
     assert "max_iters=5" in sizes and "max_iters=30" in sizes
     store.memory(store.run("cuda", framework="jax", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
     store.memory(store.run("cuda", framework="torch", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
