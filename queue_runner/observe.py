@@ -72,6 +72,8 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         nothing = verdict.word.startswith("no")
         text = f"no difference shown between {subject}" if nothing else f"{subject} are practically the same"
         text += f": {units.ratio(pair.ratio)}"
+    elif not judged and times == units.ratio(1.0):
+        text = f"{cell} measured as fast as {base}"
     elif compiling:
         it = without_mode(pair.baseline)
         text = f"compile makes {it} {times} {how}" if judged else f"{it} compiled measured {times} {how} than eager"

@@ -27,6 +27,8 @@ def cost(family: Family, cell: Cell) -> float:
 
 def lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
     """The answer first, then what speaks against it."""
+    if (n := sum(bool(cell.times) for cell in family.cells)) < 2:
+        yield f"nothing to compare: {'one row has' if n else 'no row has'} a run that counts and has a time"
     yield from _fastest(family, found)
     best = {min(some, key=lambda cell: cost(family, cell)) for some in _by_framework(family)}
     pairs = sorted((pair for pair in family.pairs if pair.cell in best), key=lambda pair: -pair.ratio)
@@ -94,7 +96,7 @@ def unlike(families: Sequence[Family]) -> Iterable[str]:
     """What was not compared because settings differ, where a framework is on one side alone."""
     alike: dict[tuple[Any, ...], list[Family]] = {}
     for family in families:
-        first = family.cells[0].key
+        first = family.cells[0].runs[0]
         place = (*(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"])
         alike.setdefault(place, []).append(family)
     for (_, subject, config, device, dtype), several in alike.items():

@@ -11,6 +11,7 @@ from queue_runner.compare import Family
 from queue_runner.grouping import MAIN, Cell, taints, value_of
 from queue_runner.model import Ending, Outcome, State
 from queue_runner.reports import Context, Row
+from queue_runner.reports._settings import FEW_ITERS
 
 MOST_NAMED = 5
 """Runs named one by one in a note; the rest is counted."""
@@ -66,6 +67,15 @@ def notes(
         *_machines(families, context),
         *_pooled(cells, context),
     ]
+
+
+def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Rows whose runs measured too few iterations for a median to be trusted, or none at all."""
+    rows = [row for row in raw if row["n_iters"] and row["n_valid"] and (row["n_measure"] or 0) < FEW_ITERS]
+    if rows:
+        named = ", ".join(f"{row['label']} ({row['n_measure'] or 0})" for row in rows[:MOST_NAMED])
+        more = f" and {len(rows) - MOST_NAMED} more rows" if len(rows) > MOST_NAMED else ""
+        yield f"fewer than {FEW_ITERS} measured iterations a run: {named}{more}"
 
 
 def _spreads(raw: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
@@ -129,7 +139,8 @@ def why(row: Mapping[str, Any], found: Taints) -> str:
         ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
         return f"{ending}{': ' + row['reason'] if row['reason'] else ''}"
     invalid = [taint for taint in found.of(row) if taint["severity"] == "invalid"]
-    return ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid) or "no reason stored"
+    said = ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid)
+    return said or ("told no results" if row["valid"] else "no reason stored")
 
 
 def _waiting(cells: Sequence[Cell]) -> Iterable[str]:

@@ -94,6 +94,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     n_shown = len(families) if context.options.chosen else _MOST_FAMILIES
     marks = _notes.letters(taints.caveats(families[:n_shown]))
     raw: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
     for k, family in enumerate(families):
@@ -103,6 +104,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         raw += found
         if k >= n_shown:
             continue
+        shown += found
         sections.append(_section(family, found, marks))
         if any(row["speedup_low"] is not None for row in found):
             sections.append(_sections.verdicts(family, found))
@@ -111,8 +113,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not families:
         which = "of a second framework for the same question (submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [_choose.nothing(context, which)]
-    notes = [*_frameworks.unlike(every), *_notes.notes(families[:n_shown], raw, taints, marks, context)]
-    if raw:
+    notes = [*_frameworks.unlike(every), *_notes.few(shown)]
+    notes += _notes.notes(families[:n_shown], raw, taints, marks, context)
+    if any(row["loss_mean"] is not None for row in shown):
         notes.append(f"loss: the mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
     return Result(COLUMNS, raw, sections, lines, notes)
 

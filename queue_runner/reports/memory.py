@@ -75,12 +75,12 @@ def finish(rows: list[Row], context: Context) -> Result:
         told += series
         kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
         sections += [_section(of) for of in kinds if of]
-    if not raw:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "that tells its memory")])
-    notes = [*_memory_words.notes(told)]
     silent = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {one["run"] for one in raw}
+    notes = [*_memory_words.notes(told)] if raw else []
     if silent:
         notes.append(f"out of memory before an iteration was told: {_notes.named(sorted(silent))}")
+    if not raw:
+        return Result(COLUMNS, [], lines=[_choose.nothing(context, "that tells its memory")], notes=notes)
     if n_left:
         notes.append(f"{n_left} older runs were not looked at: mpsq report memory g4, --since 2d or --where choose")
     return Result(COLUMNS, raw, sections, [*_memory_words.lines(told)], notes)

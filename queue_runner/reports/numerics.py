@@ -76,6 +76,11 @@ class Parting:
         """The first iteration whose loss is none while the baseline's is."""
         return next((i for i, a, b, _ in self.points if not math.isfinite(a) and math.isfinite(b)), None)
 
+    @property
+    def baseline_not_a_number(self) -> int | None:
+        """The first iteration whose loss is a number while the baseline's is none."""
+        return next((i for i, a, b, _ in self.points if math.isfinite(a) and not math.isfinite(b)), None)
+
 
 def relative(a: float, b: float) -> float | None:
     """How far a loss is from the baseline's b, as a share of b; see Parting."""
@@ -223,8 +228,8 @@ def _section(
                 "runs": len(some),
                 "n": len(worst.points),
                 **firsts,
-                "greatest": off_words(worst.greatest[1] if worst.greatest else None),
-                "last": off_words(worst.last),
+                "greatest": _off(worst.greatest[1] if worst.greatest else None),
+                "last": _off(worst.last),
                 "cpu": units.loss(told.get("cpu")),
                 "device": units.loss(told.get("device")),
             }
@@ -251,6 +256,11 @@ def off_words(x: float | None) -> str:
     return units.percent(x, 2) if x >= LEVELS[0] else f"{x:.1e}"
 
 
+def _off(x: float | None) -> str:
+    """As narrow as a column of a table."""
+    return "nan" if x is not None and not math.isfinite(x) else off_words(x)
+
+
 def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str]:
     floor = [parting for parting in found if parting.cell is base]
     if floor:
@@ -266,10 +276,17 @@ def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str
 def _parts(worst: Parting) -> str:
     if (i := worst.not_a_number) is not None:
         return f"has a loss that is not a number from iteration {units.count(i)} on, where the baseline has one"
+    if (i := worst.baseline_not_a_number) is not None:
+        return f"has a loss from iteration {units.count(i)} on where the baseline's is not a number"
+    both = [i for i, _, _, off in worst.points if off is None]
+    n = len(worst.points) - len(both)
+    if not n:
+        return "has no loss that is a number, and neither has the baseline"
     at, off = worst.greatest or (worst.points[0][0], 0.0)
     if off <= LEVELS[0]:
-        n = units.count(len(worst.points))
-        return f"stays within {off_words(off) if off else 'nothing'} of the baseline over {n} iterations"
+        over = f"over {units.count(n)} iteration{'s' if n > 1 else ''}"
+        over += f"; then both are not a number, from {units.count(both[0])} on" if both else ""
+        return f"stays within {off_words(off)} of the baseline {over}" if off else f"has the baseline's losses {over}"
     said = [f"{units.percent(level, 1)} at iteration {_first(worst, level)}" for level in LEVELS if off > level]
     final = f"{off_words(worst.last)} at last" if worst.last is not None else "no number at last"
     most = f"{off_words(off)} at most (at {units.count(at)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,12 +71,12 @@ class _Table:
     title: str
     families: Mapping[str, Family]
     rows: Sequence[dict[str, Any]]
+    about: str = ""
+    """what sentences call it: model and config where that is one table, else the whole title"""
 
     @property
     def name(self) -> str:
-        where = next(iter(self.families.values())).cells[0].runs[0]["where"]
-        name = f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
-        return f"{name}, {where}" if where else name
+        return f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
 
     def of(self, mode: str) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["mode"] == mode]
@@ -135,7 +136,9 @@ def _tables(families: Sequence[Family], peaks: _rows.Peaks) -> list[_Table]:
         model, mode = subject.removesuffix(_SUFFIX), EVALUATION if subject.endswith(_SUFFIX) else TRAINING
         common = {**family.common, "subject": model}
         together.setdefault((model, *map(str, common.values())), {})[mode] = family
-    return [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
+    made = [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
+    names = Counter(table.name for table in made)
+    return [replace(table, about=table.title if names[table.name] > 1 else table.name) for table in made]
 
 
 def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> _Table:
@@ -185,7 +188,8 @@ def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
             }
         shown.append(speed)
         work.append(done)
-    unit = "samples" if any(row["samples_per_s"] for row in table.rows) else "tokens"
+    has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in table.rows)}
+    unit = "tokens" if has == {"tokens"} else "samples"
     columns, doing = [Column("label", f"{unit}/s", flexible=True)], [Column("label", "work", flexible=True)]
     for mode in table.families:
         noted = any(one.get(f"{mode}_marks") for one in shown)
@@ -245,7 +249,7 @@ def _answers(table: _Table) -> Iterator[str]:
         rows = table.of(mode)
         over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
         if not over:
-            yield f"{table.name}, {mode}: {_no_ratio(rows)}"
+            yield f"{table.about}, {mode}: {_no_ratio(rows)}"
             continue
         best = max(over, key=lambda row: row["speedup"])
         base = next(row["label"] for row in rows if row["is_baseline"])
@@ -255,7 +259,7 @@ def _answers(table: _Table) -> Iterator[str]:
         judged = not words.startswith(Word.TOO_FEW)
         times = f"{'is' if judged else 'measured'} {units.ratio(best['speedup'])}"
         verdict = words if judged else f"no verdict, {words}"
-        yield f"{table.name}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
+        yield f"{table.about}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
 
 
 def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -273,14 +277,14 @@ def _doubts(table: _Table) -> Iterator[str]:
         trains_s, evaluates_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
         if trains_s is not None and evaluates_s is not None and evaluates_s >= trains_s:
             yield (
-                f"not to be believed: {table.name}, {label} evaluates no faster than it trains "
+                f"not to be believed: {table.about}, {label} evaluates no faster than it trains "
                 f"({units.ms(evaluates_s)} against {units.ms(trains_s)} ms): a part of training cannot take longer"
             )
     for row in table.rows:
         if (row["mfu"] or 0) > 1:
-            which = f"{table.name}, {row['label']}, {row['mode']}"
+            which = f"{table.about}, {row['label']}, {row['mode']}"
             yield f"not to be believed: {which}: {units.percent(row['mfu'])} of the peak: one of the two is wrong"
-    few = [row for row in table.rows if row["median_s"] is not None and (row["n_measure"] or 0) < FEW_ITERS]
+    few = [row for row in table.rows if row["n_valid"] and (row["n_measure"] or 0) < FEW_ITERS]
     if few:
         named = _notes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
-        yield f"{table.name}: fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"
+        yield f"{table.about}: fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"

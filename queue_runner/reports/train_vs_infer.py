@@ -140,6 +140,7 @@ def _label(cell: Gain, cells: Sequence[Gain]) -> str:
     versions = {other.key["framework_version"] for other in alike if other.key["framework"] == key["framework"]}
     words = [key["framework"], key["framework_version"] if len(versions) > 1 else "", word("compile", key["compile"])]
     names = sorted({name for other in alike for name in other.key["settings"]})
+    names = [name for name in names if name != "batch_size"]  # it has a column
     differ = [n for n in names if len({str(other.key["settings"].get(n)) for other in alike}) > 1]
     words.append(key["device"])
     if sum(other.alike == cell.alike and other.key["device"] == key["device"] for other in alike) > 1:

@@ -48,6 +48,11 @@ def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
     assert "compile makes" not in one and "mps compiled measured 2.00 x slower than eager" in one
 
 
+def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
+    text = said([run("cpu", 0, 0.1), run("mps", 0, 0.100001)])
+    assert "mps eager measured as fast as cpu eager, 100.0 against 100.0 ms" in text
+
+
 def test_several_runs_give_an_interval_and_a_p_value() -> None:
     rows = [run(d, 0, t * (1 + k / 1000)) for d, t in (("cpu", 2.0), ("mps", 0.2)) for k in range(4)]
     text = said(rows)
