@@ -98,4 +98,4 @@ def test_wide_letters_take_two_columns() -> None:
 
 def test_a_heading_gives_way_with_its_column() -> None:
     columns = [Column("name", "against " + "b" * 40, flexible=True), Column("x", "x" * 50)]
-    assert max(map(len, table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80
+    assert max(map(len, render.table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80
