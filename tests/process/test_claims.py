@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,27 @@ def test_every_claim_is_there_once_with_its_evidence() -> None:
         assert claim.evidence and (claim.commands or claim.status is Status.OUT_OF_SCOPE), claim.number
         decided = claim.status in (Status.HOLDS, Status.OUTDATED, Status.FALSE)
         assert not decided or claim.basis is not Basis.NOTHING, f"{claim.number}: decided by nothing"
+
+
+def test_numbers_said_to_be_of_the_results_are_there() -> None:
+    results = (ROOT / "docs" / "results" / "h200.md").read_text(encoding="utf-8")
+    cited = [claim for claim in CLAIMS if "docs/results/h200.md" in claim.evidence]
+    assert {claim.number for claim in cited} == {9, 23}
+    for claim in cited:
+        sentences = [one for one in re.split(r"(?<=[.:]) (?=[A-Z])", claim.evidence) if "h200.md" in one]
+        numbers = re.findall(r"\d[\d,]*\.?\d* x\b|\d,\d{3}\b|\d{3}\.\d", " ".join(sentences))
+        assert len(numbers) == 2 and all(number in results for number in numbers), (claim.number, numbers)
+    assert not any("README" in claim.evidence for claim in CLAIMS)  # its report is a sample and changes
+
+
+def test_the_commands_on_the_posts_logs_give_the_numbers(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    told = {}
+    for number in (3, 11):
+        for line in CLAIMS[number - 1].commands:
+            told[number] = mpsq.ok(*shlex.split(line)[1:]).out
+    assert "8.99 x" in told[3] and "6.50 x" in told[3]
+    assert "3588.66" in told[11] and "39039.74" in told[11]
 
 
 def test_every_command_of_claims_and_recipes_is_one(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
