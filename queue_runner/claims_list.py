@@ -12,7 +12,7 @@ _LOGS = tuple(
     f"mpsq import tests/golden/parsers/metal_post_{log}.log --parser nanogpt --set device={device} --set compile={mode}"
     for log, device, mode in (("cpu_eager", "cpu", "off"), ("mps_eager", "mps", "off"), ("mps_compile", "mps", "on"))
 )
-_GRID = "mpsq run nanogpt --device cpu,mps --compile both --config shakespeare_char --set max_iters=50 --repeats 4"
+_GRID = "mpsq run nanogpt --device cpu,mps --compile both --config shakespeare_char --set max_iters=50 --repeats 5"
 _OPS = "mpsq run opcheck --device mps"
 
 CLAIMS: tuple[Claim, ...] = (
@@ -63,7 +63,7 @@ CLAIMS: tuple[Claim, ...] = (
         "nanogpt exists in four frameworks with one model, one order of batches and one set of weights; none of "
         "them has been run on Metal by us.",
         (
-            "mpsq run nanogpt --framework torch,mlx,tinygrad --device mps --compile both --repeats 4",
+            "mpsq run nanogpt --framework torch,mlx,tinygrad --device mps --compile both --repeats 6",
             "mpsq report frameworks",
         ),
     ),
@@ -149,7 +149,8 @@ CLAIMS: tuple[Claim, ...] = (
         "/usr/bin/time: 3588.66 real, 90.18 user, 32.03 sys eager; 39039.74 real, 72.21 user, 21.28 sys compiled.",
         _HOLDS,
         Basis.LOGS,
-        "So it stands in the logs, which claim 3 imports: compiled took 10.88 times as long in real time. The medians of its iterations "
+        "So it stands in the logs, which claim 3 imports: compiled took 10.88 times as long in real time. The medians "
+        "of its iterations "
         "explain 1.38 of that; its last evaluation alone took 1,256 s. What the Mac did meanwhile, the logs do not "
         "say.",
         ("mpsq report time",),
@@ -299,7 +300,7 @@ CLAIMS: tuple[Claim, ...] = (
         "single run (docs/results/h200.md). That says nothing of Apple's GPUs: M1 to M4 have the same peak in fp16 as "
         "in fp32.",
         (
-            "mpsq run nanogpt --device mps --dtype fp32,bf16,fp16 --repeats 4",
+            "mpsq run nanogpt --device mps --dtype fp32,bf16,fp16 --repeats 5",
             "mpsq report memory",
         ),
     ),
@@ -336,7 +337,7 @@ CLAIMS: tuple[Claim, ...] = (
         Basis.NOTHING,
         "The forward alone against the whole iteration, for a model and for single operations.",
         (
-            "mpsq run bert --device cpu,mps --set mode=train,eval --repeats 4",
+            "mpsq run bert --device cpu,mps --set mode=train,eval --repeats 5",
             "mpsq report train-vs-infer",
             "mpsq run kernels --device cpu,mps --set direction=both",
         ),

@@ -87,7 +87,7 @@ def question(rows: Sequence[Row], context: Context) -> Question:
             names = [*names, "resumed"]  # a part of a training is never pooled with whole ones
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     for name in vs:
-        if name not in names and name not in SUBJECT:
+        if rows and name not in names and name not in SUBJECT:
             hint = f"add it: --group-by {','.join([*names[:3], name])}"
             raise UsageError(f"--vs: the rows are not told apart by {name}", hint)
     if "compile" in vs:
@@ -101,7 +101,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> str:
-    if name in factors or name in MAIN or name in DETAILS:
+    if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_options.SWITCHES:
         return name
     if name == "tag":
         raise UsageError(f"{option}: tags choose runs, they do not tell rows apart", "--where tag=NAME chooses")

@@ -449,6 +449,21 @@ def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store)
     assert len([s for s in store.report(where=["workload=nanogpt"]).sections if s.title]) == 9
 
 
+def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: Store) -> None:
+    asked = "device=mps,compile=off,mps_layout_optimization=unset"
+    assert "no run at all" in words(store.report(vs=asked)) or "there is no run" in words(store.report(vs=asked))
+    for variables in ({}, {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"}):
+        for compile in (False, True):
+            store.run("mps", compile, software={"versions": {"torch": "2.13.0"}, "variables": variables})
+    with pytest.raises(UsageError) as refused:
+        store.report(vs="device=mps,compile=off")
+    assert asked in (refused.value.hint or "")
+    result = store.report(vs=asked)
+    assert [row["label"] for row in result.rows if row["is_baseline"]] == ["mps eager"]
+    with pytest.raises(UsageError, match="--vs workload=nothing is none of the rows"):
+        store.report(vs="workload=nothing")
+
+
 @pytest.mark.parametrize(
     "name", ["devices", "frameworks", "memory", "numerics", "breakdown", "train-vs-infer", "throughput"]
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from queue_runner import claims
 from queue_runner.claims import DOCUMENTS, Basis, Status
 from queue_runner.claims_list import CLAIMS
+from queue_runner.verdict import needed_repeats
 from tests.cli_support import ROOT, Cli, empty_queue
 from tests.recipes_support import RECIPES, blocks, check, commands
 
@@ -57,6 +60,25 @@ def test_the_commands_on_the_posts_logs_give_the_numbers(mpsq: Cli, monkeypatch:
             told[number] = mpsq.ok(*shlex.split(line)[1:]).out
     assert "8.99 x" in told[3] and "6.50 x" in told[3]
     assert "3588.66" in told[11] and "39039.74" in told[11]
+
+
+def test_repeats_are_as_many_as_a_verdict_in_that_table_needs() -> None:
+    lines = {line for claim in CLAIMS for line in claim.commands}
+    lines |= {line for page in RECIPES for text in blocks(page) for line in commands(text)}
+    looked_at = 0
+    for words in map(shlex.split, sorted(lines)):
+        if words[0] != "mpsq" or "--repeats" not in words or {"kernels", "matmul"} & {*words}:
+            continue
+        asked = {name: value for name, value in pairwise(words) if name in ("--device", "--dtype", "--framework")}
+        n = math.prod(len(values.split(",")) for values in asked.values()) * max(1, words.count("--mps"))
+        twins = n if "--compile" in words else 0
+        n_pairs = n + twins - 1 + max(0, twins - 1)
+        if (inference := "mode=train,eval" in words) and "bert" in words and "batch_size=64" not in words:
+            n_pairs *= 2  # train-vs-infer judges both together; throughput each by itself
+        if not inference or n_pairs > 1:
+            assert int(words[words.index("--repeats") + 1]) >= needed_repeats(n_pairs), (words, n_pairs)
+            looked_at += 1
+    assert looked_at > 8
 
 
 def test_every_command_of_claims_and_recipes_is_one(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
