@@ -94,9 +94,9 @@ class Point:
         return stats.MAD_TO_SD * spread_s / self.median_s if spread_s is not None and self.median_s else None
 
     def rate(self, unit: str) -> float | None:
-        """Tokens or samples a second."""
-        rates = [row[f"{unit}s_per_iter"] / row["median_s"] for row in self.timed if row[f"{unit}s_per_iter"]]
-        return stats.median(rates) if rates else None
+        """Tokens or samples a second, at the runs' median time."""
+        times = [row["median_s"] / row[f"{unit}s_per_iter"] for row in self.timed if row[f"{unit}s_per_iter"]]
+        return 1 / stats.median(times) if times else None
 
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:

@@ -42,14 +42,19 @@ class Gain:
     counts: bool
     batch: Any
 
+    @cached_property
+    def _times(self) -> list[float]:
+        return [1 / rate for rate in self.rates]
+
     @property
     def rate(self) -> float:
-        return stats.median(self.rates)
+        """That of the runs' median time, as in every report: of two runs it is not the mean of their rates."""
+        return 1 / stats.median(self._times)
 
     @property
     def spread(self) -> float | None:
-        """MAD over the runs; None for a single one."""
-        return stats.mad(self.rates) if len(self.rates) > 1 else None
+        """MAD of the runs' times, as a share of the rate; None for a single run."""
+        return stats.mad(self._times) * self.rate**2 if len(self.rates) > 1 else None
 
     @cached_property
     def alike(self) -> tuple[Any, ...]:

@@ -251,7 +251,7 @@ def _notes_of(
     marks: Mapping[str, str],
     context: Context,
 ) -> Iterable[str]:
-    yield "throughput: the median of the runs, ± their MAD; prefill and decode by themselves, of one iteration both"
+    yield "throughput: at the runs' median time, ± their MAD; prefill and decode by themselves, both of one iteration"
     if any(_times_training(cell, cells) for cell in cells):
         yield "x training: times the throughput of training on the same device, whose batch and settings may be others"
     yield from (_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks)

@@ -127,6 +127,20 @@ def test_tables_of_one_model_that_differ_in_settings_are_named_in_full(store: St
     assert "batch_size=4, training: no eager run on the cpu" in text and "batch_size=8, training: no eager" in text
 
 
+def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:
+    for evaluates in (False, True):
+        for median_s in (0.1, 0.4):
+            params = {"batch_size": 8, **({"mode": "eval"} if evaluates else {})}
+            hello = {**HELLO, "workload": "resnet50-eval"} if evaluates else HELLO
+            store.run("cpu", workload="resnet50", median_s=median_s, params=params, hello=hello)
+    store.run("cpu", workload="resnet50", params={"batch_size": 16}, hello=HELLO)
+    found = {}
+    for name in ("devices", "throughput", "train-vs-infer", "scaling"):
+        rows = [row for row in store.report(name).rows if len(row["runs"]) == 2]
+        found[name] = {round(row.get("rate") or row["samples_per_s"], 6) for row in rows}
+    assert set(map(frozenset, found.values())) == {frozenset({16.0})}, found  # 4 samples in 0.25 s
+
+
 def test_whose_loss_is_no_number_is_not_confused(store: Store) -> None:
     add(store, "cpu", [4.0, math.nan])
     add(store, "cuda", [4.0, 3.0])
