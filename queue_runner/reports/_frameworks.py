@@ -10,7 +10,7 @@ from typing import Any
 from queue_runner import observe, units
 from queue_runner.compare import Family, judge
 from queue_runner.grouping import Cell, word
-from queue_runner.reports import Context, _notes, numerics
+from queue_runner.reports import Context, _notes, _partings
 from queue_runner.reports._settings import effective
 from queue_runner.verdict import Word
 
@@ -42,9 +42,9 @@ def lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) 
         worst = max(row["loss_apart"] for row in alike)
         n = max(row["loss_iterations"] for row in alike)
         who = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
-        yield f"{who}: the mean loss of the last {units.count(n)} iterations is within {numerics.off_words(worst)}"
+        yield f"{who}: the mean loss of the last {units.count(n)} iterations is within {_partings.off_words(worst)}"
     for row in unlike:
-        off = numerics.off_words(row["loss_apart"])
+        off = _partings.off_words(row["loss_apart"])
         yield (
             f"{row['label']} does not train alike: its loss is {off} apart; its speed is of no use until that"
             " is explained (mpsq report numerics)"

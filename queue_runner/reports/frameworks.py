@@ -21,9 +21,9 @@ from queue_runner.reports import (
     _facts,
     _frameworks,
     _notes,
+    _partings,
     _rows,
     _sections,
-    numerics,
 )
 
 NAME = "frameworks"
@@ -146,13 +146,13 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
 def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | None]]:
     """Of one run of each cell, against one of the baseline with the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
-    read = {row["run_id"]: numerics.losses(row, context) for row in base[:1]}
+    read = {row["run_id"]: _partings.losses(row, context) for row in base[:1]}
     for cell in family.cells:
         pair = next(((one, other) for other in base[:1] for one in cell.shown if _same_course(one, other)), None)
         if pair is None:
             yield cell, None
             continue
-        a = read.setdefault(pair[0]["run_id"], numerics.losses(pair[0], context))
+        a = read.setdefault(pair[0]["run_id"], _partings.losses(pair[0], context))
         b = read[pair[1]["run_id"]]
         common = sorted(a.keys() & b.keys())
         last = common[-max(LAST_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
@@ -160,7 +160,7 @@ def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | No
             yield cell, None
             continue
         mine, theirs = (math.fsum(losses[i] for i in last) / len(last) for losses in (a, b))
-        off = numerics.relative(mine, theirs)
+        off = _partings.relative(mine, theirs)
         yield cell, _Loss(mine, len(last), math.inf if off is None else off)
 
 
@@ -210,7 +210,7 @@ def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[
             "marks": _sections.marks_of(row, marks),
             "rate": units.number(row[f"{unit}_per_s"]),
             "speedup": "baseline" if row["is_baseline"] else units.ratio(row["speedup"]),
-            "apart": numerics.off_words(row["loss_apart"]),
+            "apart": _partings.off_words(row["loss_apart"]),
         }
         for row in found
     ]

@@ -13,7 +13,7 @@ from queue_runner import knee, printing, stats
 from queue_runner.ending import with_last_words
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome
-from queue_runner.reports import numerics
+from queue_runner.reports import _partings
 from tests.fast.report_fixture import Store
 
 BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}
@@ -235,9 +235,9 @@ def test_where_losses_part(store: Answers) -> None:
 
 def test_relative_differences() -> None:
     nan, inf = math.nan, math.inf
-    assert numerics.relative(1.1, 1.0) == pytest.approx(0.1) and numerics.relative(1, 0) == inf
-    assert (numerics.relative(nan, 1), numerics.relative(1, nan), numerics.relative(nan, nan)) == (inf, inf, None)
-    assert numerics.relative(inf, inf) is None and numerics.relative(inf, -inf) == inf
+    assert _partings.relative(1.1, 1.0) == pytest.approx(0.1) and _partings.relative(1, 0) == inf
+    assert (_partings.relative(nan, 1), _partings.relative(1, nan), _partings.relative(nan, nan)) == (inf, inf, None)
+    assert _partings.relative(inf, inf) is None and _partings.relative(inf, -inf) == inf
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
