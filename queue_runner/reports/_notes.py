@@ -73,7 +73,13 @@ def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Rows whose runs measured too few iterations for a median to be trusted, or none at all."""
     rows = [row for row in raw if row["n_iters"] and row["n_valid"] and (row["n_measure"] or 0) < FEW_ITERS]
     if rows:
-        named = ", ".join(f"{row['label']} ({row['n_measure'] or 0})" for row in rows[:MOST_NAMED])
+        several = len({(row["workload"], row["config"]) for row in raw}) > 1
+        names = [
+            " ".join(filter(None, [*([row["workload"], row["config"]] if several else []), row["label"]]))
+            for row in rows
+        ]
+        each = [f"{name} ({row['n_measure'] or 0})" for name, row in zip(names, rows, strict=True)]
+        named = ", ".join(each[:MOST_NAMED])
         more = f" and {len(rows) - MOST_NAMED} more rows" if len(rows) > MOST_NAMED else ""
         yield f"fewer than {FEW_ITERS} measured iterations a run: {named}{more}"
 

@@ -108,8 +108,11 @@ def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     assert few in said(store, "devices") and "measured iterations a run: cuda eager torch (1)" not in said(
         store, "devices"
     )
+    few = {"n_measure": 3, "n_iters": 5}
+    store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
+    assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices")
     assert "(0)" in said(store, "devices", iters="1000:2000") and "samples/s" in said(store, "throughput", iters="7:9")
-    assert "none of 4 runs has an iteration from 7 to 9" in said(
+    assert "none of 5 runs has an iteration from 7 to 9" in said(
         store, "iterations", where=["device=cpu,cuda"], iters="7:9"
     )
 
