@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_SPLITS = 13_000
 """Permutations that all verdicts of a report may cost together, about 25 ms; see `fold`."""
+UNSET = "unset"
+"""What labels call a setting that a row does not have, and --vs too."""
 FEWEST_BATCHES = 6
 """The smaller arm is never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
 
@@ -105,7 +107,7 @@ def families(rows: Iterable[Row], question: Question) -> list[Family]:
 def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Family]:
     if not vs:
         return [_default_baseline(family) for family in families]
-    said = ",".join(f"{name}={_typed(name, value)}" for name, value in vs.items())
+    said = ",".join(_asked(name, value) for name, value in vs.items())
     chosen = []
     for family in families:
         match = [c for c in family.cells if all(_same(c.key.get(name), value) for name, value in vs.items())]
@@ -116,7 +118,7 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
             raise UsageError(
                 f"--vs {said} is {len(match)} rows: {', '.join(cell.label for cell in match[:6])}",
                 "add what tells them apart, as in --vs "
-                + ",".join([said, *(f"{name}={_typed(name, match[0].key[name])}" for name in apart)]),
+                + ",".join([said, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
         chosen.append(replace(family, baseline=match[0] if match else None, why="chosen by --vs"))
     if families and not any(family.baseline for family in chosen):
@@ -126,11 +128,13 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    return value is not None and (value == wanted or str(value) == str(wanted))
+    return wanted == UNSET if value is None else value == wanted or str(value) == str(wanted)
 
 
-def _typed(name: str, value: Any) -> str:
-    return ("on" if value else "off") if name == "compile" else str(value)
+def _asked(name: str, value: Any) -> str:
+    """As --vs takes it."""
+    shown = UNSET if value is None else ("on" if value else "off") if name == "compile" else str(value)
+    return f"{'workload' if name == 'subject' else name}={shown}"
 
 
 def _default_baseline(family: Family) -> Family:

@@ -98,6 +98,7 @@ def summarise_run(
     iterations = results.rows_of(connection, "iterations", run_id)
     evals = results.rows_of(connection, "evals", run_id)
     hello = hello_of(connection, run_id)
+    notes = results.note_texts(connection, run_id)
     _, *before = attempts.segments(connection, run_id)
     summary = summarize(
         iterations=iterations,
@@ -108,6 +109,7 @@ def summarise_run(
         planned_iters=max(filter(None, (_count(hello, key) for key in ("full_iters", "planned_iters"))), default=None),
         eval_interval=_count(hello, "eval_interval"),
         resumed=bool(before),
+        nan_loss="nan_loss" in notes,
     )
     results.save_summary(connection, run_id, asdict(summary))
     facts = Facts(
@@ -115,7 +117,7 @@ def summarise_run(
         expects_iterations=unobserved_matters and (run.spec.kind == "workload" or run.spec.parser is not None),
         iterations=iterations,
         summary=summary,
-        notes=results.note_texts(connection, run_id),
+        notes=notes,
         conditions=[json.loads(c["data_json"]) for c in results.rows_of(connection, "conditions", run_id)],
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=exit_.get("slept_s") or 0.0,

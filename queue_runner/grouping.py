@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,8 +95,10 @@ class Cell:
 
 
 def middle(rows: Iterable[Row], name: str) -> float | None:
-    """The median of a column; None where no row has it."""
+    """The median of a column; None where no row has it, nan where one is nan: it has no place in an order."""
     values = [row[name] for row in rows if row[name] is not None]
+    if any(value != value for value in values):
+        return math.nan
     return stats.median(values) if values else None
 
 

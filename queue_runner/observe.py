@@ -60,20 +60,25 @@ def _ratios(family: Family) -> list[str]:
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
-    """How a cell compares with its baseline, and how far that may be believed."""
+    """How a cell compares with its baseline, and how far that may be believed: "is" belongs to a verdict, a ratio
+    without one was measured."""
     cell, base, verdict = pair.cell.label, pair.baseline.label, pair.verdict
     slower = pair.ratio < 1
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
     how = "slower" if slower else "faster"
+    judged = verdict.word != "too few repeats"
     if verdict.word in ("no difference shown", "practically the same"):
         subject = f"{cell} and {base}"
         nothing = verdict.word.startswith("no")
         text = f"no difference shown between {subject}" if nothing else f"{subject} are practically the same"
         text += f": {units.ratio(pair.ratio)}"
+    elif not judged and times == units.ratio(1.0):
+        text = f"{cell} measured as fast as {base}"
     elif compiling:
-        text = f"compile makes {without_mode(pair.baseline)} {times} {how}"
+        it = without_mode(pair.baseline)
+        text = f"compile makes {it} {times} {how}" if judged else f"{it} compiled measured {times} {how} than eager"
     else:
-        text = f"{cell} is {times} {how} than {base}"
+        text = f"{cell} {'is' if judged else 'measured'} {times} {how} than {base}"
     if not per_work:
         numbers = f", {units.ms(pair.cell.median_s)} against {units.ms(pair.baseline.median_s)} ms an iteration"
     else:

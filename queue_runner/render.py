@@ -71,12 +71,13 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
     from tabulate import tabulate
 
     tabulated.MIN_PADDING = 0  # a heading needs no room of its own beside the two blanks between columns
+    titles = [column.title for column in columns]
     cells = [[column.show(row) for column in columns] for row in rows]
 
     def lay_out() -> str:
         text: str = tabulate(
             [[_padded(cell) for cell in line] for line in cells],
-            headers=[column.title for column in columns],
+            headers=titles,
             tablefmt=_OURS.get(format, format),
             colalign=["right" if column.right else "left" for column in columns] if cells else None,
             disable_numparse=True,
@@ -87,16 +88,16 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
     excess = max(map(width, text.splitlines()), default=0) - max(WIDTH, get_terminal_size().columns)
     if format != "table" or excess <= 0 or not any(column.flexible for column in columns):
         return text
-    _narrow(cells, columns, excess)
+    _narrow([titles, *cells], columns, excess)
     return lay_out()
 
 
-def _narrow(cells: list[list[str]], columns: Sequence[Column], excess: int) -> None:
-    """Take `excess` characters from the flexible columns, always from the one that is widest."""
-    widths = {at: max(width(line[at]) for line in cells) for at, column in enumerate(columns) if column.flexible}
+def _narrow(lines: list[list[str]], columns: Sequence[Column], excess: int) -> None:
+    """Take `excess` characters from the flexible columns, headings as well, always from the one that is widest."""
+    widths = {at: max(width(line[at]) for line in lines) for at, column in enumerate(columns) if column.flexible}
     for _ in range(excess):
         widths[max(widths, key=lambda at: widths[at])] -= 1
-    for line in cells:
+    for line in lines:
         for at, columns_left in widths.items():
             line[at] = elide(line[at], max(columns_left, 1))
 

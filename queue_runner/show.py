@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,14 @@ class Details:
     retry_on: str | None
     search: str | None
     gpu_busy_share: float | None
+
+    @property
+    def loss_last(self) -> float | None:
+        """nan where the losses ended as no number: the store keeps none then, and `run` says null."""
+        if self.run["loss_last"] is None and "diverged" in self.run["taints"]:
+            return math.nan
+        last: float | None = self.run["loss_last"]
+        return last
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:

@@ -73,11 +73,13 @@ def summarize(
     eval_interval: int | None = None,
     last_t_s: float | None = None,
     resumed: bool = False,
+    nan_loss: bool = False,
 ) -> Summary:
     """Everything that a report says about one run, or of one that was resumed, about its own part.
 
     `last_t_s` is the last time known on the job's clock, at which a phase left open ends; without it that is the end of
-    the process. A job that reported no phases has None for all of them, and for other_s.
+    the process. A job that reported no phases has None for all of them, and for other_s. `nan_loss`: a loss was not a
+    number, which the store keeps as None; a run whose last one is missing then has no last loss.
     """
     measured = [row for row in iterations if row["phase"] == _MEASURE]
     times = [row["dur_s"] for row in measured]
@@ -86,6 +88,7 @@ def summarize(
     first = _first_iteration(iterations)
     q1, q3 = stats.quartiles(times) if times else (None, None)
     losses = [row["loss"] for row in iterations if row["loss"] is not None]
+    lost = nan_loss and iterations[-1]["loss"] is None if iterations else False
     val = [row["value"] for row in evals if row["split"] == "val" and row["metric"] == "loss"]
     spent: dict[str, float] = {}
     if phases:
@@ -109,7 +112,7 @@ def summarize(
         drift_ratio=drift.ratio if drift else None,
         bimodal=stats.two_levels(times) is not None,
         loss_first=losses[0] if losses else None,
-        loss_last=losses[-1] if losses else None,
+        loss_last=losses[-1] if losses and not lost else None,
         loss_min=min(filter(math.isfinite, losses), default=None),
         val_loss_last=val[-1] if val else None,
         **spent,

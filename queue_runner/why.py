@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import config, eta, queue_state, units
@@ -33,6 +33,7 @@ class Around:
     schedule: str | None = None  # what submitted it
     requeued: str | None = None  # why it came back to the queue
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
+    before: str = ""  # of a further attempt that has not ended: how the one before it did
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def explain(row: Row, around: Around) -> Why:
         sentence, step = _waiting(around)
     origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
     told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
+    if around.before and state is not State.DONE:
+        told += f"; the attempt before, {around.before}"
     kind = around.waits.kind if around.waits is not None else ""
     return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]), kind)
 
@@ -162,10 +165,12 @@ def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selec
     chosen = [
         row for group in _by_job(rows) for row in ([row for row in group if row["run"] in named] or [_telling(group)])
     ]
+    before = {row["run"]: _before(row, rows) for row in chosen}
     rows = read.queue(connection)
     waits = waiting.reasons(connection, queue, rows, time.time())
     starting = _starting(layout, connection, rows) if any(row["state"] == State.QUEUED for row in chosen) else {}
-    return [explain(row, _around(layout, connection, row, queue, waits.get(row["run_id"]), starting)) for row in chosen]
+    around = {row["run"]: _around(layout, connection, row, queue, waits.get(row["run_id"]), starting) for row in chosen}
+    return [explain(row, replace(around[row["run"]], before=before[row["run"]])) for row in chosen]
 
 
 def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
@@ -184,7 +189,11 @@ def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _telling(rows: Sequence[Row]) -> Row:
-    """Of a job's runs the one that a user asks about: the running one, else one that did not succeed, else the next."""
+    """Of a job's runs the one that a user asks about: the running one, else one that did not succeed, else the next.
+
+    What was tried again is no answer any more: of each repeat its last attempt counts.
+    """
+    rows = [*{row["repeat"]: row for row in sorted(rows, key=lambda row: row["number"])}.values()]
 
     def rank(row: Row) -> tuple[int, int]:
         if row["state"] == State.RUNNING:
@@ -196,6 +205,16 @@ def _telling(rows: Sequence[Row]) -> Row:
         return 3, -row["number"]
 
     return min(rows, key=rank)
+
+
+def _before(row: Row, rows: Sequence[Row]) -> str:
+    """How the attempt before this one ended, in words; "" where there is none."""
+    tried = [one for one in rows if (one["job_id"], one["repeat"]) == (row["job_id"], row["repeat"])]
+    earlier = [one for one in tried if one["number"] < row["number"] and one["state"] == State.DONE]
+    if not earlier:
+        return ""
+    last = max(earlier, key=lambda one: int(one["number"]))
+    return f"run {last['run']}: {_done(last)[0]}"
 
 
 def _around(

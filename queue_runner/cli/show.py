@@ -181,8 +181,8 @@ def _measured(one: Details) -> list[tuple[str, str]]:
     if run["median_s"] is not None:
         spread = units.ms_plus_minus(run["median_s"], run["mad_s"])
         facts.append(("per iteration", f"{spread} (median and MAD of {units.count(run['n_measure'])} measured)"))
-    if run["loss_last"] is not None:
-        facts.append(("loss", f"{units.loss(run['loss_first'])} first, {units.loss(run['loss_last'])} last"))
+    if (last := one.loss_last) is not None:
+        facts.append(("loss", f"{units.loss(run['loss_first'])} first, {units.loss(last)} last"))
     if run["val_loss_last"] is not None:
         facts.append(("validation loss", units.loss(run["val_loss_last"])))
     if run["real_s"] is not None:

@@ -253,4 +253,4 @@ def spreads(cells: Sequence[Measured]) -> list[str]:
 
 def caption(found: Measured) -> str:
     """Where it ran: "on Apple M1 Max"."""
-    return f"on {found.key['device_name'] or found.key['device']}"
+    return ", ".join(filter(None, [f"on {found.key['device_name'] or found.key['device']}", found.runs[0]["where"]]))

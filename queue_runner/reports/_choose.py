@@ -12,6 +12,7 @@ from typing import Any
 from queue_runner.catalog import did_you_mean
 from queue_runner.errors import UsageError
 from queue_runner.grouping import word
+from queue_runner.model import Ending, Outcome, State
 from queue_runner.reports import Context, Options
 from queue_runner.store import read
 
@@ -67,6 +68,10 @@ def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str])
     column = resolve(connection, name, "--where")
     if column == "group_id":
         wanted = [value.removeprefix("g") for value in wanted]
+    if column in ("machine_hash", "software_hash"):  # reports name them by their first digits
+        return f"({' OR '.join(f'substr({column}, 1, length(?)) = ?' for _ in wanted)})", [
+            v for v in wanted for _ in "12"
+        ]
     if column is not None:
         return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(wanted)
     path = f'$.params."{name}"'
@@ -93,7 +98,8 @@ def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | Non
     known = settings(connection)
     if name in known and '"' not in name:
         return None
-    hint = did_you_mean(name, [*COLUMNS, *known, "tag", *_ALIASES], f"it takes {', '.join(sorted([*COLUMNS, *known]))}")
+    able = sorted({*COLUMNS, *known, *_ALIASES, *(["tag"] if option == "--where" else [])})
+    hint = did_you_mean(name, able, f"it takes {', '.join(able)}")
     raise UsageError(f'{option}: no column or setting "{name}"', hint)
 
 
@@ -113,14 +119,34 @@ def label(row: Mapping[str, Any]) -> str:
 def nothing(context: Context, which: str = "that ended") -> str:
     """Why a report has no rows, and what there would be."""
     options = context.options
+    counted, state = _what_there_is(context)
     if not options.where and options.since is None:
-        return f"there is no run {which} yet: mpsq worker runs the queue"
+        return f"there is no run {which}{state}"
     said = [f"{name}={','.join(values)}" for name, values in options.where.items()]
     hints = []
-    for name in options.where:
+    for name in options.where if not counted else ():
         if name in COLUMNS:
             sql = f"SELECT DISTINCT {name} AS value FROM v_run WHERE {name} IS NOT NULL ORDER BY 1 LIMIT 9"
             found = context.read(sql)
             hints.append(f"{name} is {' or '.join(str(row['value']) for row in found) or 'unknown'} in the store")
     since = ["since then"] if options.since is not None else []
-    return f"no run {which} matches {' '.join([*said, *since])}" + (f" ({'; '.join(hints)})" if hints else "")
+    text = f"no run {which} matches {' '.join([*said, *since])}"
+    return f"{text} ({'; '.join(hints)})" if hints else text + (state if counted else "")
+
+
+def _what_there_is(context: Context) -> tuple[int, str]:
+    """How many runs were chosen at all, and what became of them where that is why there is nothing to report."""
+    sql = "SELECT run, state, outcome, exit_code, signal, reason FROM v_run WHERE {chosen} ORDER BY run_id DESC"
+    rows = context.read(sql)
+    badly = [row for row in rows if row["state"] == State.DONE and row["outcome"] != Outcome.SUCCEEDED]
+    n_waiting = sum(row["state"] != State.DONE for row in rows)
+    if not rows:
+        return 0, " yet: mpsq submit asks, mpsq worker runs the queue"
+    said = []
+    if badly:
+        ending = Ending(Outcome(badly[0]["outcome"]), badly[0]["exit_code"], badly[0]["signal"], "")
+        which, run = f"{len(badly)} of {len(rows) - n_waiting} that ended", badly[0]["run"]
+        said.append(f"{which} did not succeed (the newest, {run}: {ending}; mpsq why {run})")
+    if n_waiting:
+        said.append(f"{n_waiting} {'has' if n_waiting == 1 else 'have'} not ended (mpsq status)")
+    return len(rows), (" yet" if n_waiting else "") + (f": {'; '.join(said)}" if said else "")

@@ -21,6 +21,8 @@ from queue_runner.reports._settings import effective
 
 MATERIAL = 0.05
 """Of the memory of the smallest: what it must grow by for its growth to be told."""
+KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
+"""What a key holds besides settings."""
 STRAIGHT = 2.0
 """How many times the slope of one half may be the other's for the whole's to be called what one more takes."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
@@ -92,9 +94,9 @@ class Point:
         return stats.MAD_TO_SD * spread_s / self.median_s if spread_s is not None and self.median_s else None
 
     def rate(self, unit: str) -> float | None:
-        """Tokens or samples a second."""
-        rates = [row[f"{unit}s_per_iter"] / row["median_s"] for row in self.timed if row[f"{unit}s_per_iter"]]
-        return stats.median(rates) if rates else None
+        """Tokens or samples a second, at the runs' median time."""
+        times = [row["median_s"] / row[f"{unit}s_per_iter"] for row in self.timed if row[f"{unit}s_per_iter"]]
+        return 1 / stats.median(times) if times else None
 
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import mps_options
 from queue_runner.compare import Question
 from queue_runner.errors import UsageError
-from queue_runner.grouping import MAIN, SUBJECT
+from queue_runner.grouping import MAIN, SUBJECT, taints
 from queue_runner.reports import Context, Row, _arguments, _choose
 
 RUN = (
@@ -31,7 +32,7 @@ DETAILS = ("data_name", "device_name", "optimizer")
 
 
 def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Add machine, subject and factors to the rows.
+    """Add machine, where (the same in words, where the rows are of several), subject and factors to the rows.
 
     A run that ended before it could say on which machine it was belongs to the machine of the newest run that did; an
     imported log is of an unknown machine (None), taken to be one.
@@ -41,13 +42,17 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     versions = _software(rows, context)
     arguments = _arguments.of(rows)
     newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
+    machines = [row["machine_hash"] or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)
-    for row in rows:
+    for row, machine in zip(rows, machines, strict=True):
         text, environment = row.pop("params_json"), row.pop("env_name") or None
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
         row["subject"] = row["workload"] or row["name"]
-        row["machine"] = row["machine_hash"] or (None if row["kind"] == "import" else newest)
+        if row["loss_last"] is None and "diverged" in taints(row):
+            row["loss_last"] = math.nan  # SQLite has no NaN: the summary leaves it out
+        row["machine"] = machine
+        row["where"] = where(machine) if len({*machines}) > 1 else ""
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
         if environments:
@@ -55,6 +60,11 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         if row["resumed_from"]:
             row["factors"]["resumed"] = True
     return rows
+
+
+def where(machine: str | None) -> str:
+    """A machine in the title of a table, where there are several: `--where machine=a321505` takes it."""
+    return f"machine {machine[:7]}" if machine else "machine not named"
 
 
 def _plain(value: Any) -> Any:
@@ -77,7 +87,7 @@ def question(rows: Sequence[Row], context: Context) -> Question:
             names = [*names, "resumed"]  # a part of a training is never pooled with whole ones
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     for name in vs:
-        if name not in names and name not in SUBJECT:
+        if rows and name not in names and name not in SUBJECT:
             hint = f"add it: --group-by {','.join([*names[:3], name])}"
             raise UsageError(f"--vs: the rows are not told apart by {name}", hint)
     if "compile" in vs:
@@ -91,7 +101,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> str:
-    if name in factors or name in MAIN or name in DETAILS:
+    if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_options.SWITCHES:
         return name
     if name == "tag":
         raise UsageError(f"{option}: tags choose runs, they do not tell rows apart", "--where tag=NAME chooses")

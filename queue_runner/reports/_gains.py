@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import stats, verdict
 from queue_runner.compare import FEWEST_BATCHES, fold
-from queue_runner.grouping import WORK
+from queue_runner.grouping import WORK, taints
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row
 from queue_runner.reports._settings import HOW_LONG, effective
@@ -42,14 +42,19 @@ class Gain:
     counts: bool
     batch: Any
 
+    @cached_property
+    def _times(self) -> list[float]:
+        return [1 / rate for rate in self.rates]
+
     @property
     def rate(self) -> float:
-        return stats.median(self.rates)
+        """That of the runs' median time, as in every report: of two runs it is not the mean of their rates."""
+        return 1 / stats.median(self._times)
 
     @property
     def spread(self) -> float | None:
-        """MAD over the runs; None for a single one."""
-        return stats.mad(self.rates) if len(self.rates) > 1 else None
+        """MAD of the runs' times, as a share of the rate; None for a single run."""
+        return stats.mad(self._times) * self.rate**2 if len(self.rates) > 1 else None
 
     @cached_property
     def alike(self) -> tuple[Any, ...]:
@@ -109,10 +114,15 @@ def _order(gain: Gain) -> tuple[Any, ...]:
 def _rates(row: Row, mode: str, metrics: Mapping[str, list[float]]) -> Iterable[tuple[str, float, str]]:
     if mode == "sample":
         yield from ((kind, stats.median(metrics[name]), "tokens") for kind, name in _METRICS.items() if name in metrics)
-    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and row["loss_last"] is not None)):
+    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
         unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
         if unit is not None:
             yield mode, row[f"{unit}s_per_iter"] / row["median_s"], f"{unit}s"
+
+
+def _trained(row: Row) -> bool:
+    """Whether it had a loss; one that ended as no number is not stored, and the run is diverged."""
+    return row["loss_last"] is not None or "diverged" in taints(row)
 
 
 def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, list[float]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from queue_runner.compare import Family
 from queue_runner.grouping import MAIN, Cell, taints, value_of
 from queue_runner.model import Ending, Outcome, State
 from queue_runner.reports import Context, Row
+from queue_runner.reports._settings import FEW_ITERS
 
 MOST_NAMED = 5
 """Runs named one by one in a note; the rest is counted."""
@@ -62,9 +64,24 @@ def notes(
         *_waiting(cells),
         *_mixed_first_iteration(cells),
         *_peaks(raw),
-        *_machines(families),
+        *_machines(families, context),
         *_pooled(cells, context),
     ]
+
+
+def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Rows whose runs measured too few iterations for a median to be trusted, or none at all."""
+    rows = [row for row in raw if row["n_iters"] and row["n_valid"] and (row["n_measure"] or 0) < FEW_ITERS]
+    if rows:
+        several = len({(row["workload"], row["config"]) for row in raw}) > 1
+        names = [
+            " ".join(filter(None, [*([row["workload"], row["config"]] if several else []), row["label"]]))
+            for row in rows
+        ]
+        each = [f"{name} ({row['n_measure'] or 0})" for name, row in zip(names, rows, strict=True)]
+        named = ", ".join(each[:MOST_NAMED])
+        more = f" and {len(rows) - MOST_NAMED} more rows" if len(rows) > MOST_NAMED else ""
+        yield f"fewer than {FEW_ITERS} measured iterations a run: {named}{more}"
 
 
 def _spreads(raw: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
@@ -128,7 +145,8 @@ def why(row: Mapping[str, Any], found: Taints) -> str:
         ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
         return f"{ending}{': ' + row['reason'] if row['reason'] else ''}"
     invalid = [taint for taint in found.of(row) if taint["severity"] == "invalid"]
-    return ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid) or "no reason stored"
+    said = ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid)
+    return said or ("told no results" if row["valid"] else "no reason stored")
 
 
 def _waiting(cells: Sequence[Cell]) -> Iterable[str]:
@@ -148,12 +166,23 @@ def _peaks(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield f"MFU: of {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})"
 
 
-def _machines(families: Sequence[Family]) -> Iterable[str]:
-    machines = {family.common["machine"] for family in families}
+def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
+    machines = {family.common["machine"]: family.cells[0].runs[0]["where"] for family in families}
     if len(machines) > 1:
         yield f"runs of {len(machines)} machines: each in tables of its own, never compared"
+        yield from (f"{where}: {_is(machine, context)}" for machine, where in machines.items() if machine)
     if any(f.common["machine"] is None and len(f.cells) > 1 and any(c.used for c in f.cells) for f in families):
         yield "imported logs do not name their machine: taken to be one (mpsq import --set machine=NAME tells apart)"
+
+
+def _is(machine: str, context: Context) -> str:
+    """What a machine is, by its fingerprint; of two that are alike in this another number differs."""
+    found = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [machine])
+    said = json.loads(found[0]["data_json"]) if found else {}
+    memory = f"{said['memory_gib']} GiB" if said.get("memory_gib") else None
+    cores = f"{said['cores_logical']} cores" if said.get("cores_logical") else None
+    words = [said.get("model") or said.get("system"), said.get("cpu"), cores, memory, *(said.get("gpus") or [])]
+    return ", ".join(str(text) for text in words if text) or "nothing is known of it"
 
 
 def _pooled(cells: Sequence[Cell], context: Context) -> Iterable[str]:

@@ -85,7 +85,7 @@ class Peaks:
 
 def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
     """All that the report says of a cell."""
-    key, first = cell.key, (cell.shown or cell.runs)[0]
+    key = cell.key
     median_s, (spread_s, spread_over) = cell.median_s, cell.spread_s
     peak = peaks.of(cell)
     flops = cell.median("flops_per_iter")
@@ -96,12 +96,9 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
         "workload": key["subject"],
         "config": key["config"],
         "label": cell.label,
-        "framework": first["framework"],
-        "framework_version": first["framework_version"],
-        "device": first["device"],
-        "device_name": first["device_name"],
-        "compile": None if first["compile"] is None else bool(first["compile"]),
-        "dtype": first["dtype"],
+        **{name: _shared(cell, name) for name in ("framework", "framework_version", "device", "device_name")},
+        "compile": None if (compile := _shared(cell, "compile")) is None else bool(compile),
+        "dtype": _shared(cell, "dtype"),
         "factors": _factors(key),
         "runs": [row["run"] for row in cell.runs],
         "n_runs": len(cell.ended),
@@ -147,6 +144,12 @@ def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
 def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
     named = ("machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name")
     return {name: value for name, value in key.items() if name not in named and value is not None}
+
+
+def _shared(cell: Cell, name: str) -> Any:
+    """What its runs have in common; None where --group-by pools those that differ."""
+    values = {row[name] for row in cell.shown or cell.runs[:1]}
+    return values.pop() if len(values) == 1 else None
 
 
 def _rate(amount: float | None, dur_s: float | None) -> float | None:

@@ -47,7 +47,8 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
     """What all rows of the family have in common."""
     common = family.common
     names = ("framework", "framework_version", "dtype", "device_name")
-    alike = {name: {row[name] for row in rows} - {None} for name in names}
+    pooled = [row for cell in family.cells for row in cell.shown]  # rows of --group-by may be of several frameworks
+    alike = {name: {row[name] for row in [*rows, *pooled]} - {None} for name in names}
     said = [", ".join(dict.fromkeys(str(cell.key["subject"]) for cell in family.cells))]
     if common["config"] is not None:
         said.append(str(common["config"]))
@@ -66,6 +67,8 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
             words.append(word(name, *values))
     if len(alike["device_name"]) == 1:
         words.append("on " + next(iter(alike["device_name"])))
+    if place := family.cells[0].runs[0]["where"]:
+        words.append(place)
     return ", ".join(words)
 
 

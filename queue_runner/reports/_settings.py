@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from queue_runner.reports import Context
+from queue_runner.reports import Context, Row
 
 HOW_LONG = frozenset(
     {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
@@ -15,6 +15,16 @@ HOW_LONG = frozenset(
 the workload's name."""
 FEW_ITERS = 10
 """Measured iterations of a run, below which its median is called into question."""
+
+
+def whatever_their_length(rows: Iterable[Row], context: Context) -> list[Row]:
+    """Prepared rows without the settings of HOW_LONG, but those that --group-by or --vs name: then runs that were only
+    longer or shorter are not told apart."""
+    dropped = HOW_LONG - {*context.options.group_by, *context.options.vs}
+    return [
+        {**row, **{part: {k: v for k, v in row[part].items() if k not in dropped} for part in ("settings", "factors")}}
+        for row in rows
+    ]
 
 
 def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:

@@ -100,7 +100,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     elif not sections:
         lines = ["no run has ended yet: mpsq status shows what runs and what waits"]
     told = raw[: sum(len(family.cells) for family in families[:n_shown])]
-    notes = _notes.notes(families[:n_shown], told, taints, marks, context)
+    notes = [*_notes.few(told), *_notes.notes(families[:n_shown], told, taints, marks, context)]
     if (n_left := len(families) - n_shown) > 0:
         older = f"{n_left} older comparison{'s are' if n_left > 1 else ' is'} not shown"
         notes.append(f"{older}: mpsq report g4, --since 2d or --where config=NAME chooses; csv and json hold all rows")

@@ -50,6 +50,12 @@ def finish(rows: list[Row], context: Context) -> Result:
             iteration["synced"] = bool(iteration["synced"])
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
         found += iterations
+    if not found:
+        lines.append(
+            f"none of {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'} has an iteration from"
+            f" {units.count(first)} to {units.count(last)} (--iters)"
+        )
+        return Result(COLUMNS, [], lines=lines, text="")
     if any(iteration["redone_by"] for iteration in found):
         return Result((*COLUMNS, REDONE), found, lines=lines)
     return Result(COLUMNS, [{c.key: iteration[c.key] for c in COLUMNS} for iteration in found], lines=lines)

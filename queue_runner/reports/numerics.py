@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
@@ -14,6 +13,7 @@ from queue_runner.grouping import Cell, taints
 from queue_runner.model import Outcome
 from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _sections
+from queue_runner.reports._partings import LEVELS, Parting, losses, off_words, relative
 
 NAME = "numerics"
 HELP = "where losses part from a baseline's, iteration by iteration: device, dtype, framework"
@@ -21,8 +21,6 @@ SQL = (
     f"SELECT {_facts.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
     " ORDER BY job_id, number"
 )
-LEVELS = (1e-3, 1e-2)
-"""Relative differences whose first iteration is told."""
 COLUMNS = (
     Column("workload", "workload"),
     Column("config", "config"),
@@ -43,47 +41,6 @@ COLUMNS = (
 _UNUSABLE = "log_rewritten"
 """The one taint that spoils losses; contended, slept and others spoil times alone."""
 _MOST_FAMILIES = 4
-
-
-@dataclass(frozen=True, eq=False)
-class Parting:
-    """One run against the baseline's of the same seed. `points`: i, loss, loss of the baseline, relative difference.
-
-    The relative difference is |a - b| / |b|; inf where one of both is no number or infinite, and the other is not; None
-    where neither is a number.
-    """
-
-    cell: Cell
-    run: Mapping[str, Any]
-    baseline: Mapping[str, Any]
-    points: Sequence[tuple[int, float, float, float | None]]
-
-    def first(self, level: float) -> int | None:
-        """The first iteration whose difference exceeds the level."""
-        return next((i for i, _, _, off in self.points if off is not None and off > level), None)
-
-    @property
-    def greatest(self) -> tuple[int, float] | None:
-        known = [(i, off) for i, _, _, off in self.points if off is not None]
-        return max(known, key=lambda one: one[1], default=None)
-
-    @property
-    def last(self) -> float | None:
-        return self.points[-1][3] if self.points else None
-
-    @property
-    def not_a_number(self) -> int | None:
-        """The first iteration whose loss is none while the baseline's is."""
-        return next((i for i, a, b, _ in self.points if not math.isfinite(a) and math.isfinite(b)), None)
-
-
-def relative(a: float, b: float) -> float | None:
-    """How far a loss is from the baseline's b, as a share of b; see Parting."""
-    if math.isfinite(a) and math.isfinite(b):
-        return abs(a - b) / abs(b) if b else (0.0 if a == b else math.inf)
-    if a == b or (math.isnan(a) and math.isnan(b)):
-        return None
-    return math.inf
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -150,21 +107,6 @@ def _partings(family: Family, base: Cell, context: Context) -> list[Parting]:
     return found
 
 
-def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
-    """By iteration, the one done last where a resumed job repeats numbers. --iters narrows.
-
-    SQLite keeps no NaN: a loss that is missing in a run with the note nan_loss is one.
-    """
-    first, last = context.options.iters or (0, 2**62)
-    sql = (
-        "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss') AS is_nan"
-        " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
-    )
-    found = context.read(sql, [row["run_id"], first, last])
-    known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in found}
-    return known if any(one["is_nan"] for one in found) else {i: x for i, x in known.items() if not math.isnan(x)}
-
-
 def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, float]]:
     """By run: the loss of the first batch before training, on the CPU and on the device."""
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
@@ -223,8 +165,8 @@ def _section(
                 "runs": len(some),
                 "n": len(worst.points),
                 **firsts,
-                "greatest": off_words(worst.greatest[1] if worst.greatest else None),
-                "last": off_words(worst.last),
+                "greatest": _off(worst.greatest[1] if worst.greatest else None),
+                "last": _off(worst.last),
                 "cpu": units.loss(told.get("cpu")),
                 "device": units.loss(told.get("device")),
             }
@@ -242,13 +184,9 @@ def _first(parting: Parting, level: float) -> str:
     return "never" if first is None else units.count(first)
 
 
-def off_words(x: float | None) -> str:
-    """A relative difference: "1.2e-07", or as a share of 1 from a tenth of a percent on; 0 is none at all."""
-    if x == 0:
-        return "0"
-    if x is None or not math.isfinite(x):
-        return "not a number" if x is not None else units.MISSING
-    return units.percent(x, 2) if x >= LEVELS[0] else f"{x:.1e}"
+def _off(x: float | None) -> str:
+    """As narrow as a column of a table."""
+    return "nan" if x is not None and not math.isfinite(x) else off_words(x)
 
 
 def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str]:
@@ -266,10 +204,17 @@ def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str
 def _parts(worst: Parting) -> str:
     if (i := worst.not_a_number) is not None:
         return f"has a loss that is not a number from iteration {units.count(i)} on, where the baseline has one"
+    if (i := worst.baseline_not_a_number) is not None:
+        return f"has a loss from iteration {units.count(i)} on where the baseline's is not a number"
+    both = [i for i, _, _, off in worst.points if off is None]
+    n = len(worst.points) - len(both)
+    if not n:
+        return "has no loss that is a number, and neither has the baseline"
     at, off = worst.greatest or (worst.points[0][0], 0.0)
     if off <= LEVELS[0]:
-        n = units.count(len(worst.points))
-        return f"stays within {off_words(off) if off else 'nothing'} of the baseline over {n} iterations"
+        over = f"over {units.count(n)} iteration{'s' if n > 1 else ''}"
+        over += f"; then both are not a number, from {units.count(both[0])} on" if both else ""
+        return f"stays within {off_words(off)} of the baseline {over}" if off else f"has the baseline's losses {over}"
     said = [f"{units.percent(level, 1)} at iteration {_first(worst, level)}" for level in LEVELS if off > level]
     final = f"{off_words(worst.last)} at last" if worst.last is not None else "no number at last"
     most = f"{off_words(off)} at most (at {units.count(at)})"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.compare import Family, compare
 from queue_runner.grouping import Cell, labelled, order
 from queue_runner.render import Column
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
-from queue_runner.reports._settings import FEW_ITERS, HOW_LONG
+from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections, _throughput
+from queue_runner.reports._settings import whatever_their_length
+from queue_runner.reports._throughput import EVALUATION, MODES, TRAINING, Table
 
 NAME = "throughput"
 HELP = "training and evaluation of models: samples/s by device, how many times the cpu"
@@ -55,33 +57,14 @@ COLUMNS = (
     Column("verdict", "verdict"),
     Column("taints", "taints", " ".join),
 )
-TRAINING, EVALUATION = "training", "evaluation"
-MODES = (TRAINING, EVALUATION)
 _SUFFIX = "-eval"
 """Ends the name of a workload in mode=eval (docs/methodology.md)."""
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A model with one set of settings on one machine: its families by mode, and their rows."""
-
-    model: str
-    title: str
-    families: Mapping[str, Family]
-    rows: Sequence[dict[str, Any]]
-
-    def of(self, mode: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["mode"] == mode]
-
-    def pairs(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-        """Each label with its rows by mode."""
-        for label in dict.fromkeys(row["label"] for row in self.rows):
-            yield label, {row["mode"]: row for row in self.rows if row["label"] == label}
-
-
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each model, with its verdicts and the work that was done. Raises: UsageError (--vs, --group-by)."""
-    rows = _of_models(_facts.windowed(_facts.prepare(rows, context), context))
+    rows = _facts.windowed(_facts.prepare(rows, context), context)
+    rows = whatever_their_length(_of_models(rows), context)
     if not rows:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a model in samples or with mode=eval")])
     families = compare(rows, _facts.question(rows, context))
@@ -96,20 +79,19 @@ def finish(rows: list[Row], context: Context) -> Result:
         COLUMNS,
         raw,
         [section for table in tables for section in _sections_of(table, marks)],
-        [line for table in tables for line in _lines(table)],
+        [line for table in tables for line in _throughput.lines(table)],
         [*_spreads(raw), *_notes.notes(families, quiet, taints, marks, context)],
     )
 
 
 def _of_models(rows: Sequence[Row]) -> list[Row]:
-    """The runs of workloads that count samples or can evaluate, told apart by what they do and not by how long."""
+    """The runs of workloads that count samples or can evaluate."""
     found = []
     for row in rows:
         name = str(row["subject"])
         evaluates = name.endswith(_SUFFIX) or row["settings"].get("mode") == "eval"
         base = name.removesuffix(_SUFFIX)
-        kept = {part: {k: v for k, v in row[part].items() if k not in HOW_LONG} for part in ("settings", "factors")}
-        found.append({**row, **kept, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
+        found.append({**row, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
     models = {row["model"] for row in found if row["samples_per_iter"] or row["subject"].endswith(_SUFFIX)}
     return [row for row in found if row["model"] in models]
 
@@ -120,7 +102,7 @@ def _over_the_cpu(family: Family) -> Family:
     return family if base is None or base.key.get("device") == "cpu" else replace(family, baseline=None, pairs=())
 
 
-def _tables(families: Sequence[Family], peaks: _rows.Peaks) -> list[_Table]:
+def _tables(families: Sequence[Family], peaks: _rows.Peaks) -> list[Table]:
     """The families of training and evaluation side by side, their rows under the same labels."""
     together: dict[tuple[Any, ...], dict[str, Family]] = {}
     for family in families:
@@ -128,10 +110,12 @@ def _tables(families: Sequence[Family], peaks: _rows.Peaks) -> list[_Table]:
         model, mode = subject.removesuffix(_SUFFIX), EVALUATION if subject.endswith(_SUFFIX) else TRAINING
         common = {**family.common, "subject": model}
         together.setdefault((model, *map(str, common.values())), {})[mode] = family
-    return [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
+    made = [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
+    names = Counter(table.name for table in made)
+    return [replace(table, about=table.title if names[table.name] > 1 else table.name) for table in made]
 
 
-def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> _Table:
+def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> Table:
     first = next(iter(families.values()))
     cells = {_place(cell): cell for family in families.values() for cell in family.cells}
     named = labelled(sorted(cells.values(), key=order), {**first.common, "optimizer": None})
@@ -144,7 +128,7 @@ def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> _T
     at = {label: at for at, label in enumerate(labels.values())}
     rows.sort(key=lambda row: (MODES.index(row["mode"]), at[row["label"]]))
     title = _sections.caption(replace(first, common={**first.common, "subject": model}), rows)
-    return _Table(model, title, families, rows)
+    return Table(model, title, families, rows)
 
 
 def _place(cell: Cell) -> tuple[tuple[str, str], ...]:
@@ -159,7 +143,7 @@ def _right(key: str, title: str) -> Column:
     return Column(key, title, right=True)
 
 
-def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
+def _sections_of(table: Table, marks: Mapping[str, str]) -> list[Section]:
     """Speed; verdicts where there are any; work."""
     shown, work = [], []
     for label, by_mode in table.pairs():
@@ -178,7 +162,8 @@ def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
             }
         shown.append(speed)
         work.append(done)
-    unit = "samples" if any(row["samples_per_s"] for row in table.rows) else "tokens"
+    has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in table.rows)}
+    unit = "tokens" if has == {"tokens"} else "samples"
     columns, doing = [Column("label", f"{unit}/s", flexible=True)], [Column("label", "work", flexible=True)]
     for mode in table.families:
         noted = any(one.get(f"{mode}_marks") for one in shown)
@@ -194,7 +179,8 @@ def _sections_of(table: _Table, marks: Mapping[str, str]) -> list[Section]:
         for mode, family in table.families.items()
         if any(row["speedup_low"] is not None for row in table.of(mode))
     ]
-    speed_section = Section(table.title, columns, shown, [f"speed-up: {line}"] if said else [])
+    of = ", of the geometric means of the runs' medians where there is an interval" if verdicts else ""
+    speed_section = Section(table.title, columns, shown, [f"speed-up: {line}{of}"] if said else [])
     return [speed_section, *verdicts, Section("", doing, work)]
 
 
@@ -222,57 +208,3 @@ def _spreads(raw: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "training: forward, backward and update. Evaluation: the forward alone (mode=eval). FLOP are those of "
         "convolutions and matrices, the backward counted as two forwards"
     )
-
-
-# -- in words -------------------------------------------------------------------------------------------------------
-
-
-def _lines(table: _Table) -> list[str]:
-    """The answer for the fastest row of each mode, then what speaks against a number."""
-    return [*_answers(table), *_doubts(table)]
-
-
-def _answers(table: _Table) -> Iterator[str]:
-    name = f"{table.model} {table.rows[0]['config'] or ''}".rstrip()
-    for mode in table.families:
-        rows = table.of(mode)
-        over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
-        if not over:
-            yield f"{name}, {mode}: {_no_ratio(rows)}"
-            continue
-        best = max(over, key=lambda row: row["speedup"])
-        base = next(row["label"] for row in rows if row["is_baseline"])
-        interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
-        within = f" ({interval})" if best["speedup_low"] is not None else ""
-        yield (
-            f"{name}, {mode}: {best['label']} is {units.ratio(best['speedup'])} as fast as {base}{within}: "
-            f"{best['verdict']}"
-        )
-
-
-def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
-    able = [row for row in rows if row["compared"]]
-    if not able:
-        return "no run that counts"
-    if not any(row["device"] == "cpu" and not row["compile"] for row in able):
-        return "no eager run on the cpu to compare with (mpsq submit ... --device cpu, or --vs)"
-    return "only one row: nothing to compare with"
-
-
-def _doubts(table: _Table) -> Iterator[str]:
-    """Numbers that cannot be, or that are of too little."""
-    for label, by_mode in table.pairs():
-        trains_s, evaluates_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
-        if trains_s is not None and evaluates_s is not None and evaluates_s >= trains_s:
-            yield (
-                f"not to be believed: {label} evaluates no faster than it trains "
-                f"({units.ms(evaluates_s)} against {units.ms(trains_s)} ms): a part of training cannot take longer"
-            )
-    for row in table.rows:
-        if (row["mfu"] or 0) > 1:
-            share = units.percent(row["mfu"])
-            yield f"not to be believed: {row['label']}, {row['mode']}: {share} of the peak: one of the two is wrong"
-    few = [row for row in table.rows if row["median_s"] is not None and (row["n_measure"] or 0) < FEW_ITERS]
-    if few:
-        named = _notes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
-        yield f"fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"

@@ -129,7 +129,8 @@ def _training_of(cell: Gain, cells: Sequence[Gain]) -> Gain | None:
 def _title(cell: Gain) -> str:
     key = cell.key
     size = f"{units.short_count(key['n_params'])} parameters" if key["n_params"] else ""
-    return ", ".join(filter(None, [" ".join(filter(None, [key["model"], key["config"]])), size, key["dtype"]]))
+    model = " ".join(filter(None, [key["model"], key["config"]]))
+    return ", ".join(filter(None, [model, size, key["dtype"], cell.used[0]["where"]]))
 
 
 def _label(cell: Gain, cells: Sequence[Gain]) -> str:
@@ -139,6 +140,7 @@ def _label(cell: Gain, cells: Sequence[Gain]) -> str:
     versions = {other.key["framework_version"] for other in alike if other.key["framework"] == key["framework"]}
     words = [key["framework"], key["framework_version"] if len(versions) > 1 else "", word("compile", key["compile"])]
     names = sorted({name for other in alike for name in other.key["settings"]})
+    names = [name for name in names if name != "batch_size"]  # it has a column
     differ = [n for n in names if len({str(other.key["settings"].get(n)) for other in alike}) > 1]
     words.append(key["device"])
     if sum(other.alike == cell.alike and other.key["device"] == key["device"] for other in alike) > 1:
@@ -212,8 +214,8 @@ def _lines(cells: Sequence[Gain], judged: Judged) -> Iterable[str]:
 
 
 def _over(verdict: Verdict) -> str:
-    interval = f" ({units.ratio_interval(verdict.low, verdict.high)})" if verdict.low is not None else ""
-    return f"{units.ratio(verdict.speedup)}{interval}"
+    within = units.ratio_interval(verdict.low, verdict.high) if verdict.low is not None else "measured, no verdict"
+    return f"{units.ratio(verdict.speedup)} ({within})"
 
 
 def _more(inference: Verdict, training: Verdict) -> str:
@@ -249,7 +251,7 @@ def _notes_of(
     marks: Mapping[str, str],
     context: Context,
 ) -> Iterable[str]:
-    yield "throughput: the median of the runs, ± their MAD; prefill and decode by themselves, of one iteration both"
+    yield "throughput: at the runs' median time, ± their MAD; prefill and decode by themselves, both of one iteration"
     if any(_times_training(cell, cells) for cell in cells):
         yield "x training: times the throughput of training on the same device, whose batch and settings may be others"
     yield from (_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -48,7 +49,7 @@ class Store:
 
     def fingerprint(self, kind: str, data: Mapping[str, Any]) -> str:
         text = json.dumps(data, sort_keys=True)
-        digest = f"{kind}-{abs(hash(text)):x}"
+        digest = hashlib.sha256((kind + text).encode()).hexdigest()
         self._insert("fingerprints", or_="OR IGNORE", hash=digest, kind=kind, data_json=text)
         return digest
 

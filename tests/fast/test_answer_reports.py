@@ -13,7 +13,7 @@ from queue_runner import knee, printing, stats
 from queue_runner.ending import with_last_words
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome
-from queue_runner.reports import numerics
+from queue_runner.reports import _partings
 from tests.fast.report_fixture import Store
 
 BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}
@@ -72,6 +72,14 @@ def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     made = Answers(tmp_path / "home", tmp_path_factory.mktemp("template"))
     yield made
     made.db.close()
+
+
+def test_the_fastest_without_a_verdict_is_so_as_measured(store: Answers) -> None:
+    for framework, time_s in (("torch", 0.2), ("jax", 0.1)):
+        store.run("mps", framework=framework, median_s=time_s)
+    text = shown(store, "frameworks")
+    assert "fastest as measured: mps eager jax" in text and "mps eager jax measured 2.00 x faster" in text
+    assert " is 2.00 x" not in text and "fastest:" not in text
 
 
 def shown(store: Store, name: str, **options: Any) -> str:
@@ -227,12 +235,29 @@ def test_where_losses_part(store: Answers) -> None:
 
 def test_relative_differences() -> None:
     nan, inf = math.nan, math.inf
-    assert numerics.relative(1.1, 1.0) == pytest.approx(0.1) and numerics.relative(1, 0) == inf
-    assert (numerics.relative(nan, 1), numerics.relative(1, nan), numerics.relative(nan, nan)) == (inf, inf, None)
-    assert numerics.relative(inf, inf) is None and numerics.relative(inf, -inf) == inf
+    assert _partings.relative(1.1, 1.0) == pytest.approx(0.1) and _partings.relative(1, 0) == inf
+    assert (_partings.relative(nan, 1), _partings.relative(1, nan), _partings.relative(nan, nan)) == (inf, inf, None)
+    assert _partings.relative(inf, inf) is None and _partings.relative(inf, -inf) == inf
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_memory_are_told_apart_by_what_they_are_not_by_how_long_they_ran(store: Answers) -> None:
+    for dtype in ("fp32", "bf16"):
+        for iters in (5, 30):
+            told = {"params": {"channels_last": True, "max_iters": iters, "mode": "train"}, "framework": "torch"}
+            store.memory(store.run("cuda", dtype=dtype, **told), [2 * MIB] * 9, [MIB] * 9)
+    lines = printing.as_text("memory", store.report("memory"), "table").splitlines()
+    assert [line.split()[:4] for line in lines[3:7]] == [
+        ["cuda", "eager", dtype, run]
+        for dtype, run in (("fp32", "1.1"), ("fp32", "2.1"), ("bf16", "3.1"), ("bf16", "4.1"))
+    ]
+    sizes = shown(store, "memory", group_by="device,compile,dtype,max_iters")
+    assert "max_iters=5" in sizes and "max_iters=30" in sizes
+    store.memory(store.run("cuda", framework="jax", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
+    store.memory(store.run("cuda", framework="torch", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
+    assert "…" not in shown(store, "memory", where=["n=8192"])
 
 
 def test_memory_that_leaks_settles_or_runs_out(store: Answers) -> None:

@@ -139,6 +139,17 @@ def test_show_tells_how_busy_the_gpu_was(queue: Layout, mpsq: Cli) -> None:
     assert mpsq.ok("show", "1.1", "--json").json()["runs"][0]["gpu_busy_share"] == 0.95
 
 
+def test_show_never_calls_the_last_finite_loss_of_a_nan_run_its_last(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        (run_id,) = connection.execute("SELECT run_id FROM v_run WHERE run = '1.1'").fetchone()
+        connection.execute("UPDATE summaries SET loss_first = 4.2, loss_last = NULL WHERE run_id = ?", [run_id])
+        connection.execute("INSERT INTO taints VALUES (?, 'diverged', 'invalid', 'no number')", [run_id])
+    assert "4.2000 first, nan last" in " ".join(mpsq.ok("show", "1.1").out.split())
+    assert mpsq.ok("show", "1.1", "--json").json()["runs"][0]["run"]["loss_last"] is None
+
+
 def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("show", "2").out
     assert "hunter2" not in out and "--api-key=[hidden]" in out and "\x1b" not in out

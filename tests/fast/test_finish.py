@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import Engine
 
 from queue_runner import finish as use_case
+from queue_runner.events import Iter
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, read
+from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hooks import Orders
 
@@ -22,6 +23,21 @@ def engine(layout: Layout) -> Iterator[Engine]:
     engine = open_engine(layout.db, keep_open=True)
     yield engine
     engine.dispose()
+
+
+def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, layout: Layout) -> None:
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        assert run is not None
+        losses = [4.0, 3.0, float("nan")]
+        results.save_events(
+            connection, run.run_id, [Iter(offset=i, t=0.0, i=i, dur_s=0.1, loss=x) for i, x in enumerate(losses)]
+        )
+    use_case.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    with read.reading(layout.db) as connection:
+        (row,) = read.runs(connection)
+    assert (row["loss_first"], row["loss_last"], row["valid"]) == (4.0, None, 0) and "diverged" in row["taints"]
 
 
 def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(

@@ -33,13 +33,24 @@ def run(device: str, compile: int, median_s: float, **more: Any) -> dict[str, An
 
 def test_one_run_each_says_so_in_the_same_sentence() -> None:
     text = said([run("cpu", 0, 1.98434), run("mps", 0, 0.22074), run("mps", 1, 0.30541)])
-    assert "mps eager is 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each: no" in text
-    assert "mps compiled is 6.50 x faster than cpu eager" in text
-    assert "compile makes mps 1.38 x slower" in text
+    assert "mps eager measured 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each" in text
+    assert "mps compiled measured 6.50 x faster than cpu eager" in text
+    assert "mps compiled measured 1.38 x slower than eager" in text
     assert "a verdict needs 5 runs each: add --repeats 5" in text
     for line in text.splitlines():
         if re.search(r"\d x (faster|slower)", line):
             assert "no verdict" in line
+
+
+def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
+    one = said([run("cpu", 0, 0.1), run("mps", 0, 0.2), run("mps", 1, 0.4)])
+    assert " is 2.00 x" not in one and "mps eager measured 2.00 x slower than cpu eager" in one
+    assert "compile makes" not in one and "mps compiled measured 2.00 x slower than eager" in one
+
+
+def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
+    text = said([run("cpu", 0, 0.1), run("mps", 0, 0.100001)])
+    assert "mps eager measured as fast as cpu eager, 100.0 against 100.0 ms" in text
 
 
 def test_several_runs_give_an_interval_and_a_p_value() -> None:

@@ -94,3 +94,8 @@ def test_wide_letters_take_two_columns() -> None:
     assert shown.splitlines()[2:] == ["漢字  1", "abcd  2", "é     3"]
     assert render.elide("漢字漢字漢字", 7) == "漢…漢字" and render.shorten("漢字漢字", 6) == "漢字…"
     assert render.shorten("a\n\tb", 9) == "a b"
+
+
+def test_a_heading_gives_way_with_its_column() -> None:
+    columns = [Column("name", "against " + "b" * 40, flexible=True), Column("x", "x" * 50)]
+    assert max(map(len, render.table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80

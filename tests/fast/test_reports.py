@@ -114,9 +114,9 @@ def test_the_posts_own_figures_over_iterations_10_to_50(post: Store) -> None:
 def test_the_post_in_words(post: Store) -> None:
     text = words(post.report(iters="10:50"))
     for sentence in (
-        "mps eager is 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each: no verdict)",
-        "mps compiled is 6.50 x faster than cpu eager",
-        "compile makes mps 1.38 x slower",
+        "mps eager measured 8.99 x faster than cpu eager, 220.7 against 1,984 ms an iteration (one run each",
+        "mps compiled measured 6.50 x faster than cpu eager",
+        "mps compiled measured 1.38 x slower than eager",
         "a verdict needs 5 runs each: add --repeats 5",  # three pairs at once
         "the last evaluating iteration (5,000) of mps compiled took 1,255.9 s against 33.0 s of mps eager",
         "real time of mps compiled grew 10.9 times",
@@ -449,11 +449,63 @@ def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store)
     assert len([s for s in store.report(where=["workload=nanogpt"]).sections if s.title]) == 9
 
 
+def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: Store) -> None:
+    asked = "device=mps,compile=off,mps_layout_optimization=unset"
+    assert "no run at all" in words(store.report(vs=asked)) or "there is no run" in words(store.report(vs=asked))
+    for variables in ({}, {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"}):
+        for compile in (False, True):
+            store.run("mps", compile, software={"versions": {"torch": "2.13.0"}, "variables": variables})
+    with pytest.raises(UsageError) as refused:
+        store.report(vs="device=mps,compile=off")
+    assert asked in (refused.value.hint or "")
+    result = store.report(vs=asked)
+    assert [row["label"] for row in result.rows if row["is_baseline"]] == ["mps eager"]
+    with pytest.raises(UsageError, match="--vs workload=nothing is none of the rows"):
+        store.report(vs="workload=nothing")
+
+
+@pytest.mark.parametrize(
+    "name", ["devices", "frameworks", "memory", "numerics", "breakdown", "train-vs-infer", "throughput"]
+)
+def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
+    for cpu in ("one", "two"):
+        said = {"params": 1000, "workload": "resnet50" if name == "throughput" else "nanogpt", "samples_per_iter": 4}
+        for framework, device in (("torch", "cpu"), ("torch", "cuda"), ("jax", "cuda")):
+            run_id = store.run(device, framework=framework, machine={"cpu": cpu, "cores_logical": 8}, hello=said)
+            for i in range(3):
+                store._insert(
+                    "iterations", run_id=run_id, offset=i, i=i, dur_s=0.1, loss=4.0, phase=3, synced=1, reserved_bytes=9
+                )  # fmt: skip
+        if name == "train-vs-infer":
+            told = {**said, "workload": "nanogpt-eval"}
+            store.run("cpu", params={"mode": "eval"}, machine={"cpu": cpu, "cores_logical": 8}, hello=told)
+    result = store.report(name)
+    titles = [section.title for section in result.sections if section.title]
+    assert titles and len(titles) == len({*titles}) and all("machine " in title for title in titles)
+    (first, *_) = store.db.execute("SELECT hash FROM fingerprints WHERE data_json LIKE '%one%'").fetchone()
+    alone = store.report(name, where=[f"machine={first[:10]}"])
+    assert alone.rows and not any("machine " in section.title for section in alone.sections)
+    if name == "devices":
+        assert f"machine {first[:7]}: one, 8 cores" in words(result)
+
+
+def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
+    lost = {"diverged": ("invalid", "the loss is not a number from iteration 7 on")}
+    store.run("cpu", taints=lost, summary={"loss_first": 4.2, "loss_last": None})
+    result = store.report("devices")
+    assert math.isnan(result.rows[0]["loss_last"])
+    assert " nan" in printing.as_text("devices", result, "table").split("ms/iter: median")[0]
+    assert '"loss_last": "nan"' in printing.as_text("devices", result, "json")
+    store.run("cpu", summary={"loss_first": 4.2, "loss_last": 2.0})
+    assert store.report("devices").rows[0]["loss_last"] == 2.0  # of the runs that count
+    assert math.isnan(store.report("devices", include_invalid=True).rows[0]["loss_last"])
+
+
 def test_time_per_token_is_told_per_token(store: Store) -> None:
     store.run("cpu", hello={"tokens_per_iter": 100.0})
     store.run("mps", hello={"tokens_per_iter": 200.0})
     text = words(store.report())
-    assert "mps eager is 2.00 x faster than cpu eager per token, 2,000 against 1,000 tokens/s" in text
+    assert "mps eager measured 2.00 x faster than cpu eager per token, 2,000 against 1,000 tokens/s" in text
 
 
 def test_long_names_still_fit_into_80_columns(store: Store) -> None:

@@ -78,6 +78,14 @@ def test_losses_that_are_not_numbers() -> None:
     assert summarize(iterations=[row(0, 1, loss=math.nan)]).loss_min is None
 
 
+def test_the_last_finite_loss_of_a_run_that_became_nan_is_not_its_last() -> None:
+    rows = [row(0, 1, loss=4.0), row(1, 1, loss=3.0), row(2, 1, loss=None)]
+    assert summarize(iterations=rows, nan_loss=True).loss_last is None
+    assert summarize(iterations=rows).loss_last == 3.0  # a log that tells no loss with every iteration
+    assert summarize(iterations=[*rows, row(3, 1, loss=2.5)], nan_loss=True).loss_last == 2.5
+    assert summarize(iterations=[], nan_loss=True).loss_last is None
+
+
 def test_a_log_that_begins_late_has_no_first_iteration() -> None:
     assert summarize(iterations=[row(10, 1.0), row(20, 1.0)]).first_iter_s is None
 

@@ -75,6 +75,23 @@ def test_training_and_evaluation_stand_side_by_side_over_the_cpu(store: Models) 
     assert "not to be believed" not in text and "ms/iter" not in text
 
 
+def test_a_ratio_without_a_verdict_was_measured_and_doubts_name_their_model(store: Models) -> None:
+    for name in ("resnet50", "vgg16"):
+        few = {"workload": name, "summary": {"n_measure": 3}}
+        store.train("cpu", 10.0, **few)
+        store.train("cuda", 0.1, **few)
+    text = words(store.report("throughput"))
+    assert "cuda eager measured 100 x as fast as cpu eager: no verdict, too few repeats" in text
+    assert "resnet50 full: fewer than 10 measured iterations" in text and "geometric" not in text
+
+
+def test_the_kind_of_mean_stands_with_the_speed_ups(store: Models) -> None:
+    store.train("cpu", *around(10.0))
+    store.train("cuda", *around(0.1))
+    said = "(eager on the cpu; --vs chooses another), of the geometric means of the runs' medians"
+    assert said in " ".join(shown(store).split())
+
+
 def test_a_cpu_with_fewer_iterations_is_still_compared(store: Models) -> None:
     store.train("cpu", 10.0, params={"max_iters": 12})
     store.train("cuda", 0.1, params={"max_iters": 100, "mode": "train"})

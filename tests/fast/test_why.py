@@ -10,7 +10,7 @@ import pytest
 from queue_runner.model import Outcome
 from queue_runner.queue_state import QueueState
 from queue_runner.reasons import Reason
-from queue_runner.why import Around, explain
+from queue_runner.why import Around, _before, _telling, explain
 
 WORKER = QueueState(True, 42, None, None)
 TURN = Reason("turn", "its turn", "run 1.1 is before it", "mpsq move 12 --top changes it")
@@ -85,6 +85,21 @@ def test_a_sentence_for_every_outcome() -> None:
 def test_a_reason_may_hold_braces() -> None:
     failed = explain(row("DONE", outcome="FAILED", exit_code=1, reason="KeyError: {x}"), Around(WORKER))
     assert failed.sentence.endswith("KeyError: {x}")
+
+
+def tried(run: str, repeat: int, state: str, outcome: str | None = None) -> dict[str, Any]:
+    number = int(run.partition(".")[2])
+    return row(state, run=run, number=number, repeat=repeat, outcome=outcome, exit_code=1)
+
+
+def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
+    failed, well = tried("12.1", 1, "DONE", "FAILED"), tried("12.2", 2, "DONE", "SUCCEEDED")
+    queued = tried("12.3", 1, "QUEUED")
+    assert _telling([failed, well]) is failed and _telling([failed, well, queued]) is queued
+    assert _telling([failed, well, tried("12.3", 1, "DONE", "SUCCEEDED")])["outcome"] == "SUCCEEDED"
+    before = _before(queued, [failed, well, queued])
+    assert before == "run 12.1: it failed with exit code 1" and _before(well, [failed, well, queued]) == ""
+    assert explain(queued, Around(WORKER, TURN, before=before)).sentence.endswith(f"; the attempt before, {before}")
 
 
 def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:

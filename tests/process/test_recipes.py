@@ -44,9 +44,9 @@ def test_the_post_from_git_clone_to_report(layout: Layout, tmp_path: Path) -> No
     script = "\n".join(blocks(ROOT / "docs" / "recipes" / "metal-post.md", "sh"))
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "g1: 4 jobs, 16 runs queued" in done.stdout
+    assert "g1: 4 jobs, 20 runs queued" in done.stdout
     outcomes = [run["outcome"] for job in _mpsq(env, tmp_path, "show", "g1", "--json")["runs"] for run in [job["run"]]]
-    assert outcomes == ["SUCCEEDED"] * 16
+    assert outcomes == ["SUCCEEDED"] * 20
     rows = _mpsq(env, tmp_path, "report", "g1", "--all", "--json")["rows"]
     assert {(row["device"], row["compile"]): round((row["median_s"] or 0) * 1000) for row in rows} == {
         ("cpu", False): 1986,

@@ -1,0 +1,85 @@
+"""Losses of two runs, iteration by iteration, and where they part: what `numerics` and `frameworks` are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner import units
+from queue_runner.grouping import Cell
+from queue_runner.reports import Context
+
+LEVELS = (1e-3, 1e-2)
+"""Relative differences whose first iteration is told."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parting:
+    """One run against the baseline's of the same seed. `points`: i, loss, loss of the baseline, relative difference.
+
+    The relative difference is |a - b| / |b|; inf where one of both is no number or infinite, and the other is not; None
+    where neither is a number.
+    """
+
+    cell: Cell
+    run: Mapping[str, Any]
+    baseline: Mapping[str, Any]
+    points: Sequence[tuple[int, float, float, float | None]]
+
+    def first(self, level: float) -> int | None:
+        """The first iteration whose difference exceeds the level."""
+        return next((i for i, _, _, off in self.points if off is not None and off > level), None)
+
+    @property
+    def greatest(self) -> tuple[int, float] | None:
+        known = [(i, off) for i, _, _, off in self.points if off is not None]
+        return max(known, key=lambda one: one[1], default=None)
+
+    @property
+    def last(self) -> float | None:
+        return self.points[-1][3] if self.points else None
+
+    @property
+    def not_a_number(self) -> int | None:
+        """The first iteration whose loss is none while the baseline's is."""
+        return next((i for i, a, b, _ in self.points if not math.isfinite(a) and math.isfinite(b)), None)
+
+    @property
+    def baseline_not_a_number(self) -> int | None:
+        """The first iteration whose loss is a number while the baseline's is none."""
+        return next((i for i, a, b, _ in self.points if math.isfinite(a) and not math.isfinite(b)), None)
+
+
+def relative(a: float, b: float) -> float | None:
+    """How far a loss is from the baseline's b, as a share of b; see Parting."""
+    if math.isfinite(a) and math.isfinite(b):
+        return abs(a - b) / abs(b) if b else (0.0 if a == b else math.inf)
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return None
+    return math.inf
+
+
+def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
+    """By iteration, the one done last where a resumed job repeats numbers. --iters narrows.
+
+    SQLite keeps no NaN: a loss that is missing in a run with the note nan_loss is one.
+    """
+    first, last = context.options.iters or (0, 2**62)
+    sql = (
+        "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss') AS is_nan"
+        " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
+    )
+    found = context.read(sql, [row["run_id"], first, last])
+    known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in found}
+    return known if any(one["is_nan"] for one in found) else {i: x for i, x in known.items() if not math.isnan(x)}
+
+
+def off_words(x: float | None) -> str:
+    """A relative difference: "1.2e-07", or as a share of 1 from a tenth of a percent on; 0 is none at all."""
+    if x == 0:
+        return "0"
+    if x is None or not math.isfinite(x):
+        return "not a number" if x is not None else units.MISSING
+    return units.percent(x, 2) if x >= LEVELS[0] else f"{x:.1e}"
