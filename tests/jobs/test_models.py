@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness import command_line, examples, image_data, torch_classifying, torch_main, torch_training
+from harness import command_line, examples, image_data, problems, torch_classifying, torch_main, torch_training
 from harness.torch_device import open_device
 from harness.torch_flops import forward_flops
 from harness.workload import whole
@@ -406,6 +406,17 @@ def test_a_picture_needs_pillow_and_says_so(run: Run, tmp_path: Path, monkeypatc
     ran = run("vgg16", data=data, classes=2)
     assert ran.code == 1 and "0.jpg can only be read with the package pillow" in ran.err
     assert "pip install pillow" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_picture_of_16_bits_is_not_white_and_one_too_large_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = pytest.importorskip("PIL.Image", reason="pillow is not installed: pictures are then refused")
+    images.fromarray(np.full((8, 8), 100 * 257, np.uint16)).save(tmp_path / "x.png")
+    assert (image_data.read(tmp_path / "x.png", 4) == 100).all()
+    monkeypatch.setattr(images, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(problems.JobError, match="cannot be read"):
+        image_data.read(tmp_path / "x.png", 4)
 
 
 def test_a_picture_is_read_by_pillow(tmp_path: Path) -> None:
