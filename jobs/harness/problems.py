@@ -78,7 +78,7 @@ def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None
         return error
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
     text = f"{names}: {error}"
-    said = _first_line(error)
+    said = first_line(error)
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names or _NO_MEMORY.search(str(error)):
         return JobError(
             f"out of memory: {said}",
@@ -111,6 +111,7 @@ def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None
     return None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, as far as it fits into a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:500] if lines else type(error).__name__

@@ -181,6 +181,16 @@ def test_the_short_iteration_at_the_end_of_an_epoch_is_left_out(
     assert all(0.3 < one["loss"] < 1.2 for one in ran.of("iter"))  # none has the short one's added to it
 
 
+def test_the_end_is_evaluated_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether the Trainer itself does so, as newer ones do where an interval is set, or not."""
+    few = {"train_pairs": 80, "eval_pairs": 8, "max_iters": 4}
+    for interval, told in ((3, [3, 4]), (2, [2, 4]), (0, [4])):
+        words = {**few, "eval_interval": interval}.items()
+        (tmp_path / "events.jsonl").unlink(missing_ok=True)
+        ran = glue(tmp_path, capsys, "--config", "toy", *(w for k, v in words for w in ("--set", f"{k}={v}")))
+        assert ran.code == 0 and [one["i"] for one in ran.of("eval")] == told
+
+
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
     problems: Any = importlib.import_module("harness.problems")
     pairs: Any = importlib.import_module("harness.pairs_data")
