@@ -436,6 +436,29 @@ def test_every_epoch_has_every_example_once_and_a_batch_is_known_by_its_number()
     assert examples.in_turn(5, 1, 4).tolist() == [4, 0, 1, 2]
 
 
+def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch normalisation makes the forward of evaluations another one than the reference's: it is compiled once, in
+    the phase of that name. The compiler here notes what phase is open, and compiles nothing."""
+    phases: list[str] = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        open_now: list[str] = []
+        for event in read(Path(os.environ["MPSQ_EVENTS"])):
+            if event["type"] == "phase" and event["edge"] == "begin":
+                open_now.append(event["name"])
+            elif event["type"] == "phase":
+                open_now.pop()
+        phases.append(open_now[-1])
+        return graph
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=compiler))
+    ran = run("resnet50", "--compile", "on", max_iters=4, eval_interval=2, batch_size=4, width=1)
+    torch.compiler.reset()
+    assert ran.code == 0 and len(ran.of("eval")) == 4, ran.err
+    assert len(phases) >= 3 and set(phases) == {"compile"}
+
+
 def test_compiled_convolutions_on_mps_come_with_a_hint() -> None:
     import images_common
 
