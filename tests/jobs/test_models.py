@@ -451,9 +451,22 @@ def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatc
         phases.append(open_now[-1])
         return graph
 
+    import images_common
+
+    class Small(images_common.ImageClassifier):
+        def __init__(self, s: Any) -> None:
+            super().__init__()
+            self.all = nn.Sequential(nn.Conv2d(3, 1, 32), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, s.classes))
+
+        def layers(self, x: torch.Tensor) -> torch.Tensor:
+            return self.all(x)
+
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=compiler))
-    ran = run("resnet50", "--compile", "on", max_iters=4, eval_interval=2, batch_size=4, width=1)
+    ran = run(
+        "resnet50", "--compile", "on", max_iters=4, eval_interval=2, batch_size=4,
+        build=lambda options, device: images_common.build(options, device, Small),
+    )  # fmt: skip
     torch.compiler.reset()
     assert ran.code == 0 and len(ran.of("eval")) == 4, ran.err
     assert len(phases) >= 3 and set(phases) == {"compile"}
