@@ -198,9 +198,7 @@ def _rows(args: Any, loader: Any) -> int | None:
     """Examples in a batch, over all processes; None where batches differ. The loader knows better than the arguments:
     it may be the user's own, or auto_find_batch_size has halved it."""
     sampler = getattr(loader, "batch_sampler", None)
-    if sampler is None:  # a stream's, which forms its batches by itself
-        return args.train_batch_size * args.world_size
-    rows = getattr(sampler, "batch_size", None)
+    rows = getattr(loader if sampler is None else sampler, "batch_size", None)
     return rows * args.world_size if isinstance(rows, int) else None
 
 

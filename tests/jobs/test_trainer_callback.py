@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from mpsq_report import Reporter, TrainerCallback
 from tests.jobs.conftest import Ran, read
@@ -192,7 +192,18 @@ def test_what_is_resumed_leaves_out_the_short_one_wherever_it_comes(tmp_path: Pa
 
 def test_of_a_stream_each_epochs_last_is_left_out(tmp_path: Path) -> None:
     trainer(tmp_path, Stream(), per_device_train_batch_size=4, max_steps=5).train()
-    assert numbers(told(tmp_path)) == [0, 1, 3, 4]
+    assert numbers(told(tmp_path)) == [0, 1, 3, 4] and told(tmp_path).hello()["samples_per_iter"] == 4
+
+
+def test_of_batches_that_differ_no_number_of_samples_is_told(tmp_path: Path) -> None:
+    """A loader of one's own, with batches of so many tokens, say."""
+
+    class Loads(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(self.train_dataset, batch_sampler=[[0], [1, 2], [3]])
+
+    trainer(tmp_path, 4, Loads).train()
+    assert numbers(told(tmp_path)) == [0, 1, 2] and "samples_per_iter" not in told(tmp_path).hello()
 
 
 def test_a_model_that_its_owner_compiles_begins_with_compilation(tmp_path: Path) -> None:
