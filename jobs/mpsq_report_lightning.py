@@ -9,10 +9,11 @@ Without MPSQ_EVENTS it does nothing, and it never raises into the training.
 
 An iteration is an update of the weights, with accumulate_grad_batches=4 over four batches. It goes from the end of the
 one before to its own end: so it holds the fetching of batches, and what the Trainer, its loggers, bars and other
-callbacks do between batches. In none: validation, checkpoints, the time between epochs, these reports. Behind a
-checkpoint it begins with its batch at hand, because Lightning does not say when the writing is over. One that a
-validation cuts in two is left out, and so is one of fewer batches, or with a smaller batch, at the end of an epoch that
-they do not divide.
+callbacks do between batches. In none: validation, checkpoints, the time between epochs, these reports. Left out are
+those that would look fast: one of fewer batches than the others, or with a smaller batch, at the end of an epoch that
+they do not divide (of a stream, whose length nobody knows, each epoch's last); one whose training_step returned
+nothing; one that a validation or an epoch's end cuts in two; and the one behind a checkpoint, because Lightning does
+not say when the writing is over.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from mpsq_report import Reporter
-from mpsq_report_watch import WARMUP_ITERS, Watch, facts_of_torch, harmless, of_torch
+from mpsq_report_watch import WARMUP_ITERS, Watch, facts_of_torch, harmless, is_compiled, is_first_process, of_torch
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     import pytorch_lightning as pl
@@ -53,21 +54,28 @@ class LightningCallback(pl.Callback):
         self.watch: Watch | None = None
         self._warmup_iters, self._hello = warmup_iters, hello
         self._i = self._step = self._batches = 0
+        self._size: int | None = None
+        """batches of an iteration; None until a module that steps by itself has done so"""
         self._losses: list[torch.Tensor] = []
-        self._torn = False
+        self._fits = self._torn = False
         self._known: set[str] = set()
         self._measures: dict[str, set[str]] = {"val": set(), "test": set()}
         self._began = 0.0
-        self.report.begin("setup", since_start=True)
+        self._sets_up = is_first_process()
+        if self._sets_up:
+            self.report.begin("setup", since_start=True)
 
     @harmless
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._open(trainer, pl_module)
         self._step = trainer.global_step
         self._i = max(self._i, self._step)  # a second fit of a process is numbered on
+        self._size = _batches(trainer) if pl_module.automatic_optimization else None
+        self._losses, self._batches, self._torn, self._fits = [], 0, False, True
+        self._open(trainer, pl_module)
 
     @harmless
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._torn = self._batches > 0
         if self.watch:
             self.watch.start()
 
@@ -85,17 +93,24 @@ class LightningCallback(pl.Callback):
         if self.watch is None or not self.watch.active:
             return
         self._batches += 1
-        self._torn = self._torn or _is_short(trainer, batch_idx)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, torch.Tensor):
             self._losses.append(loss.detach())
+        # a step that returns nothing is skipped, unless the module goes backward by itself
+        skipped = loss is None and pl_module.automatic_optimization
+        self._torn = self._torn or skipped or _is_short(trainer, batch_idx)
         if trainer.global_step == self._step:
             return  # gradients are still being added up
         self._step = trainer.global_step
-        if not self._torn and self._batches >= trainer.accumulate_grad_batches:
+        if self._torn or self._batches != (self._size or self._batches):
+            self.watch.drop()
+        else:
             self.watch.stop(self._i, loss_follows=bool(self._losses))
             if self._losses:
-                self.watch.loss(self._loss(pl_module.automatic_optimization))
+                self.watch.loss(self._loss(trainer.accumulate_grad_batches))
+            if self._size is None:
+                self._size = self._batches
+                self.report.hello(**self._samples(trainer) | self._hello)
         self._losses, self._batches, self._torn = [], 0, False
         self._i += 1
         self.watch.start()
@@ -117,11 +132,20 @@ class LightningCallback(pl.Callback):
         self._evaluated(trainer, "test")
 
     @harmless
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._evaluates(trainer, pl_module)
+
+    @harmless
+    def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.watch:
+            self.watch.close()
+
+    @harmless
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if self.watch and self.watch.running:
-            self._torn = self._batches > 0
+        if self.watch and self._fits:
+            self._torn = True
             self.watch.pause("checkpoint")
 
     @harmless
@@ -131,13 +155,16 @@ class LightningCallback(pl.Callback):
 
     @harmless
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._fits = False
         if self.watch:
             self.watch.close()
 
     @harmless
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        kind = "oom" if "out of memory" in str(exception).lower() else "error"
-        self.report.note(kind, f"{type(exception).__name__}: {exception}")
+        if isinstance(exception, Exception):  # else somebody has stopped it
+            kind = "oom" if "out of memory" in str(exception).lower() else "error"
+            self.report.note(kind, f"{type(exception).__name__}: {exception}")
+        self._fits = False
         if self.watch:
             self.watch.close()
 
@@ -146,23 +173,30 @@ class LightningCallback(pl.Callback):
         self.off = not trainer.is_global_zero  # one process speaks for all
         if self.off or not self.report.active:
             return
-        device, compiled = trainer.strategy.root_device, _is_compiled(module)
-        first = self.watch is None
+        device, compiled = trainer.strategy.root_device, is_compiled(module)
         self.watch = Watch(self.report, **of_torch(device), warmup_iters=self._warmup_iters, compiled=compiled)
         found = facts_of_torch(device, PACKAGES) | _asked(trainer, module) | {"compile": compiled}
-        if "tokens_per_iter" in self._hello:  # speed is in the one or the other
-            found.pop("samples_per_iter", None)
-        self.report.hello(**found | self._hello)
+        if self._size is not None and (planned := _planned(trainer)) is not None:
+            found["planned_iters"] = self._i + planned - self._step
+        self.report.hello(**found | self._samples(trainer) | self._hello)
         if (reason := mps_unused(device)) is not None:
             self.report.note("mps_unused", reason)
-        if first:
+        if self._sets_up:
+            self._sets_up = False
             self.report.end("setup")
 
-    def _loss(self, automatic: bool) -> float:
-        """Of an iteration over several batches: Lightning has divided the loss of each by their number, unless the
-        module steps by itself."""
-        total = sum(float(loss) for loss in self._losses)
-        return total if automatic else total / len(self._losses)
+    def _samples(self, trainer: pl.Trainer) -> dict[str, int]:
+        """hello's samples_per_iter, where it is known and no speed in tokens is wanted."""
+        rows = getattr(trainer.train_dataloader, "batch_size", None)
+        if self._size is None or not isinstance(rows, int) or "tokens_per_iter" in self._hello:
+            return {}
+        rest = _rest(trainer) if _is_whole_epoch(trainer) else 0
+        return {"samples_per_iter": (rows * self._size - (rows - rest if rest else 0)) * trainer.world_size}
+
+    def _loss(self, divided_by: int) -> float:
+        """Of an iteration over several batches: the mean. Lightning has divided the loss of each by the batches that
+        are to be accumulated, even where an epoch has fewer, unless the module steps by itself."""
+        return sum(float(loss) for loss in self._losses) * (divided_by / len(self._losses))
 
     def _evaluates(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -192,16 +226,43 @@ class LightningCallback(pl.Callback):
             self.watch.close()
 
 
-def _is_short(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether this batch is an epoch's last, of what was left: it would look fast."""
+def _batches(trainer: pl.Trainer) -> int:
+    """Of an iteration: those that are accumulated, or all of an epoch that has fewer."""
+    return int(min(trainer.accumulate_grad_batches, trainer.num_training_batches))
+
+
+def _is_whole_epoch(trainer: pl.Trainer) -> bool:
+    """Whether an iteration is all that an epoch has."""
+    return bool(trainer.num_training_batches <= trainer.accumulate_grad_batches)
+
+
+def _rest(trainer: pl.Trainer) -> int | None:
+    """Examples in the last batch of an epoch, where it has fewer than the others: 0 where not, None where unknown."""
     loader = trainer.train_dataloader
     try:
         rows, batches, n = loader.batch_size, len(loader), len(loader.dataset)
     except (AttributeError, TypeError):  # several loaders, or a stream of examples
+        return None
+    if not isinstance(rows, int) or trainer.world_size > 1 or trainer.num_training_batches != batches:
+        return 0  # several processes share an epoch that is filled up; limit_train_batches stops before its end
+    return n % rows if batches == -(-n // rows) else 0
+
+
+def _is_short(trainer: pl.Trainer, batch_idx: int) -> bool:
+    """Whether this batch is an epoch's last, of what was left, while other iterations are without it."""
+    if _is_whole_epoch(trainer):
         return False
-    if not isinstance(rows, int) or batches < 2 or batch_idx + 1 != batches or trainer.world_size > 1:
-        return False  # several processes share an epoch that is filled up
-    return batches == -(-n // rows) and n % rows != 0
+    rest = _rest(trainer)
+    if rest is None:
+        return bool(trainer.is_last_batch) and trainer.num_training_batches == float("inf")
+    return rest > 0 and batch_idx + 1 == trainer.num_training_batches
+
+
+def _planned(trainer: pl.Trainer) -> int | None:
+    """Updates that the Trainer means to reach; not known for a stream, and of a module that steps by itself, whose
+    optimizers may step together, it counts each."""
+    planned = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
+    return planned if isinstance(planned, int) and planned > 0 else None
 
 
 def mps_unused(device: torch.device) -> str | None:
@@ -233,26 +294,12 @@ def _asked(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
         said["device"] = "mps"
     if trainer.optimizers:
         said["optimizer"] = ", ".join(map(_name, trainer.optimizers))
-        planned = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
-        if isinstance(planned, int):  # else it is inf
-            said["planned_iters"] = planned
-    rows = getattr(trainer.train_dataloader, "batch_size", None)
-    if isinstance(rows, int):
-        said["samples_per_iter"] = rows * trainer.accumulate_grad_batches * trainer.world_size
     return said
 
 
 def _name(optimizer: torch.optim.Optimizer) -> str:
     how = next((name for name in ("fused", "foreach") if optimizer.defaults.get(name)), None)
     return type(optimizer).__name__ + (f"({how})" if how else "")
-
-
-def _is_compiled(module: pl.LightningModule) -> bool:
-    """Whether the module, or a part of it, went through torch.compile."""
-    return getattr(module, "_compiler_ctx", None) is not None or any(
-        hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
-        for part in module.modules()
-    )
 
 
 def _short(name: str, split: str) -> str:

@@ -8,9 +8,10 @@ Import it from an installed mpsq, or copy mpsq_report.py, mpsq_report_watch.py a
 does nothing without MPSQ_EVENTS, and never raises into the training.
 
 An iteration goes from the end of the one before it to the end of its optimizer step: its batches are fetched, forward,
-backward, update. The Trainer's logs, evaluations and checkpoints, and what other callbacks do there, are in none. The
-Trainer tells the losses that it logs: of each iteration with logging_steps=1, else means of those since its last log.
-One of fewer examples, at the end of an epoch that the others do not divide, is left out: it would look fast.
+backward, update. The Trainer's logs, evaluations and checkpoints are in none; what other callbacks do at the end of a
+step is in one. The Trainer tells the losses that it logs: of each iteration with logging_steps=1, else means of those
+since its last log. Left out are one of fewer examples, at the end of an epoch that the others do not divide (it would
+look fast; of a stream, whose length nobody knows, each epoch's last), and one that an evaluation interrupts.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import accelerate
 import transformers
 
 from mpsq_report import Reporter
-from mpsq_report_watch import WARMUP_ITERS, Watch, facts_of_torch, harmless, of_torch
+from mpsq_report_watch import WARMUP_ITERS, Watch, facts_of_torch, harmless, is_compiled, is_first_process, of_torch
 
 PACKAGES = ("transformers", "accelerate", "datasets", "tokenizers")
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -49,10 +51,10 @@ class TrainerCallback(transformers.TrainerCallback):
         self.watch = watch
         self.report = watch.report if watch is not None else report or Reporter()
         self._warmup_iters, self._loss = warmup_iters, loss
-        self._logged_at = 0
-        self._trains = False
-        self._says_hello = watch is None
-        if self._says_hello:
+        self._logged_at = self._reached = self._before = 0
+        self._trains = self._inside = self._torn = self._evaluates = self._diverged = False
+        self._says_hello, self._sets_up = watch is None, watch is None and is_first_process()
+        if self._sets_up:
             self.report.begin("setup", since_start=True)
 
     def evaluated(self, done: int, split: str, metrics: Mapping[str, float], dur_s: float | None) -> None:
@@ -61,17 +63,15 @@ class TrainerCallback(transformers.TrainerCallback):
 
     @harmless
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.off = not state.is_world_process_zero
         self._logged_at, self._trains = state.global_step, True
-        if self.off or not self._says_hello or not self.report.active:
-            return
-        told = of_torch(args.device)
-        self.watch = Watch(self.report, **told, warmup_iters=self._warmup_iters, compiled=bool(args.torch_compile))
-        self.report.hello(**facts_of_torch(args.device, PACKAGES), **_asked(args, state, more.get("model")))
-        self.report.end("setup")
+        self._inside = self._torn = self._evaluates = False
+        # a second training of a process is numbered on; one that goes on from a checkpoint has the numbers to come
+        self._before = self._reached if state.global_step < self._reached else 0
+        self._open(args, state, more.get("model"), more.get("train_dataloader"))
 
     @harmless
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._inside = self._torn = False
         if self.watch:
             self.watch.start()
 
@@ -79,16 +79,21 @@ class TrainerCallback(transformers.TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if self.watch and not self.watch.running:  # what was to follow the last one, or to end it, did not come
             self.watch.start()
+        self._inside, self._evaluates = True, False
 
     @harmless
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        left_out = self._torn or _cut_short(args, state, more.get("train_dataloader"))
+        self._inside = self._torn = False
         if (watch := self.watch) is None:
             return
-        if _cut_short(args, state, more.get("train_dataloader")):
+        self._reached = self._before + state.global_step
+        if left_out:
+            watch.drop()
             if self._loss is not None:
                 self._loss()  # else its batches' losses would be added to those of the next one
         else:
-            watch.stop(state.global_step - 1, loss_follows=control.should_log or self._loss is not None)
+            watch.stop(self._reached - 1, loss_follows=control.should_log or self._loss is not None)
             if self._loss is not None and watch.waiting:
                 watch.loss(self._loss())
         if not control.should_log:  # the default callbacks came first: what is to follow is decided
@@ -96,18 +101,22 @@ class TrainerCallback(transformers.TrainerCallback):
 
     @harmless
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
-        if (watch := self.watch) is None or not logs or "loss" not in logs:
+        # compute_loss() of a Trainer of one's own may log a "loss", too; the Trainer's comes with a learning rate
+        if (watch := self.watch) is None or self._inside or not logs or not {"loss", "learning_rate"} <= logs.keys():
             return
         since, self._logged_at = state.global_step - self._logged_at, state.global_step
-        i, loss, norm = state.global_step - 1, float(logs["loss"]), float(logs.get("grad_norm") or 0.0)
         if self._loss is None:
+            i, loss, norm = self._before + state.global_step - 1, float(logs["loss"]), logs.get("grad_norm")
+            finite = norm is None or math.isfinite(float(norm))
+            if loss == 0.0 and not finite and args.logging_nan_inf_filter:
+                loss = math.nan  # the filter puts the mean of the losses before in its place, and there are none
             if watch.waiting and since == 1:
                 watch.loss(loss)
             else:
                 self.report.metric("loss_mean", loss, "nats", i)
-            if (
-                not math.isfinite(norm) and not args.fp16
-            ):  # scaled gradients of fp16 overflow now and then, and are left
+            # scaled gradients of fp16 overflow now and then, and are left
+            if not (self._diverged or finite or (args.fp16 and math.isfinite(loss))):
+                self._diverged = True
                 self.report.note("nan_loss", f"the norm of the gradient is {norm} in iteration {i}")
         self._go_on(control)
 
@@ -118,6 +127,10 @@ class TrainerCallback(transformers.TrainerCallback):
 
     @harmless
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self.watch is None:  # an evaluation before all training
+            self._open(args, state, more.get("model"), None)
+        # a callback's own evaluation: nobody tells whether the next batch is fetched by then
+        self._torn = self._torn or (self._trains and not self._evaluates)
         if self.watch:
             self.watch.pause("eval")
 
@@ -127,13 +140,14 @@ class TrainerCallback(transformers.TrainerCallback):
     ) -> None:
         if self.watch:
             self.watch.resume()
-            self.evaluated(state.global_step, *_measured(metrics or {}))
+            self.evaluated(self._before + state.global_step, *_measured(metrics or {}))
             self._go_on(control)
 
     @harmless
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **more: Any) -> None:
         if self.watch:
             self.watch.resume()
+            self._go_on(control)
 
     @harmless
     def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -147,11 +161,32 @@ class TrainerCallback(transformers.TrainerCallback):
         if self.watch:
             self.watch.close()
 
+    def _open(self, args: Any, state: Any, model: Any, loader: Any) -> None:
+        """The end of the set-up: everything is known now."""
+        self.off = not state.is_world_process_zero
+        if self.off or not self._says_hello or not self.report.active:
+            return
+        if self.watch:  # of an evaluation, or of a training before, which may have ended in the middle
+            self.watch.close()
+        compiled = bool(args.torch_compile) or is_compiled(model)
+        told = of_torch(args.device)
+        self.watch = Watch(self.report, **told, warmup_iters=self._warmup_iters, compiled=compiled)
+        asked = _asked(args, model) | {"compile": compiled}
+        if loader is not None:
+            asked |= {"planned_iters": self._before + state.max_steps}
+            if (n := _examples(args, loader)) is not None:
+                asked["samples_per_iter"] = n
+        self.report.hello(**facts_of_torch(args.device, PACKAGES), **asked)
+        if self._sets_up:
+            self._sets_up = False
+            self.report.end("setup")
+
     def _go_on(self, control: Any) -> None:
         """An iteration or what followed it is over: what comes next?"""
-        if self.watch is None or not self._trains:
+        if self.watch is None or not self._trains or self._inside:
             return
         if control.should_evaluate:
+            self._evaluates = True
             self.watch.pause("eval")
         elif control.should_save:
             self.watch.pause("checkpoint")
@@ -159,32 +194,52 @@ class TrainerCallback(transformers.TrainerCallback):
             self.watch.start()
 
 
+def _rows(args: Any, loader: Any) -> int | None:
+    """Examples in a batch, over all processes; None where batches differ. The loader knows better than the arguments:
+    it may be the user's own, or auto_find_batch_size has halved it."""
+    sampler = getattr(loader, "batch_sampler", None)
+    rows = getattr(loader if sampler is None else sampler, "batch_size", None)
+    return rows * args.world_size if isinstance(rows, int) else None
+
+
+def _of_epoch(loader: Any) -> tuple[int, int] | None:
+    """Batches and examples of an epoch; None for a stream of examples: nobody knows its length."""
+    try:
+        return len(loader), len(loader.dataset)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _examples(args: Any, loader: Any) -> int | None:
+    """Examples of an iteration: of accumulated batches, or of the whole epoch where it has fewer."""
+    rows, known = _rows(args, loader), _of_epoch(loader)
+    if rows is None or known is None or known[0] > args.gradient_accumulation_steps:
+        return None if rows is None else rows * args.gradient_accumulation_steps
+    batches, n = known
+    return n if args.world_size == 1 and batches == math.ceil(n / rows) else batches * rows
+
+
 def _cut_short(args: Any, state: Any, loader: Any) -> bool:
     """Whether the update that is over was of fewer examples than the others: an epoch's last, of what was left."""
-    try:
-        batches, n = len(loader), len(loader.dataset)
-    except (AttributeError, TypeError):  # a stream of examples: nobody knows its length
-        return False
-    updates = math.ceil(batches / args.gradient_accumulation_steps)
-    if updates < 2 or state.global_step % updates:
+    rows, known = _rows(args, loader), _of_epoch(loader)
+    if known is None:
+        return bool(accelerate.state.GradientState().end_of_dataloader)
+    batches, n = known
+    if state.epoch != int(state.epoch) or batches <= args.gradient_accumulation_steps:
         return False
     if batches % args.gradient_accumulation_steps:
         return True
-    rows = args.train_batch_size
     # where several processes share an epoch, accelerate fills their last batches up
-    return args.world_size == 1 and batches == math.ceil(n / rows) and n % rows != 0
+    return args.world_size == 1 and rows is not None and batches == math.ceil(n / rows) and n % rows != 0
 
 
-def _asked(args: Any, state: Any, model: Any) -> dict[str, Any]:
-    """hello's fields that are in the Trainer's arguments, its state and its model."""
+def _asked(args: Any, model: Any) -> dict[str, Any]:
+    """hello's fields that are in the Trainer's arguments and its model."""
     said = {
         "framework": "torch",
         "dtype": "fp16" if args.fp16 else "bf16" if args.bf16 else _DTYPES.get(str(getattr(model, "dtype", ""))),
         "seed": args.seed,
-        "compile": bool(args.torch_compile),
         "optimizer": str(getattr(args.optim, "value", args.optim)),
-        "planned_iters": state.max_steps,
-        "samples_per_iter": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
         "processes": args.world_size,
     }
     if model is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import platform
 import sys
 import time
@@ -113,6 +114,10 @@ class Watch:
         if not loss_follows:
             self._flush()
 
+    def drop(self) -> None:
+        """The iteration that has begun is not like the others, and is not reported."""
+        self._begun = None
+
     def loss(self, value: float) -> None:
         """The loss of the iteration that is over."""
         if self._over is not None:
@@ -199,6 +204,20 @@ def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
         with contextlib.suppress(AttributeError, RuntimeError):  # get_name() came with 2.10 or so
             said["device_name"] = str(torch.backends.mps.get_name())
     return said
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether a torch module, or a part of it, went through torch.compile; Lightning's have a _compiler_ctx then."""
+    return getattr(model, "_compiler_ctx", None) is not None or any(
+        hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
+        for part in (model.modules() if hasattr(model, "modules") else ())
+    )
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for those that train together, as far as its launcher has said by now: torchrun,
+    accelerate and Lightning number them."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 def harmless(method: Call) -> Call:

@@ -197,7 +197,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             parser=request.parser,
             **place,
         )
-        launches.refuse_several_on_mps(spec.argv, spec.device, spec.env)
+        launches.refuse_several_on_mps(spec.argv, spec.device, spec.env, spec.cwd)
         yield probing.of_command(spec, asked, begin) if asked else spec
 
 

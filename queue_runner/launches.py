@@ -8,22 +8,36 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from queue_runner.errors import UsageError
 
+_TORCHRUN = ("--nproc_per_node", "--nnodes")
+_ACCELERATE = ("--num_processes", "--num_machines")
+_MPI = ("-np", "-n", "-c", "--np", "--n")
 _LAUNCHERS = {
-    "torchrun": ("--nproc_per_node", "--nnodes"),
-    "torch.distributed.run": ("--nproc_per_node", "--nnodes"),
-    "torch.distributed.launch": ("--nproc_per_node", "--nnodes"),
-    "accelerate": ("--num_processes", "--num_machines"),
-    "accelerate.commands.launch": ("--num_processes", "--num_machines"),
+    "torchrun": _TORCHRUN,
+    "torch.distributed.run": _TORCHRUN,
+    "torch.distributed.launch": _TORCHRUN,
+    "accelerate": _ACCELERATE,
+    "accelerate.commands.launch": _ACCELERATE,
     "deepspeed": ("--num_gpus", "--num_nodes"),
-    "mpirun": ("-np", "-n"),
-    "mpiexec": ("-np", "-n"),
-    "horovodrun": ("-np",),
+    "mpirun": _MPI,
+    "mpiexec": _MPI,
+    "horovodrun": ("-np", "--num_proc"),
+    "srun": ("-n", "--ntasks"),
 }
 """Programs and modules (`python -m`) that start several processes, and the options that say how many."""
+_MODULES = {
+    "torchrun": "torch.distributed.run",
+    "accelerate": "accelerate.commands.launch, without the word launch,",
+    "deepspeed": "deepspeed.launcher.runner",
+}
+"""The same launchers for `python -m`."""
+_SPREAD = re.compile(r"MULTI_(?!CPU)\w+|FSDP|DEEPSPEED|MEGATRON_LM")
+"""A distributed_type of accelerate's configuration with which num_processes are started; else one is."""
+_CONFIG = re.compile(r"(?:^|[{,])\s*[\"']?(num_processes|num_machines|distributed_type)[\"']?\s*:\s*[\"']?(\w+)", re.M)
+_MOST_CONFIG_BYTES = 65_536
 
 GONE = {
     "use_mps_device": "leave it away, the Trainer takes mps by itself where it is available (not with --use_cpu)",
@@ -65,28 +79,72 @@ def gone(argv: Sequence[str]) -> list[str]:
     ]
 
 
-def several(argv: Sequence[str]) -> str | None:
+def several(argv: Sequence[str], environment: Mapping[str, str] | None = None, folder: str = ".") -> str | None:
     """How a command starts more than one training process, such as `torchrun --nproc_per_node=4`; None where it
-    does not, or not for sure."""
-    words = list(_words(argv))
+    does not, or not for sure. `environment` and `folder` are those that it will run in: accelerate's configuration is
+    looked up there, and torchrun's variables."""
+    words, environment = list(_words(argv)), environment or {}
     for at, word in enumerate(words):
         name = PurePath(word).name
         if name not in _LAUNCHERS or (name == "accelerate" and words[at + 1 : at + 2] != ["launch"]):
             continue
-        options = _LAUNCHERS[name]
+        said: dict[str, str] = {}
         for option, value in _options(words[at + 1 :]):
-            if option in options and _is_more_than_one(value):
+            said[_whole(option, _LAUNCHERS[name])] = value
+        if name.startswith("accelerate"):
+            if (how := _by_accelerate(said, environment, folder)) is not None:
+                return how
+        elif _LAUNCHERS[name] == _TORCHRUN:
+            for option in _TORCHRUN:
+                if option not in said and (value := environment.get(f"PET_{option[2:].upper()}", "")):
+                    said[option] = value  # torchrun takes its options from these, too
+        for option in _LAUNCHERS[name]:
+            if _is_more_than_one(value := said.get(option, "")):
                 return f"{name} {option}{'=' if option.startswith('--') else ' '}{value}"
-            if name == "accelerate" and option == "--multi_gpu":
-                return "accelerate launch --multi_gpu"
     return None
 
 
-def refuse_several_on_mps(argv: Sequence[str], device: str | None, environment: Mapping[str, str]) -> None:
+def _by_accelerate(said: Mapping[str, str], environment: Mapping[str, str], folder: str) -> str | None:
+    """How `accelerate launch` starts several where no number says so: by a flag, or by its configuration."""
+    if "--multi_gpu" in said:
+        return "accelerate launch --multi_gpu"
+    if "--num_processes" in said or "--cpu" in said:
+        return None
+    if (named := said.get("--config_file")) is not None:
+        path = Path(folder, Path(named).expanduser())
+    else:
+        cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home(), ".cache")
+        hub = environment.get("HF_HOME") or Path(cache, "huggingface")
+        path = Path(hub, "accelerate", "default_config.yaml")
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_MOST_CONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    told = dict(_CONFIG.findall(text))
+    number = told.get("num_processes", "")
+    if _is_more_than_one(number) and _SPREAD.fullmatch(told.get("distributed_type", "")):
+        return f"accelerate launch, whose configuration {path} says num_processes: {number}"
+    return None
+
+
+def instead(program: str) -> str:
+    """What to write where a program is not there: launchers are modules of an interpreter as well."""
+    if (module := _MODULES.get(program)) is None:
+        return "give its path, or see what PATH holds"
+    return (
+        f"it is beside the python that has it: give its path (VENV/bin/{program}), or write python -m {module} in the "
+        f"place of {program}; one process needs no launcher"
+    )
+
+
+def refuse_several_on_mps(
+    argv: Sequence[str], device: str | None, environment: Mapping[str, str], folder: str = "."
+) -> None:
     """Raises: UsageError for a launch of several processes that are to train on Apple's GPU."""
     if device != "mps":
         return
-    how = several(argv)
+    how = several(argv, environment, folder)
     if how is None and re.fullmatch(r"0*[1-9]\d{0,5}", size := environment.get("WORLD_SIZE", "")) and int(size) > 1:
         how = f"WORLD_SIZE={size}"
     if how is not None:
@@ -108,7 +166,7 @@ def _words(argv: Sequence[str]) -> Iterator[str]:
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """A launcher's own options with their values, up to the program that it starts."""
     for at, word in enumerate(words):
-        if word.endswith(".py") or word in ("-m", "--module"):
+        if word.endswith(".py") or word in ("-m", "--module") or PurePath(word).name.startswith("python"):
             return
         if word.startswith("-"):
             name, equals, value = word.partition("=")
@@ -116,6 +174,13 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield option, value if equals else next(iter(words[at + 1 : at + 2]), "")
 
 
+def _whole(option: str, known: Sequence[str]) -> str:
+    """The option that is meant: argparse takes `--nproc` for --nproc_per_node."""
+    return next((whole for whole in known if len(option) > 5 and whole.startswith(option)), option)
+
+
 def _is_more_than_one(value: str) -> bool:
     counted = value.rpartition(":")[2]  # --nnodes 1:4
+    if counted == "cpu":  # of torchrun: as many as there are cores
+        return True
     return counted.isdecimal() and len(counted) < 7 and int(counted) > 1

@@ -108,7 +108,8 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
     found += launches.gone(request.argv)
-    if sys.platform == "darwin" and any(s.device is None for s in specs) and (how := launches.several(request.argv)):
+    unsaid = next((spec for spec in specs if spec.device is None), None)
+    if sys.platform == "darwin" and unsaid and (how := launches.several(request.argv, unsaid.env, unsaid.cwd)):
         found.append(f"{how}: on a Mac several processes can train together on the CPU only, not on mps")
     if request.copy and (named := _names_its_folder(request)):
         found.append(f"{named} is named in the command: what it reads there is not the copy")

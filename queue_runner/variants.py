@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import grid, mps_options, paths, venvs
+from queue_runner import grid, launches, mps_options, paths, venvs
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
@@ -45,7 +45,7 @@ def check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
     """Raises: UsageError when there is no such program, unless its name is still to be filled in."""
     path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
     if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
-        raise UsageError(f'there is no program "{program}"', "give its path, or see what PATH holds")
+        raise UsageError(f'there is no program "{program}"', launches.instead(program))
 
 
 def _environments(request: Request) -> list[Venv]:

@@ -16,10 +16,11 @@ def run(workload: Mapping[str, Any], course: Callable[[Mapping[str, Any], Report
     71 (out of memory)."""
     report = Reporter()
     report.begin("setup", since_start=True)
+    literal = whole(workload)
     try:
-        course(whole(workload), report)
+        course(literal, report)
     except Exception as error:
-        problem = problems.explain(error)
+        problem = problems.explain(error, literal.get("params", {}))
         if problem is None:
             traceback.print_exc()
             report.note("error", f"{type(error).__name__}: {error}")

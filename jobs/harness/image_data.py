@@ -41,7 +41,8 @@ def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
         raise UsageError("one image cannot be both trained on and evaluated", "give at least 2")
     n_val = max(1, len(x) // VAL_SHARE)
     parts = {"train": (x[n_val:], y[n_val:]), "val": (x[:n_val], y[:n_val])}
-    about = f"{len(x) - n_val:,} images of {side} x {side} and {n_val:,} to evaluate, {found:,} classes"
+    classes_said = f"{found:,} classes" if found > 1 else "1 class"
+    about = f"{len(x) - n_val:,} images of {side} x {side} and {n_val:,} to evaluate, {classes_said}"
     return Examples(name, about, parts)
 
 
@@ -126,6 +127,11 @@ def _array(found: NDArray[Any], side: int) -> Images:
 def _picture(path: Path, side: int) -> Images:
     from PIL import Image, ImageOps
 
-    with Image.open(path) as image:
-        square = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith("I"):  # 16 bits of grey, of which pillow's convert() makes white
+                image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) // 0x101).astype(np.uint8))
+            square = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
+    except Image.DecompressionBombError as error:
+        raise ValueError(error) from None
     return np.asarray(square, np.uint8).transpose(2, 0, 1)

@@ -156,8 +156,11 @@ class _Work:
             report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
             return
         # With compilation this compiles the forward that evaluations use; without, it is a last piece of set-up.
-        with report.phase("compile" if training.options.compile else "setup"):
+        compiles = training.options.compile
+        with report.phase("compile" if compiles else "setup"):
             found = training.reference.on_device(training)
+            if compiles and training.options.settings.eval_interval:
+                training.warm_evaluation()
         report.metric("reference_loss_device", found, "nats")
         judge(training, training.reference.cpu, found, report)
 

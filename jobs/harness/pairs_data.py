@@ -96,12 +96,17 @@ def of_file(path: str, seed: int) -> Pairs:
         raise UsageError(f'no data "{path}"', hint)
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", hint) from None
-    pairs = [_pair(row, f"{path}, record {number}") for number, row in enumerate(_rows(file.suffix, text, path), 1)]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: {error.reason} at byte {error.start}", "save it as UTF-8") from None
+    rows = enumerate(_rows(file.suffix, text, path), 1)
+    pairs = [_pair(row, f"{path}, record {number}") for number, row in rows if not _is_empty(row)]
     n_val = round(HELD_OUT * len(pairs))
     if n_val < 1:
         raise UsageError(f"{path} has {len(pairs)} pairs", "a tenth of them is held out: give 10 or more")
+    if len(labels := {pair.label for pair in pairs}) < 2:
+        raise UsageError(f"all pairs of {path} have the label {labels.pop()}", "with both, there is something to learn")
     random.Random(seed).shuffle(pairs)
     return Pairs(file.name, pairs[n_val:], pairs[:n_val])
 
@@ -118,14 +123,30 @@ def _rows(suffix: str, text: str, path: str) -> list[Any]:
         raise UsageError(f"{path} is not one JSON object a line: {error}") from None
 
 
+def _is_empty(row: Any) -> bool:
+    """Whether it is a line of commas, which spreadsheets leave behind."""
+    return isinstance(row, dict) and bool(row) and all(value in ("", None) for value in row.values())
+
+
 def _pair(row: Any, where: str) -> Pair:
-    found = [row.get(key) for key in _COLUMNS] if isinstance(row, dict) else [None]
-    if None in found:
-        raise UsageError(f"{where}: it lacks one of {', '.join(_COLUMNS)}", "the first line of a csv names its columns")
-    label = str(found[2]).strip()
-    if label not in ("0", "1"):
+    if not isinstance(row, dict):
+        raise UsageError(f"{where} is not a JSON object", 'a line is {"sentence1": ..., "sentence2": ..., "label": 0}')
+    if None in row:
+        raise UsageError(
+            f"{where} has more values than the first line has columns", "a text with a comma needs quotation marks"
+        )
+    if lacking := [key for key in _COLUMNS if row.get(key) is None]:
+        there = ", ".join(str(key) for key, value in row.items() if value is not None)[:200]
+        raise UsageError(
+            f"{where}: it lacks {', '.join(lacking)}" + (f", it has {there}" if there else ""),
+            "the first line of a csv names its columns; each line of a jsonl file is an object with all three",
+        )
+    first, second, label = (str(row[key]) for key in _COLUMNS)
+    if not (first.strip() and second.strip()):
+        raise UsageError(f"{where}: a sentence is empty", "take the pair out, or complete it")
+    if label.strip() not in ("0", "1"):
         raise UsageError(f'{where}: label "{label}" is not 0 or 1', "1: the second sentence says what the first says")
-    return Pair(str(found[0]), str(found[1]), int(label))
+    return Pair(first, second, int(label))
 
 
 _WHO = (

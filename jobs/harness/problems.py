@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 
 EX_ERROR = 1
 EX_USAGE = 2
@@ -57,17 +58,31 @@ _NO_KERNEL = re.compile(r"The operator '([^']+)' is not currently (?:supported|i
 _NO_FLOAT64 = "MPS framework doesn't support float64"
 
 
-def explain(error: BaseException) -> JobError | None:
-    """The JobError that an exception of a framework amounts to; None for one that deserves its traceback."""
+_OF_SIZE = ("block_size", "max_length", "side", "n", "rows", "batch", "length", "width", "largest", "n_embd")
+"""Keys of workloads that memory grows with, besides batch_size; the first two that there are get named."""
+
+
+def smaller(keys: Collection[str]) -> str:
+    """What to set so that less memory is needed, by the keys that the workload has; empty where none is known."""
+    if {"batch_size", "grad_accum"} <= set(keys):
+        return "a smaller batch_size with a larger grad_accum needs less"
+    known = [key for key in ("batch_size", *_OF_SIZE) if key in keys][:2]
+    host = ", and pool=host keeps the examples in main memory" if "pool" in keys else ""
+    return f"a smaller {' or '.join(known)} needs less{host}" if known else ""
+
+
+def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None:
+    """The JobError that an exception of a framework amounts to; None for one that deserves its traceback. `keys` are
+    those that the workload can be set by."""
     if isinstance(error, JobError):
         return error
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
     text = f"{names}: {error}"
-    said = _first_line(error)
+    said = first_line(error)
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names or _NO_MEMORY.search(str(error)):
         return JobError(
             f"out of memory: {said}",
-            "a smaller batch_size with a larger grad_accum needs less",
+            smaller(keys),
             EX_OUT_OF_MEMORY,
             "oom",
         )
@@ -96,6 +111,7 @@ def explain(error: BaseException) -> JobError | None:
     return None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, as far as it fits into a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:500] if lines else type(error).__name__

@@ -76,6 +76,12 @@ class Training(torch_training.Training):
     n_val: int
     """examples that are kept for evaluation"""
 
+    def warm_evaluation(self) -> None:
+        """The reference's forward is that of evaluations but for batch normalisation, which was as in training there:
+        without it all is compiled by now."""
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.model.modules()):
+            _measured(self, "train", 1)
+
 
 def build(
     options: Options,
@@ -161,20 +167,24 @@ def infer(training: Training, i: int) -> torch.Tensor:
 
 def evaluate(training: Training, split: str) -> dict[str, float]:
     """Mean loss and share of recognised examples over eval_iters batches, the same ones every time."""
+    return _measured(training, split, training.options.settings.eval_iters)
+
+
+def _measured(training: Training, split: str, batches: int) -> dict[str, float]:
     s, model = training.options.settings, training.model
     n = training.n_val if split == "val" else min(training.n_val, s.eval_iters * s.batch_size)
     total, right = torch.zeros((), device=training.device.handle), torch.zeros((), device=training.device.handle)
     was_training = model.training
     model.eval()
     with torch.no_grad() if was_training else torch.inference_mode():
-        for k in range(s.eval_iters):
+        for k in range(batches):
             x, y = training.pool.take(split, in_turn(n, k, s.batch_size))
             with training.device.autocast(training.options.dtype):
                 loss, found = training.forward(x, y)
             total += loss
             right += found
     model.train(was_training)
-    return {"loss": float(total) / s.eval_iters, "accuracy": float(right) / (s.eval_iters * s.batch_size)}
+    return {"loss": float(total) / batches, "accuracy": float(right) / (batches * s.batch_size)}
 
 
 PARTS: dict[str, Any] = {"step": step, "evaluate": evaluate, "infer": infer}

@@ -59,3 +59,7 @@ class Training:
     def n_params(self) -> int:
         """How many numbers are trained."""
         raise NotImplementedError
+
+    def warm_evaluation(self) -> None:
+        """Called once, after the first iteration of a compiled training that will evaluate: compile what evaluations
+        run, where the reference's forward was not that, so that the first of them does not pay for it."""

@@ -58,6 +58,6 @@ class LogParser:
         """A parser that goes on where the one that gave this state was."""
         parser = cls()
         parser._time = TimeOutput.from_state(state["time"])
-        for name in cls.KEPT:
+        for name in set(cls.KEPT) & state.keys():  # an older mpsq, which began the run, may have kept less
             setattr(parser, name, state[name])
         return parser

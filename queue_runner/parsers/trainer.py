@@ -8,6 +8,10 @@ The dicts say the epoch, not the step, in four digits (transformers 5, whose val
 out of these and the header, which is on stderr (`2>&1`; transformers 4 wants --log_level info for it). Without a header
 the last dict tells the steps, by its seconds and its steps a second: what came before is held until then.
 Evaluations after the training are no dicts, but the block that log_metrics("eval", ...) prints.
+
+transformers 4 divides by the steps that were planned, also where it stopped early or went on from a checkpoint: the
+steps that were made are those of the last epoch, by the header, or by the progress bar where there is none. A second
+training in a log is numbered on.
 """
 
 from __future__ import annotations
@@ -37,6 +41,14 @@ _HEADER = {
     "epochs": re.compile(r"Num Epochs = ([\d,]{1,15})"),
     "batch": re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]{1,12})"),
 }
+_BEGINS = "***** Running training *****"
+_RESUMED = re.compile(
+    r"(?:Resuming training from checkpoint with epoch \d{1,9} and|Continuing training from) "
+    r"global step (\d{1,15})"
+)
+_BAR = re.compile(r"\| (\d{1,15})/(\d{1,15}) \[")
+_MOST_BARS = 20
+"""Totals of progress bars that are kept: that of the training, and those of evaluations."""
 _BLOCK = re.compile(r"\*{5} (\w{1,40}) metrics \*{5}")
 _ROW = re.compile(rf"\s{{2}}(\w{{1,60}})\s*=\s*({_NUMBER}|\d{{1,6}}:\d\d:\d\d(?:\.\d+)?)\s*")
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -49,7 +61,10 @@ _NO_TIMES = (
 class Parser(LogParser):
     """Keeps the header, and what is said before the steps of an epoch are known."""
 
-    KEPT = ("header", "started", "ended", "diverged", "held", "block", "rows", "block_at")
+    KEPT = (
+        *("header", "started", "ended", "diverged", "held", "block", "rows", "block_at"),
+        *("before", "reached", "epoch", "bars"),
+    )
 
     def __init__(self, told: Mapping[str, object] | None = None) -> None:
         super().__init__(told)
@@ -63,6 +78,13 @@ class Parser(LogParser):
         self.block = ""
         self.rows: dict[str, float] = {}
         self.block_at = 0
+        self.before = 0
+        """steps of the trainings before this one"""
+        self.reached = 0
+        """steps done, with those before"""
+        self.epoch = 0.0
+        self.bars: dict[str, int] = {}
+        """the furthest that a progress bar came, by its total"""
 
     def understand(self, text: str, offset: int) -> list[LogEvent]:
         if self.block:
@@ -71,6 +93,10 @@ class Parser(LogParser):
                 # the rows are sorted by name and have their speeds at the end
                 return self._evaluated_after(match[1])
             self.block = ""
+        if _BEGINS in text and self.started:
+            self._begin()
+        if "/" in text:
+            self._read_bars(text)
         events: list[LogEvent] = []
         for match in _DICT.finditer(text) if "{'" in text else ():
             said = {name: float(value) for name, value in _ITEM.findall(match[0])}
@@ -82,13 +108,31 @@ class Parser(LogParser):
             self._read_header(text)
         return events
 
+    def _begin(self) -> None:
+        """Another training in the same log."""
+        self.header = {key: value for key, value in self.header.items() if key == "device"}
+        self.started = self.ended = False
+        self.held, self.bars, self.epoch, self.before = [], {}, 0.0, self.reached
+
+    def _read_bars(self, text: str) -> None:
+        for done, total in _BAR.findall(text):
+            if total in self.bars or len(self.bars) < _MOST_BARS:
+                self.bars[total] = max(self.bars.get(total, 0), int(done))
+
     def _read_header(self, text: str) -> None:
+        if match := _RESUMED.search(text):
+            self.header["resumed"] = int(match[1])
+            if self.header["resumed"] >= self.before:  # it goes on with the numbers of the one before
+                self.before = 0
         for key, pattern in _HEADER.items() if " = " in text else ():
             if match := pattern.search(text):
                 self.header[key] = int(match[1].replace(",", "") or 0)
 
     def _dict(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
         events: list[LogEvent] = []
+        if self.ended and said["epoch"] < self.epoch:
+            self._begin()
+        self.epoch = said["epoch"]
         if not self.started:
             self.started = True
             events.append(self._hello(at))
@@ -105,7 +149,7 @@ class Parser(LogParser):
 
     def _told(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
         """The events of one dict whose step can be told."""
-        done = max(0, round(said["epoch"] * (self._steps_of_epoch() or 0)))
+        done = self.reached = self.before + max(0, round(said["epoch"] * (self._steps_of_epoch() or 0)))
         if "loss" in said:
             return [Metric(at, None, "loss_mean", said["loss"], "nats", max(0, done - 1))]
         return _evaluation(said, at, done)
@@ -114,12 +158,19 @@ class Parser(LogParser):
         self.ended = True
         rate, dur_s = said.get("train_steps_per_second", 0.0), said["train_runtime"]
         if "steps" not in self.header and rate * dur_s >= 0.5 and said["epoch"] > 0:
-            self.header["steps"], self.header["epochs"] = round(rate * dur_s), said["epoch"]
+            counted = round(rate * dur_s)
+            made = self.bars.get(str(counted)) or counted
+            self.header |= {"steps": made, "epochs": said["epoch"], "is_read": False}
+            rate *= made / counted
+        elif (of_epoch := self._steps_of_epoch()) and dur_s > 0 and rate > 0 and self.header.get("is_read", True):
+            rate = (round(said["epoch"] * of_epoch) - self.header.get("resumed", 0)) / dur_s
         events: list[LogEvent] = []
         if self._steps_of_epoch() is not None:
             for then, words in self.held:
                 events += self._told(words, then)
         self.held = []
+        if (of_epoch := self._steps_of_epoch()) is not None:
+            self.reached = self.before + round(said["epoch"] * of_epoch)
         events.append(Metric(at, None, "train_runtime", dur_s, "s"))
         if rate > 0:
             events.append(Metric(at + 1, None, "mean_step", 1 / rate, "s"))
@@ -132,7 +183,7 @@ class Parser(LogParser):
         """An evaluation after the training, once the last row of its block is there."""
         if not self.ended or last != f"{self.block}_steps_per_second" or self.block == "train":
             return []
-        return _evaluation(self.rows, self.block_at, self.header.get("steps", 0))
+        return _evaluation(self.rows, self.block_at, self.reached)
 
     def _steps_of_epoch(self) -> float | None:
         steps, epochs = self.header.get("steps"), self.header.get("epochs")
@@ -147,7 +198,7 @@ class Parser(LogParser):
             device=header.get("device"),
             params=header.get("params"),
             samples_per_iter=float(header["batch"]) if header.get("batch") else None,
-            planned_iters=header.get("steps"),
+            planned_iters=self.before + header["steps"] if "steps" in header else None,
             extra={"trainer": "transformers"},
         )
 

@@ -69,6 +69,36 @@ def test_the_numbers_of_transformers_4() -> None:
     assert of(Hello, events)[0].device == "mps"
 
 
+def test_transformers_4_divides_by_the_steps_that_were_planned_and_mpsq_by_those_that_were_made() -> None:
+    early = V4.replace(b"'epoch': 3.0}", b"'epoch': 1.0}")
+    resumed = V4.replace(b"{'loss'", b"  Continuing training from global step 230\n{'loss'", 1)
+    quiet = early[early.index(b"{'loss") :].replace(b"{'train", b" 33%|###| 115/345 [01:40<03:20]\n{'train")
+    for log, steps in ((early, 115), (resumed, 115), (quiet, 115), (V4, 345)):
+        means = [m.value for m in of(Metric, parsers.read_log("trainer", log)) if m.name == "mean_step"]
+        assert means == pytest.approx([100.0 / steps], rel=1e-3)
+    assert [e.i for e in of(Eval, parsers.read_log("trainer", quiet))] == [115]
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_second_training_in_a_log_is_numbered_on(header: bool) -> None:
+    other = V4.replace(b"= 3\n", b"= 2\n").replace(b"345", b"40").replace(b"3.45", b"0.4").replace(b"3.0}", b"2.0}")
+    one, two = V4 if header else V4[V4.index(b"{'loss") :], other if header else other[other.index(b"{'loss") :]
+    events = parsers.read_log("trainer", one + two)
+    assert [m.i for m in of(Metric, events) if m.name == "loss_mean"] == [99, 345 + 16]
+    assert [e.i for e in of(Eval, events)] == [115, 345 + 20]
+    assert [h.planned_iters for h in of(Hello, events)] == ([345, 385] if header else [None, None])
+    after = b"***** eval metrics *****\n  eval_loss = 0.5\n  eval_runtime = 1.0\n  eval_steps_per_second = 9\n"
+    assert of(Eval, parsers.read_log("trainer", one + two + after))[-1].i == 385
+
+
+def test_one_that_goes_on_from_a_checkpoint_has_the_numbers_to_come() -> None:
+    first = V4.replace(b"'epoch': 3.0}", b"'epoch': 2.0}")  # ended there
+    again = V4.replace(b"{'loss'", b"  Continuing training from global step 230\n{'loss'", 1).replace(b"0.87", b"2.5")
+    events = parsers.read_log("trainer", first + again.replace(b"'epoch': 1.0}", b"'epoch': 3.0}"))
+    assert [m.i for m in of(Metric, events) if m.name == "loss_mean"] == [99, 287]
+    assert [e.i for e in of(Eval, events)] == [115, 345]
+
+
 def test_a_training_that_ends_early_keeps_what_its_header_explains() -> None:
     cut = V4[: V4.index(b"{'train_runtime")]
     assert len(of(Eval, parsers.read_log("trainer", cut))) == 1

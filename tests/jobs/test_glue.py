@@ -181,26 +181,51 @@ def test_the_short_iteration_at_the_end_of_an_epoch_is_left_out(
     assert all(0.3 < one["loss"] < 1.2 for one in ran.of("iter"))  # none has the short one's added to it
 
 
+def test_the_end_is_evaluated_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether the Trainer itself does so, as newer ones do where an interval is set, or not."""
+    few = {"train_pairs": 80, "eval_pairs": 8, "max_iters": 4}
+    for interval, told in ((3, [3, 4]), (2, [2, 4]), (0, [4])):
+        words = {**few, "eval_interval": interval}.items()
+        (tmp_path / "events.jsonl").unlink(missing_ok=True)
+        ran = glue(tmp_path, capsys, "--config", "toy", *(w for k, v in words for w in ("--set", f"{k}={v}")))
+        assert ran.code == 0 and [one["i"] for one in ran.of("eval")] == told
+
+
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
     problems: Any = importlib.import_module("harness.problems")
     pairs: Any = importlib.import_module("harness.pairs_data")
     for name, text, said in (
-        ("a.csv", "sentence1,label\nx,1\n", "record 1: it lacks one of sentence1"),
+        ("a.csv", "sentence1,label\nx,1\n", "record 1: it lacks sentence2, it has sentence1, label"),
         ("b.csv", "sentence1,sentence2,label\nx,y,2\n", 'label "2" is not 0 or 1'),
         ("c.jsonl", "{\n", "not one JSON object a line"),
         ("d.jsonl", '{"sentence1": "x", "sentence2": "y", "label": 1}\n', "has 1 pairs"),
-        ("e.jsonl", "[1]\n", "record 1: it lacks one of"),
+        ("e.jsonl", "[1]\n", "record 1 is not a JSON object"),
+        ("g.csv", "sentence1,sentence2,label\n" + "x,y,1\n" * 20, "all pairs of .*g.csv have the label 1"),
+        ("h.csv", "sentence1,sentence2,label\n" + "x,y,1,z\n" * 20, "more values than the first line has columns"),
+        ("i.jsonl", '{"sentence1": "", "sentence2": "y", "label": 1}\n' * 20, "record 1: a sentence is empty"),
         ("f.csv", 'sentence1,sentence2,label\nx,"y,1\n' + "z,z,0\n" * 30_000, "is not a csv file"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(problems.UsageError, match=said.replace("(", r"\(")):
             pairs.of_file(str(tmp_path / name), 1)
+    (tmp_path / "j.csv").write_bytes("sentence1,sentence2,label\n".encode("utf-16"))
+    with pytest.raises(problems.UsageError, match="is not UTF-8"):
+        pairs.of_file(str(tmp_path / "j.csv"), 1)
+
+
+def test_a_spreadsheet_leaves_a_mark_and_empty_lines(tmp_path: Path) -> None:
+    pairs: Any = importlib.import_module("harness.pairs_data")
+    lines = "".join(f'"one, {n}",two,{n % 2}\r\n' for n in range(20))
+    (tmp_path / "a.csv").write_text(f"\ufeffsentence1,sentence2,label\r\n{lines},,\r\n\r\n", encoding="utf-8")
+    found = pairs.of_file(str(tmp_path / "a.csv"), 1)
+    assert len(found.train) == 18 and len(found.val) == 2 and found.train[0].first.startswith("one, ")
 
 
 def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
     pairs: Any = importlib.import_module("harness.pairs_data")
-    row = {"sentence1": "one\u2028two\x85", "sentence2": "y", "label": 1}
-    (tmp_path / "a.jsonl").write_text((json.dumps(row, ensure_ascii=False) + "\n") * 20, encoding="utf-8")
+    row = {"sentence1": "one\u2028two\x85", "sentence2": "y"}
+    lines = (json.dumps({**row, "label": n % 2}, ensure_ascii=False) + "\n" for n in range(20))
+    (tmp_path / "a.jsonl").write_text("".join(lines), encoding="utf-8")
     found = pairs.of_file(str(tmp_path / "a.jsonl"), 1)
     assert len(found.train) == 18 and found.train[0].first == row["sentence1"]
 

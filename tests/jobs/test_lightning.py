@@ -20,7 +20,7 @@ import lightning_gpt_torch as job
 import nanogpt_torch as nanogpt
 from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mpsq_report
 import mpsq_report_lightning
@@ -131,17 +131,21 @@ def test_under_rosetta_mps_is_refused_with_the_reason(trains: Any, monkeypatch: 
 class Net(pl.LightningModule):
     """Two numbers, four batches of two in an epoch; the loss of each batch is its number."""
 
-    def __init__(self, automatic: bool = True) -> None:
+    def __init__(self, automatic: bool = True, every: int = 1) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
+        self.layer, self._every = torch.nn.Linear(1, 1), every
         self.automatic_optimization = automatic
 
     def training_step(self, batch: Any, i: int) -> torch.Tensor:
         loss = 0.0 * self.layer(batch[0]).sum() + batch[0].mean()
         if not self.automatic_optimization:
             self.manual_backward(loss)
-            self.optimizers().step()
+            if (i + 1) % self._every == 0:
+                self.optimizers().step()
         return loss
+
+    def predict_step(self, batch: Any, i: int) -> torch.Tensor:
+        return batch[0]
 
     def validation_step(self, batch: Any, i: int) -> None:
         self.log("val_loss", batch[0].mean())
@@ -158,14 +162,19 @@ ROWS = TensorDataset(torch.arange(8.0).reshape(8, 1))
 
 
 def fit(
-    callback: pl.Callback, folder: Path, net: pl.LightningModule | None = None, rows: int = 2, **arguments: Any
+    callback: pl.Callback,
+    folder: Path,
+    net: pl.LightningModule | None = None,
+    rows: int = 2,
+    data: Any = None,
+    **arguments: Any,
 ) -> pl.Trainer:
     settings = {"max_epochs": 2, "enable_checkpointing": False, "callbacks": [callback]} | arguments
     trainer = pl.Trainer(
         accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=folder, **settings,
     )  # fmt: skip
-    trainer.fit(net or Net(), DataLoader(ROWS, batch_size=rows), DataLoader(ROWS, batch_size=4))
+    trainer.fit(net or Net(), DataLoader(data or ROWS, batch_size=rows), DataLoader(ROWS, batch_size=4))
     return trainer
 
 
@@ -180,9 +189,11 @@ def test_a_script_of_ones_own(tmp_path: Path) -> None:
     trainer = fit(callback, tmp_path, callbacks=[callback, saves], enable_checkpointing=True)
     trainer.test(Net(), DataLoader(ROWS, batch_size=4), verbose=False)
     ran, iterations = reported(path), reported(path).of("iter")
-    assert [event["i"] for event in iterations] == list(range(8)) and all(event["synced"] for event in iterations)
-    assert ran.losses() == [0.5, 2.5, 4.5, 6.5] * 2
-    assert [event["phase"] for event in iterations] == ["warmup"] * 3 + ["measure"] * 5
+    behind_a_checkpoint = (3, 6)  # when its batch began to be fetched, nobody tells
+    numbers = [i for i in range(8) if i not in behind_a_checkpoint]
+    assert [event["i"] for event in iterations] == numbers and all(event["synced"] for event in iterations)
+    assert ran.losses() == [([0.5, 2.5, 4.5, 6.5] * 2)[i] for i in numbers]
+    assert [event["phase"] for event in iterations] == ["warmup"] * 3 + ["measure"] * 3
     hello = ran.hello()
     assert (hello["workload"], hello["seed"], hello["params"], hello["dtype"]) == ("mine", 7, 2, "fp32")
     assert (hello["planned_iters"], hello["samples_per_iter"], hello["optimizer"]) == (8, 2, "SGD")
@@ -226,6 +237,84 @@ def test_one_that_a_validation_cuts_in_two_is_left_out(tmp_path: Path) -> None:
     assert [event["i"] for event in reported(path).of("iter")] == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("rows", "asked", "samples", "loss"),
+    [
+        (2, {"accumulate_grad_batches": 9}, 8, 3.5),
+        (3, {"accumulate_grad_batches": 3}, 8, 3.833333),  # the mean of the three batches' means
+        (2, {"accumulate_grad_batches": 4, "limit_train_batches": 3}, 6, 2.5),
+        (9, {}, 8, 3.5),
+    ],
+)
+def test_an_iteration_is_at_most_an_epoch(
+    rows: int, asked: dict[str, Any], samples: int, loss: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.jsonl"
+    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, rows=rows, **asked)
+    ran = reported(path)
+    assert [event["i"] for event in ran.of("iter")] == [0, 1] and ran.hello()["samples_per_iter"] == samples
+    assert ran.losses() == pytest.approx([loss] * 2)
+
+
+class Stream(IterableDataset[Any]):
+    """Seven examples, whose number nobody is told."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        return ((torch.tensor([float(n)]),) for n in range(7))
+
+
+def test_of_a_stream_each_epochs_last_is_left_out_and_nothing_is_planned(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, data=Stream())
+    ran = reported(path)
+    assert [event["i"] for event in ran.of("iter")] == [0, 1, 2, 4, 5, 6] and "planned_iters" not in ran.hello()
+
+
+class Skips(Net):
+    """It goes by the second batch of an epoch."""
+
+    def training_step(self, batch: Any, i: int) -> Any:
+        return None if i == 1 else super().training_step(batch, i)
+
+
+def test_a_step_that_is_skipped_is_no_iteration(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, Skips())
+    assert [event["i"] for event in reported(path).of("iter")] == [0, 2, 3, 4, 6, 7]
+
+
+def test_a_checkpoint_behind_an_epoch_is_one_and_a_second_fit_is_planned_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    callback = mpsq_report.LightningCallback(Reporter(path))
+    for fold in ("a", "b"):
+        saves = ModelCheckpoint(tmp_path / fold, save_on_train_epoch_end=True)
+        fit(callback, tmp_path, max_epochs=1, callbacks=[callback, saves], enable_checkpointing=True)
+    ran = reported(path)
+    assert [event["i"] for event in ran.of("iter")] == list(range(8)) and ran.hello()["planned_iters"] == 8
+    assert [event["name"] for event in ran.of("phase")].count("checkpoint") == 4  # two begin, and two end
+
+
+def test_a_prediction_is_no_setup(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    callback = mpsq_report.LightningCallback(Reporter(path))
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[callback]
+    )
+    trainer.predict(Net(), DataLoader(ROWS, batch_size=4))
+    edges = [(event["name"], event["edge"]) for event in reported(path).of("phase")]
+    assert edges == [("setup", "begin"), ("setup", "end"), ("eval", "begin"), ("eval", "end")]
+    assert reported(path).hello()["workload"] == "Net"
+
+
+def test_a_module_that_steps_by_itself_every_third_batch(tmp_path: Path) -> None:
+    """The fourth of an epoch and the first two of the next one are a step, which the end of the epoch cuts in two."""
+    path = tmp_path / "events.jsonl"
+    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, Net(automatic=False, every=3), limit_val_batches=0)
+    ran = reported(path)
+    assert [event["i"] for event in ran.of("iter")] == [0] and ran.losses() == [2.5]
+    assert ran.hello()["samples_per_iter"] == 6 and "planned_iters" not in ran.hello()
+
+
 def test_a_module_that_steps_by_itself(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, Net(automatic=False), max_epochs=1)
@@ -237,7 +326,7 @@ def test_what_goes_wrong_in_it_ends_the_reports_and_not_the_training(
 ) -> None:
     path = tmp_path / "events.jsonl"
     callback = mpsq_report.LightningCallback(Reporter(path))
-    monkeypatch.setattr(callback, "_loss", lambda automatic: 1 / 0)
+    monkeypatch.setattr(callback, "_loss", lambda divided_by: 1 / 0)
     assert fit(callback, tmp_path).global_step == 8
     assert callback.off and not reported(path).of("iter")
     assert capsys.readouterr().err.count("ZeroDivisionError") == 1

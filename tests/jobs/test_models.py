@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness import command_line, examples, image_data, torch_classifying, torch_main, torch_training
+from harness import command_line, examples, image_data, problems, torch_classifying, torch_main, torch_training
 from harness.torch_device import open_device
 from harness.torch_flops import forward_flops
 from harness.workload import whole
@@ -408,6 +408,17 @@ def test_a_picture_needs_pillow_and_says_so(run: Run, tmp_path: Path, monkeypatc
     assert "pip install pillow" in ran.err and "Traceback" not in ran.err
 
 
+def test_a_picture_of_16_bits_is_not_white_and_one_too_large_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = pytest.importorskip("PIL.Image", reason="pillow is not installed: pictures are then refused")
+    images.fromarray(np.full((8, 8), 100 * 257, np.uint16)).save(tmp_path / "x.png")
+    assert (image_data.read(tmp_path / "x.png", 4) == 100).all()
+    monkeypatch.setattr(images, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(problems.JobError, match="cannot be read"):
+        image_data.read(tmp_path / "x.png", 4)
+
+
 def test_a_picture_is_read_by_pillow(tmp_path: Path) -> None:
     images = pytest.importorskip("PIL.Image", reason="pillow is not installed: pictures are then refused")
     images.fromarray(np.full((10, 20, 3), 90, np.uint8)).save(tmp_path / "one.png")
@@ -423,6 +434,42 @@ def test_every_epoch_has_every_example_once_and_a_batch_is_known_by_its_number()
     assert not np.array_equal(examples.Order(10, 2, 4).of_iteration(0), drawn[0])
     assert len(examples.Order(3, 1, 8).of_iteration(0)) == 8, "a batch may hold more than there are"
     assert examples.in_turn(5, 1, 4).tolist() == [4, 0, 1, 2]
+
+
+def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch normalisation makes the forward of evaluations another one than the reference's: it is compiled once, in
+    the phase of that name. The compiler here notes what phase is open, and compiles nothing."""
+    phases: list[str] = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        open_now: list[str] = []
+        for event in read(Path(os.environ["MPSQ_EVENTS"])):
+            if event["type"] == "phase" and event["edge"] == "begin":
+                open_now.append(event["name"])
+            elif event["type"] == "phase":
+                open_now.pop()
+        phases.append(open_now[-1])
+        return graph
+
+    import images_common
+
+    class Small(images_common.ImageClassifier):
+        def __init__(self, s: Any) -> None:
+            super().__init__()
+            self.all = nn.Sequential(nn.Conv2d(3, 1, 32), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, s.classes))
+
+        def layers(self, x: torch.Tensor) -> torch.Tensor:
+            return self.all(x)
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=compiler))
+    ran = run(
+        "resnet50", "--compile", "on", max_iters=4, eval_interval=2, batch_size=4,
+        build=lambda options, device: images_common.build(options, device, Small),
+    )  # fmt: skip
+    torch.compiler.reset()
+    assert ran.code == 0 and len(ran.of("eval")) == 4, ran.err
+    assert len(phases) >= 3 and set(phases) == {"compile"}
 
 
 def test_compiled_convolutions_on_mps_come_with_a_hint() -> None:

@@ -11,7 +11,9 @@ import nanogpt_torch as job
 import pytest
 import torch
 
-from tests.jobs.conftest import Run, shared
+from harness import problems
+from queue_runner import catalog
+from tests.jobs.conftest import JOBS, Run, shared
 
 SMALL_NANOGPT = {
     "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12, "dropout": 0.0, "max_iters": 31,
@@ -165,6 +167,18 @@ def test_what_a_user_can_mend_is_a_sentence_a_note_and_an_exit_code(
     ran = run(build=failing(error))
     assert (ran.code, list(ran.notes())) == (code, [note])
     assert ran.err.startswith("error: ") and "\n\nhint: " in ran.err and "Traceback" not in ran.err
+
+
+def test_what_needs_less_memory_are_keys_that_the_workload_has() -> None:
+    for workload in catalog.workloads(JOBS):
+        keys = workload.params.keys()
+        said = set(problems.smaller(keys).replace("pool=", "pool ").replace(",", "").split())
+        named = said & {"batch_size", "grad_accum", "pool", *problems._OF_SIZE}
+        assert named <= keys and (named or workload.name == "opcheck")
+    assert problems.smaller({"batch_size", "pool", "side"}).startswith(
+        "a smaller batch_size or side needs less, and pool=host"
+    )
+    assert problems.smaller({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(run: Run) -> None:
