@@ -9,6 +9,7 @@ from queue_runner import catalog
 from queue_runner.errors import UsageError
 from queue_runner.search import Asked, with_value
 from queue_runner.spec import JobSpec, Value
+from queue_runner.workload_file import Workload
 
 BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0}
 """A workload's settings where --set does not name them: memory is at its highest in the second iteration, when the
@@ -16,7 +17,7 @@ optimizer's state is there, and seven measured ones tell how fast that size is."
 
 
 def settings(
-    workload: catalog.Workload, sets: Mapping[str, Sequence[Value]], asked: Asked
+    workload: Workload, sets: Mapping[str, Sequence[Value]], asked: Asked
 ) -> dict[str, Sequence[Value]]:
     """The settings of every probe of a workload, but the one that is looked for.
 
@@ -31,11 +32,11 @@ def settings(
     return {**brief, **{key: values for key, values in sets.items() if key != asked.key}}
 
 
-def _example(workload: catalog.Workload) -> str:
+def _example(workload: Workload) -> str:
     return "batch_size" if "batch_size" in workload.params else "KEY"
 
 
-def of_workload(workload: catalog.Workload, spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
+def of_workload(workload: Workload, spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
     """A cell as the first probe of its search, at the value that was said, else at that of its preset."""
     preset = workload.configs.get(spec.config or "", {}).get(asked.key, workload.params[asked.key].default)
     return _first(spec, asked, _begin(asked, said, preset))

@@ -9,7 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.catalog import Workload
+    from queue_runner.workload_file import Workload
 
 app = new_app()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, paths
+from queue_runner import catalog, paths, workload_file
 from queue_runner.errors import MpsqError, UsageError
 from tests.cli_support import ROOT, TOY
 
@@ -24,7 +24,7 @@ def test_workloads_are_read_and_sorted(folder: Path) -> None:
     assert [(w.name, w.framework) for w in catalog.workloads(folder)] == [("toy", "mlx"), ("toy", "torch")]
     found = catalog.find(folder, "toy")
     assert found.framework == "torch" and list(found.configs) == ["tiny", "large"]
-    assert found.params["lr"] == catalog.Param("lr", 1e-3, "1/step", "learning rate")
+    assert found.params["lr"] == workload_file.Param("lr", 1e-3, "1/step", "learning rate")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_ours_can_be_read() -> None:
 def test_a_workload_may_have_dtypes_of_its_own(folder: Path) -> None:
     (folder / "exact_torch.py").write_text(TOY.replace('"name": "toy"', '"name": "exact", "dtypes": ["fp64"]'))
     assert catalog.find(folder, "exact").dtypes == ("fp64",)
-    assert catalog.find(folder, "toy").dtypes == catalog.DTYPES
+    assert catalog.find(folder, "toy").dtypes == workload_file.DTYPES
 
 
 def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
     spec.loader.exec_module(harness)
     alike = 0
     for file in sorted((ROOT / "jobs").glob("*_*.py")):
-        said, found = catalog._literal(file), catalog.read(file)
+        said, found = workload_file._literal(file), workload_file.read(file)
         if said is not None and found is not None and "like" in said:
             alike += 1
             theirs = harness.whole(said)
@@ -116,4 +116,4 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
     assert alike >= 8
     (tmp_path / "a_torch.py").write_text("WORKLOAD = {'like': 'b_torch'}\n")
     with pytest.raises(MpsqError, match="which has no whole one"):
-        catalog.read(tmp_path / "a_torch.py")
+        workload_file.read(tmp_path / "a_torch.py")
