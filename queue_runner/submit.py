@@ -103,7 +103,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         ours = request.workload is not None  # of a command mpsq knows no more than what it was told
         end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses here"
         found.append(f"mps exists on Apple silicon only: {end}")
-    if request.find_max and ":" not in request.find_max and request.timeout_s is None:
+    if request.find_max and ":" not in specs[0].find_max and request.timeout_s is None:
         found.append("--find-max tries until memory ends: batch_size=8:512 ends it earlier, --timeout limits each try")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
@@ -128,7 +128,9 @@ def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
     if request.workload:
         shown = ", ".join(f"{key}={specs[0].params[key]}" for key in probing.BRIEF if key in specs[0].params)
         brief = f" Each runs with {shown} (--set changes that)." if shown else ""
-    key = specs[0].find_max.partition("=")[0]
+    asked, key = specs[0].find_max, specs[0].find_max.partition("=")[0]
+    if ":" in asked and ":" not in str(request.find_max):
+        brief = f" It ends at {asked.partition(':')[2]}, the most that {request.workload} takes.{brief}"
     return (
         f"the queue adds a run for each {key} that it tries, one after the other.{brief} mpsq report scaling shows it"
     )

@@ -47,9 +47,7 @@ class Param:
         if self.choices:
             return " | ".join(map(str, self.choices))
         if self.each_of:
-            return f"{'+'.join(self.each_of[:2])}+... of {' '.join(self.each_of)}"
-        if set(self.limits) == {"least", "most"}:
-            return f"{self.limits['least']} to {self.limits['most']}"
+            return f"+ between: {' '.join(self.each_of)}"
         return " and ".join(f"{LIMITS[name][0]} {limit}" for name, limit in self.limits.items())
 
     def wrong(self, value: Value) -> str:
