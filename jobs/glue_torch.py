@@ -73,11 +73,11 @@ WORKLOAD = {
             "help": "attention heads of model=random; divides n_embd",
         },
         "n_embd": {"default": 768, "unit": "features", "least": 1, "help": "width of model=random"},
-        "vocab_size": {
+        "vocab_size": {  # the letters, by themselves and inside of words
             "default": 30522, "unit": "tokens", "least": 100,
             "help": "at most, of model=random; made of the data",
         },
-        "max_length": {
+        "max_length": {  # up to 4 are none of a pair's words
             "default": 128, "unit": "tokens", "least": 8,
             "help": "of a pair: longer ones are cut, shorter ones padded",
         },

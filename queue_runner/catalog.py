@@ -128,7 +128,7 @@ def refuse(param: Param, found: Value) -> None:
         return
     if param.choices:
         words = [str(word) for word in param.choices]
-        raise UsageError(said, did_you_mean(str(found), words, f"it is {either(words)}"))
+        raise UsageError(said, did_you_mean(str(found), words, f"{param.name} is {either(words)}"))
     if param.each_of:
         word = next(word for word in str(found).split("+") if word not in param.each_of)
         raise UsageError(said, did_you_mean(word, param.each_of, f"+ between: {' '.join(param.each_of)}"))

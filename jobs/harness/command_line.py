@@ -179,7 +179,7 @@ def _refuse(key: str, param: Mapping[str, Any], value: Any) -> None:
     choices, words = param.get("choices"), param.get("each_of")
     if choices and value not in choices:
         names = [str(choice) for choice in choices]
-        raise UsageError(f'{key} cannot be "{value}"', near(str(value), names, f"it is {either(names)}"))
+        raise UsageError(f'{key} cannot be "{value}"', near(str(value), names, f"{key} is {either(names)}"))
     for word in value.split("+") if words else ():
         if word not in words:
             hint = near(word, words, f"+ between: {' '.join(words)}")

@@ -34,7 +34,8 @@ def whole(workload: Mapping[str, Any]) -> Mapping[str, Any]:
             for name, config in {**theirs["configs"], **workload.get("configs", {})}.items()
         }
     modes = {"mode": {"choices": ["train", *both["modes"]]}} if "modes" in both else {}
-    of_loop = {key: {"least": least} for key, least in _LEAST.items()} | modes
+    counts = {key for key, said in both["params"].items() if isinstance(said["default"], int | float)}
+    of_loop = {key: {"least": least} for key, least in _LEAST.items() if key in counts} | modes
     both["params"] = {key: {**_NOTHING, **of_loop.get(key, {}), **said} for key, said in both["params"].items()}
     return both
 

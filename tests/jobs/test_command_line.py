@@ -24,14 +24,14 @@ from tests.jobs.conftest import SCRIPT, Run, read, spawn
         (["--set", "log_interval=0"], "cannot be less than 1"),
         (["--set", "lr=fast"], "is not a number"),
         (["--set", "lr=nan"], "is not a number"),
-        (["--set", "lr=-1"], "cannot be negative"),
+        (["--set", "lr=-1"], "lr=-1.0: it cannot be less than 0"),
         (["--set", "bias=perhaps"], "is not true or false"),
         (["--set", "dropout=1"], "less than 1"),
         (["--set", "n_head=3"], "n_embd=16 cannot be shared by n_head=3"),
         (["--set", "batch_size=0"], "cannot be less than 1"),
         (["--set", "threads=100000"], "threads=100000: this machine has"),
-        (["--set", "adamw=quick"], 'no AdamW "quick"'),
-        (["--set", "tokens=words"], 'no tokenizer "words"'),
+        (["--set", "adamw=quick"], 'adamw cannot be "quick"'),
+        (["--set", "tokens=chars"], 'did you mean "char"? tokens is char or bpe'),
         (["--set", "data=no/such/file"], "cannot be read: No such file"),
         (["--set", "checkpoint_interval=5"], "give --out DIR"),
         (["--config", "shakespear_char"], 'did you mean "shakespeare_char"?'),
@@ -98,7 +98,8 @@ def test_by_hand_without_the_queue(tmp_path: Path) -> None:
 
 def test_help_lists_every_key(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
-    assert "max_iters=150 [iterations]  updates to make" in done.stdout
+    assert "max_iters=150 [iterations] (at least 0)  updates to make" in done.stdout
+    assert "adamw=auto (auto | fused | foreach | loop)  " in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

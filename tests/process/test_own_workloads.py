@@ -34,7 +34,16 @@ def test_a_new_one_is_found_at_once(own: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("toy", "of its own"), ("../x", "cannot be named"), ("New", "cannot be named"), ("new", "cannot be named")],
+    [
+        ("toy", "of its own"),
+        ("../x", "cannot be named"),
+        ("New", "cannot be named"),
+        ("new", "cannot be named"),
+        ("json", "standard library"),
+        ("torch", "a framework"),
+        ("class", "a word of Python's"),
+        ("harness", "of mpsq"),
+    ],
 )
 def test_names_that_cannot_be(own: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Cli(capsys)("workloads", "new", name)
