@@ -46,7 +46,7 @@ WORKLOAD = {  # read without running this file: plain values only
         "lr": {"default": 3e-3, "unit": "", "help": "learning rate"},
         # what the loop itself asks for
         "max_iters": {"default": 200, "unit": "iterations", "least": 0, "help": "updates to make"},
-        "warmup_iters": {"default": 10, "unit": "iterations", "least": 0, "help": "after the first that are not measured"},
+        "warmup_iters": {"default": 10, "unit": "iterations", "least": 0, "help": "after the first, not measured"},
         "eval_interval": {"default": 100, "unit": "iterations", "least": 0, "help": "evaluate every so many; 0: never"},
         "log_interval": {"default": 20, "unit": "iterations", "least": 1, "help": "print every so many"},
         "checkpoint_interval": {"default": 0, "unit": "iterations", "least": 0, "help": "save every so many; 0: never"},

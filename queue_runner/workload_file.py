@@ -206,10 +206,10 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
     default = entry["default"]
     if not (default is None or isinstance(default, bool | int | float | str)):
         raise _Wrong(f"{name}: its default is neither a text nor a number nor true or false")
+    if entry.get("each_of") is not None and not isinstance(default, str):
+        raise _Wrong(f"{name}: each_of is for texts, its default {default!r} is none")
     choices, each_of = (_several(name, said, entry.get(said), default) for said in ("choices", "each_of"))
     limits = {said: entry[said] for said in LIMITS if entry.get(said) is not None}
-    if each_of and not isinstance(default, str):
-        raise _Wrong(f"{name}: each_of is for texts, its default {default} is none")
     if limits and (isinstance(default, bool) or not isinstance(default, int | float)):
         raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, its default {default!r} is none")
     for said, limit in limits.items():
