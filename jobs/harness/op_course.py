@@ -22,7 +22,6 @@ from harness.problems import JobError, UsageError
 from harness.processes import refuse_threads
 from mpsq_report import Reporter
 
-TYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 BASIC = (
     *("abs", "add", "addmm", "bmm", "cat", "clamp", "cumsum", "div_no_rounding_mode", "exp", "gather", "index_select"),
     *("linalg_vector_norm", "log", "log_softmax", "masked_fill", "matmul", "mean", "mm", "mul", "neg"),

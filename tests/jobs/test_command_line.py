@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from queue_runner import catalog, paths, workload_file
+from queue_runner.errors import MpsqError
 from tests.jobs.conftest import SCRIPT, Run, read, spawn
 
 
@@ -55,6 +58,52 @@ def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], sai
     assert ran.code == 2
     assert ran.err.startswith("error: ") and said in ran.err and "Traceback" not in ran.err
     assert not ran.losses() and ran.events[-1]["type"] == "bye"
+
+
+def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
+    """What is refused at submit would be refused by the run, and the other way round, in the same words."""
+    from harness import command_line
+    from harness.problems import UsageError as Theirs
+    from harness.workload import whole
+
+    n = 0
+    for workload in catalog.workloads(paths.jobs_dir()):
+        literal = whole(workload_file._literal(workload.file) or {})
+        for name, param in workload.params.items():
+            for text in _at_the_limits(param):
+                ours = theirs = ""
+                try:
+                    catalog.value(workload, name, text)
+                except MpsqError as error:
+                    ours = f"{error.message} {error.hint}"
+                try:
+                    command_line.parse(literal, ["--set", f"{name}={text}"])
+                except Theirs as error:
+                    theirs = f"{error.message} {error.hint}"
+                assert ours == theirs, (workload.name, name, text)
+                n += bool(ours)
+    assert n > 200
+
+
+def _at_the_limits(param: workload_file.Param) -> list[str]:
+    near = [limit + step for limit in param.limits.values() for step in (-1, 0, 1)]
+    words = [*param.choices, *param.each_of, "", "nan", "nope", "+".join(param.each_of), "fp32+fp99"]
+    return [str(one) for one in (*near, *words, param.default)]
+
+
+def test_the_literals_name_what_there_is() -> None:
+    import kernels_torch
+
+    from harness import op_samples, products, text_data, torch_training
+
+    asked = {workload.name: workload.params for workload in catalog.workloads(paths.jobs_dir())}
+    tiny = SimpleNamespace(batch=1, length=1, width=1, heads=1, channels=1, image=1)
+    assert asked["kernels"]["op"].choices == ("all", *kernels_torch.ops(tiny))
+    assert asked["opcheck"]["types"].each_of == tuple(op_samples.TYPES)
+    assert asked["matmul"]["largest"].limits["least"] == products.PEAK_SIZES[0]
+    assert asked["nanogpt"]["tokens"].choices == tuple(text_data._TOKENIZERS)
+    for name, key in (("nanogpt", "adamw"), ("bert", "adamw"), ("resnet50", "sgd"), ("vgg16", "sgd")):
+        assert asked[name][key].choices == ("auto", *torch_training._FLAGS)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps", "cuda"])
