@@ -131,7 +131,8 @@ def refuse(param: Param, found: Value) -> None:
         raise UsageError(said, did_you_mean(str(found), words, f"{param.name} is {either(words)}"))
     if param.each_of:
         word = next(word for word in str(found).split("+") if word not in param.each_of)
-        raise UsageError(said, did_you_mean(word, param.each_of, f"+ between: {' '.join(param.each_of)}"))
+        takes = f"{param.name} takes these, {param.takes()}"
+        raise UsageError(said, did_you_mean(word, param.each_of, takes))
     raise UsageError(said, _meaning(param))
 
 

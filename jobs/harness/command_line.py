@@ -182,7 +182,7 @@ def _refuse(key: str, param: Mapping[str, Any], value: Any) -> None:
         raise UsageError(f'{key} cannot be "{value}"', near(str(value), names, f"{key} is {either(names)}"))
     for word in value.split("+") if words else ():
         if word not in words:
-            hint = near(word, words, f"+ between: {' '.join(words)}")
+            hint = near(word, words, f"{key} takes these, + between: {' '.join(words)}")
             raise UsageError(f'{key}={value}: it cannot hold "{word}"', hint)
     for name, (_, said, holds) in _LIMITS.items():
         limit = param.get(name)

@@ -117,7 +117,7 @@ def bounded(tmp_path: Path) -> Workload:
         ("dropout=nan", '"nan" is not a number'),
         ("limit_s=0", "it must be more than 0"),
         ("limit_s=inf", '"inf" is not a number'),
-        ("types=fp32+bf61", 'it cannot hold "bf61" did you mean "bf16"? + between: fp32 bf16 bool'),
+        ("types=fp32+bf61", 'it cannot hold "bf61" did you mean "bf16"? types takes these, + between: fp32 bf16 bool'),
         ("types=fp32+", 'it cannot hold ""'),
         ("size=3", "size is 1, 2 or 4"),
     ],
