@@ -51,7 +51,7 @@ WORKLOAD = {
     "unit": "samples",
     "params": {
         "data": {
-            "default": "mrpc", "unit": "",
+            "default": "mrpc", "unit": "", "path_or": ["mrpc", "paraphrases"],
             "help": "mrpc (from the Hugging Face hub), paraphrases (generated), or the path of a csv or jsonl file "
             "with sentence1, sentence2 and label",
         },

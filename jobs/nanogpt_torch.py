@@ -52,7 +52,7 @@ WORKLOAD = {
             "help": "written one by one in each iteration of mode=sample; less than block_size",
         },
         "data": {
-            "default": "pydoc", "unit": "",
+            "default": "pydoc", "unit": "", "path_or": ["pydoc", "shakespeare"],
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
         },
         "tokens": {
@@ -75,7 +75,7 @@ WORKLOAD = {
             "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
         },
         "init_from": {
-            "default": "", "unit": "",
+            "default": "", "unit": "", "path_or": [""],
             "help": "begin with weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
             "empty: draw them",
         },

@@ -44,7 +44,7 @@ WORKLOAD = {
             "help": "train, or eval: the forward alone, as inference does it",
         },
         "data": {
-            "default": "synthetic", "unit": "",
+            "default": "synthetic", "unit": "", "path_or": ["synthetic"],
             "help": "synthetic, or the path of a folder with a subfolder of images for each class",
         },
         "images": {

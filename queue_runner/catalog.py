@@ -136,6 +136,22 @@ def refuse(param: Param, found: Value) -> None:
     raise UsageError(said, _meaning(param))
 
 
+def absent(param: Param, found: Value, folder: str) -> str:
+    """That a path is not there yet, as a sentence; empty where it is, or where the parameter is none. Relative paths
+    are those of `folder`, in which the job runs. It may be there by then: another job may write it."""
+    if param.path_or is None or found in param.path_or:
+        return ""
+    path = Path(folder, str(found))
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL, the home of nobody
+        path = Path(folder, Path(str(found)).expanduser())
+        if path.exists():
+            return ""
+    near = did_you_mean(str(found), param.path_or, "")
+    return f"{param.name}={found}: {path} is not there yet, and the run needs it" + (
+        f"; {near.strip()}" if near else ""
+    )
+
+
 def _meaning(param: Param) -> str:
     unit = f" ({param.unit})" if param.unit else ""
     return f"{param.name}{unit}: {param.help}"

@@ -186,7 +186,7 @@ def _choices(param: Mapping[str, Any], value: str) -> list[str]:
     between = "+" if "each_of" in param else ","
     before = value[: max(value.rfind(","), value.rfind(between)) + 1]
     given = (before.rpartition(",")[2] if between == "+" else before).split(between)
-    words = map(str, param.get("choices") or param.get("each_of") or ())
+    words = map(str, param.get("choices") or param.get("each_of") or param.get("path_or") or ())
     return [before + word for word in words if word not in given]
 
 

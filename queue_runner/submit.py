@@ -21,6 +21,7 @@ from queue_runner import (
     stop_points,
     terms,
     units,
+    variants,
     vcs,
     venvs,
     wake,
@@ -118,9 +119,27 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
     if request.find_max is not None:
         found.append(_search_note(request, specs))
+    found += _absent(request, specs)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
     return found
+
+
+def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
+    """The paths in settings that are not there yet."""
+    texts = {
+        (spec.framework, key, value, spec.cwd)
+        for spec in specs
+        if request.workload is not None
+        for key, value in spec.params.items()
+        if isinstance(value, str)
+    }
+    found = []
+    for framework, key, value, cwd in sorted(texts, key=str):
+        own = variants.home(request).workloads
+        workload = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
+        found.append(catalog.absent(workload.params[key], value, cwd))
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:

@@ -41,6 +41,8 @@ class Param:
     """all that each word of a text may be, + between them; empty: not said"""
     limits: Mapping[str, Number] = field(default_factory=dict)
     """of a number, by the names of LIMITS"""
+    path_or: tuple[str, ...] | None = None
+    """the words that it may be instead of a path; None: it is no path"""
 
     def takes(self) -> str:
         """Which values it takes, in words; empty where all of its type are taken."""
@@ -48,6 +50,8 @@ class Param:
             return " | ".join(map(str, self.choices))
         if self.each_of:
             return f"+ between: {' '.join(self.each_of)}"
+        if self.path_or is not None:
+            return " | ".join([*filter(None, self.path_or), "PATH"])
         return " and ".join(f"{LIMITS[name][0]} {limit}" for name, limit in self.limits.items())
 
     def wrong(self, value: Value) -> str:
@@ -96,7 +100,7 @@ def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] |
     try:
         return _workload(_whole(_literal(file) or {}, file), file)
     except _Wrong as error:
-        hint = "docs/workloads.md says what a key of params may say: choices, each_of, least, most, above, below"
+        hint = "docs/workloads.md says what a key of params may say: choices, least, most, ..."
         raise MpsqError(f"WORKLOAD in {file.name}: {error}", hint) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(file, error) from error
@@ -196,6 +200,9 @@ def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
     )
 
 
+_LISTS = ("choices", "each_of", "path_or")
+
+
 class _Wrong(ValueError):
     """What a key of params says cannot be."""
 
@@ -206,16 +213,26 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
     default = entry["default"]
     if not (default is None or isinstance(default, bool | int | float | str)):
         raise _Wrong(f"{name}: its default is neither a text nor a number nor true or false")
-    if entry.get("each_of") is not None and not isinstance(default, str):
-        raise _Wrong(f"{name}: each_of is for texts, its default {default!r} is none")
-    choices, each_of = (_several(name, said, entry.get(said), default) for said in ("choices", "each_of"))
+    for said in ("each_of", "path_or"):
+        if entry.get(said) is not None and not isinstance(default, str):
+            raise _Wrong(f"{name}: {said} is for texts, its default {default!r} is none")
+    choices, each_of, words = (_several(name, said, entry.get(said), default) for said in _LISTS)
     limits = {said: entry[said] for said in LIMITS if entry.get(said) is not None}
     if limits and (isinstance(default, bool) or not isinstance(default, int | float)):
         raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, its default {default!r} is none")
     for said, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float):
             raise _Wrong(f"{name}: {said} {limit!r} is no number")
-    found = Param(name, default, entry.get("unit", ""), entry.get("help", ""), choices, each_of, limits)
+    found = Param(
+        name,
+        default,
+        entry.get("unit", ""),
+        entry.get("help", ""),
+        choices,
+        each_of,
+        limits,
+        words if "path_or" in entry else None,
+    )
     _refuse_wrong({name: found}, {name: default}, "its default")
     return found
 
@@ -225,7 +242,7 @@ def _several(name: str, said: str, values: Any, default: Value | None) -> tuple[
     if values is None:
         return ()
     kind = type(default) if default is not None else str
-    if not isinstance(values, list | tuple) or not values:
+    if not isinstance(values, list | tuple) or not (values or said == "path_or"):
         raise _Wrong(f"{name}: {said} is not a list of values")
     for value in values:
         if type(value) is not kind and not (kind is float and type(value) is int):

@@ -147,6 +147,8 @@ def _takes(param: Mapping[str, Any]) -> str:
         return " | ".join(map(_shown, param["choices"]))
     if param.get("each_of"):
         return f"+ between: {' '.join(param['each_of'])}"
+    if param.get("path_or") is not None:
+        return " | ".join([*filter(None, param["path_or"]), "PATH"])
     said = {words: param.get(name) for name, (words, *_) in _LIMITS.items()}
     return " and ".join(f"{words} {limit}" for words, limit in said.items() if limit is not None)
 

@@ -96,6 +96,7 @@ def _object(workload: Workload) -> dict[str, Any]:
                 "help": p.help,
                 "choices": list(p.choices) or None,
                 "each_of": list(p.each_of) or None,
+                "path_or": None if p.path_or is None else list(p.path_or),
                 **{name: p.limits.get(name) for name in LIMITS},
             }
             for p in workload.params.values()

@@ -92,6 +92,7 @@ WORKLOAD = {
         "dropout": {"default": 0.0, "least": 0, "below": 1, "help": "share"},
         "limit_s": {"default": 1.0, "above": 0, "help": "time"},
         "types": {"default": "fp32+bf16", "each_of": ["fp32", "bf16", "bool"], "help": "dtypes"},
+        "data": {"default": "pydoc", "path_or": ["pydoc", "shakespeare"], "help": "what it reads"},
         "size": {"default": 2, "choices": [1, 2, 4], "help": "of it"},
     },
     "configs": {"tiny": {"batch_size": 1}},
@@ -159,6 +160,17 @@ def test_a_wrong_key_of_a_literal_is_a_sentence(tmp_path: Path, old: str, new: s
     with pytest.raises(MpsqError) as error:
         catalog.find(tmp_path, "bounded")
     assert said in error.value.message and "bounded_torch.py" in error.value.message and error.value.hint
+
+
+def test_a_path_that_is_not_there_yet_is_told(bounded: Workload, tmp_path: Path) -> None:
+    """It is no error: another job may write it before this one runs."""
+    data = bounded.params["data"]
+    assert data.takes() == "pydoc | shakespeare | PATH"
+    for there in ("shakespeare", "bounded_torch.py", str(tmp_path)):
+        assert not catalog.absent(data, there, str(tmp_path))
+    said = catalog.absent(data, "shakespear", str(tmp_path))
+    assert f"{tmp_path}/shakespear is not there yet" in said and 'did you mean "shakespeare"?' in said
+    assert "\0" in catalog.absent(data, "\0", str(tmp_path)) and not catalog.absent(bounded.params["mode"], "x", "/")
 
 
 def test_a_twin_takes_what_its_model_takes(tmp_path: Path, bounded: Workload) -> None:
