@@ -41,38 +41,62 @@ WORKLOAD = {
     "source": "Devlin et al. 2019 (BERT), as transformers' BertForSequenceClassification",
     "unit": "samples",
     "params": {
-        "mode": {"default": "train", "unit": "", "help": "train, or eval: the forward alone, as inference does it"},
-        "sequences": {"default": 1024, "unit": "sequences", "help": "drawn; 1 of 8 to evaluate"},
+        "mode": {
+            "default": "train", "unit": "", "choices": ["train", "eval"],
+            "help": "train, or eval: the forward alone, as inference does it",
+        },
+        "sequences": {"default": 1024, "unit": "sequences", "least": 2, "help": "drawn; 1 of 8 to evaluate"},
         "pool": {
-            "default": "device", "unit": "",
+            "default": "device", "unit": "", "choices": ["device", "host"],
             "help": "where the sequences wait: device, or host (each batch is copied in its iteration)",
         },
         "vocab": {"default": 30522, "unit": "tokens", "help": "different ones"},
-        "block_size": {"default": 128, "unit": "tokens", "help": "length of a sequence; at most 512"},
-        "n_layer": {"default": 12, "unit": "blocks", "help": "depth"},
-        "n_head": {"default": 12, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
-        "n_embd": {"default": 768, "unit": "features", "help": "width; 4 times as much within a block"},
-        "classes": {"default": 2, "unit": "classes", "help": "that are told apart"},
-        "dropout": {"default": 0.1, "unit": "share", "help": "of activations dropped in training, below 1"},
-        "attention": {"default": "sdpa", "unit": "", "help": "sdpa (torch's), or eager (two products and a softmax)"},
-        "batch_size": {"default": 64, "unit": "sequences", "help": "in one iteration"},
-        "max_iters": {"default": 30, "unit": "iterations", "help": "updates to make, or forwards in mode=eval"},
-        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
+        "block_size": {
+            "default": 128, "unit": "tokens", "least": 3, "most": 512,
+            "help": "length of a sequence",
+        },
+        "n_layer": {"default": 12, "unit": "blocks", "least": 1, "help": "depth"},
+        "n_head": {"default": 12, "unit": "heads", "least": 1, "help": "attention heads in a block; divides n_embd"},
+        "n_embd": {"default": 768, "unit": "features", "least": 1, "help": "width; 4 times as much within a block"},
+        "classes": {"default": 2, "unit": "classes", "least": 2, "help": "that are told apart"},
+        "dropout": {
+            "default": 0.1, "unit": "share", "least": 0, "below": 1,
+            "help": "of activations dropped in training",
+        },
+        "attention": {
+            "default": "sdpa", "unit": "", "choices": ["sdpa", "eager"],
+            "help": "sdpa (torch's), or eager (two products and a softmax)",
+        },
+        "batch_size": {"default": 64, "unit": "sequences", "least": 1, "help": "in one iteration"},
+        "max_iters": {
+            "default": 30, "unit": "iterations", "least": 0,
+            "help": "updates to make, or forwards in mode=eval",
+        },
+        "warmup_iters": {
+            "default": 4, "unit": "iterations", "least": 0,
+            "help": "after the first that are not measured",
+        },
         "eval_interval": {
-            "default": 0, "unit": "iterations",
+            "default": 0, "unit": "iterations", "least": 0,
             "help": "evaluate each time so many are done, and at the end; 0: never",
         },
-        "eval_iters": {"default": 1, "unit": "batches", "help": "of each split in an evaluation"},
-        "log_interval": {"default": 5, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "eval_iters": {"default": 1, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
+        "log_interval": {
+            "default": 5, "unit": "iterations", "least": 1,
+            "help": "print every so many; all of them are reported",
+        },
         "checkpoint_interval": {
-            "default": 0, "unit": "iterations",
+            "default": 0, "unit": "iterations", "least": 0,
             "help": "save each time so many are done, and at the end with --out; 0: only that",
         },
-        "lr": {"default": 5e-5, "unit": "", "help": "learning rate, the same all along"},
-        "weight_decay": {"default": 0.01, "unit": "", "help": "on matrices; vectors have none"},
-        "adamw": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "lr": {"default": 5e-5, "unit": "", "least": 0, "help": "learning rate, the same all along"},
+        "weight_decay": {"default": 0.01, "unit": "", "least": 0, "help": "on matrices; vectors have none"},
+        "adamw": {
+            "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
+            "help": "how it is computed; auto: fused where the device has it",
+        },
         "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
     },
     "configs": {
         "base": {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 128, "batch_size": 64},
@@ -168,23 +192,12 @@ def build(options: Options, device: Device) -> Training:
 
 def check(s: SimpleNamespace) -> None:
     """Refuse what cannot be trained. Raises: UsageError."""
-    torch_classifying.check(s)
-    torch_classifying.check_implementation("adamw", s.adamw)
-    for key, least in (("n_layer", 1), ("n_head", 1), ("n_embd", 1), ("sequences", 2), ("block_size", 3)):
-        if getattr(s, key) < least:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
-    if s.block_size > POSITIONS:
-        raise UsageError(f"block_size={s.block_size}: BERT has {POSITIONS} positions")
     if s.n_embd % s.n_head:
         raise UsageError(
             f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
         )
     if s.vocab <= (least := FIRST + s.classes * OWN):
         raise UsageError(f"vocab={s.vocab}: with {s.classes} classes it must be more than {least}")
-    if not 0 <= s.dropout < 1:
-        raise UsageError(f"dropout={s.dropout}: it must be at least 0 and less than 1")
-    if s.attention not in ("sdpa", "eager"):
-        raise UsageError(f'no attention "{s.attention}"', "it is sdpa or eager")
 
 
 if __name__ == "__main__":

@@ -42,13 +42,19 @@ WORKLOAD = {
     "source": "torch.mps.compile_shader; GELU in its tanh form: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2",
     "unit": "calls",
     "params": {
-        "rows": {"default": 4096, "unit": "tokens", "help": "rows of x"},
-        "width": {"default": 3072, "unit": "features", "help": "columns of x, and of the bias"},
-        "max_iters": {"default": 30, "unit": "iterations", "help": "samples of each cell, with those of the warm-up"},
-        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
-        "calls": {"default": 0, "unit": "calls", "help": "in a sample; 0: as many as fill it"},
-        "sample_ms": {"default": 20.0, "unit": "ms", "help": "how long a sample shall last"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "rows": {"default": 4096, "unit": "tokens", "least": 1, "help": "rows of x"},
+        "width": {"default": 3072, "unit": "features", "least": 1, "help": "columns of x, and of the bias"},
+        "max_iters": {
+            "default": 30, "unit": "iterations", "least": 2,
+            "help": "samples of each cell, with those of the warm-up",
+        },
+        "warmup_iters": {
+            "default": 4, "unit": "iterations", "least": 0,
+            "help": "after the first that are not measured",
+        },
+        "calls": {"default": 0, "unit": "calls", "least": 0, "help": "in a sample; 0: as many as fill it"},
+        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
     },
     "configs": {
         "gpt2": {"rows": 4096, "width": 3072},
@@ -100,9 +106,6 @@ def compiled(dtype: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def build(options: Options, device: Device, report: Reporter) -> Bench:
     """The two cells: ours, and torch's."""
     s, dtype = options.settings, options.dtype
-    for key in ("rows", "width"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
     if s.rows * s.width >= 1 << 32:
         raise UsageError(f"rows={s.rows} x width={s.width} is more than a 32-bit number of threads counts")
     generator = torch.Generator().manual_seed(options.seed)

@@ -50,40 +50,67 @@ WORKLOAD = {
     "unit": "samples",
     "params": {
         "data": {
-            "default": "mrpc", "unit": "",
+            "default": "mrpc", "unit": "", "path_or": ["mrpc", "paraphrases"],
             "help": "mrpc (from the Hugging Face hub), paraphrases (generated), or the path of a csv or jsonl file "
             "with sentence1, sentence2 and label",
         },
-        "train_pairs": {"default": 3668, "unit": "pairs", "help": "of data=paraphrases; as many as MRPC has"},
-        "eval_pairs": {"default": 408, "unit": "pairs", "help": "of data=paraphrases, held out; as many as MRPC has"},
+        "train_pairs": {
+            "default": 3668, "unit": "pairs", "least": 1,
+            "help": "of data=paraphrases; as many as MRPC has",
+        },
+        "eval_pairs": {
+            "default": 408, "unit": "pairs", "least": 1,
+            "help": "of data=paraphrases, held out; as many as MRPC has",
+        },
         "model": {
             "default": "bert-base-cased", "unit": "",
             "help": "a model's name on the hub, the path of its folder, or random: a BERT of the size below",
         },
-        "n_layer": {"default": 12, "unit": "blocks", "help": "depth of model=random"},
-        "n_head": {"default": 12, "unit": "heads", "help": "attention heads of model=random; divides n_embd"},
-        "n_embd": {"default": 768, "unit": "features", "help": "width of model=random"},
-        "vocab_size": {"default": 30522, "unit": "tokens", "help": "at most, of model=random; made of the data"},
-        "max_length": {"default": 128, "unit": "tokens", "help": "of a pair: longer ones are cut, shorter ones padded"},
-        "batch_size": {"default": 32, "unit": "pairs", "help": "pairs in one forward and backward"},
-        "eval_batch_size": {"default": 8, "unit": "pairs", "help": "in an evaluation"},
-        "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
-        "epochs": {"default": 3, "unit": "epochs", "help": "how often each pair is seen, unless max_iters is given"},
-        "max_iters": {"default": 0, "unit": "iterations", "help": "updates to make; 0: those of the epochs"},
+        "n_layer": {"default": 12, "unit": "blocks", "least": 1, "help": "depth of model=random"},
+        "n_head": {
+            "default": 12, "unit": "heads", "least": 1,
+            "help": "attention heads of model=random; divides n_embd",
+        },
+        "n_embd": {"default": 768, "unit": "features", "least": 1, "help": "width of model=random"},
+        "vocab_size": {  # the letters, by themselves and inside of words
+            "default": 30522, "unit": "tokens", "least": 100,
+            "help": "at most, of model=random; made of the data",
+        },
+        "max_length": {  # up to 4 are none of a pair's words
+            "default": 128, "unit": "tokens", "least": 8,
+            "help": "of a pair: longer ones are cut, shorter ones padded",
+        },
+        "batch_size": {"default": 32, "unit": "pairs", "least": 1, "help": "pairs in one forward and backward"},
+        "eval_batch_size": {"default": 8, "unit": "pairs", "least": 1, "help": "in an evaluation"},
+        "grad_accum": {"default": 1, "unit": "batches", "least": 1, "help": "batches whose gradients make one update"},
+        "epochs": {
+            "default": 3, "unit": "epochs", "least": 1,
+            "help": "how often each pair is seen, unless max_iters is given",
+        },
+        "max_iters": {
+            "default": 0, "unit": "iterations", "least": 0,
+            "help": "updates to make; 0: those of the epochs",
+        },
         "warmup_iters": {
-            "default": 10, "unit": "iterations", "help": "iterations after the first that are not measured",
+            "default": 10, "unit": "iterations", "least": 0, "help": "iterations after the first that are not measured",
         },
         "eval_interval": {
-            "default": 0, "unit": "iterations",
+            "default": 0, "unit": "iterations", "least": 0,
             "help": "evaluate each time so many are done, besides the evaluation at the end",
         },
-        "log_interval": {"default": 10, "unit": "iterations", "help": "print every so many; all of them are reported"},
-        "lr": {"default": 2e-5, "unit": "", "help": "learning rate at the start; it falls linearly to 0"},
-        "weight_decay": {"default": 0.0, "unit": "", "help": "on matrices"},
+        "log_interval": {
+            "default": 10, "unit": "iterations", "least": 1,
+            "help": "print every so many; all of them are reported",
+        },
+        "lr": {"default": 2e-5, "unit": "", "least": 0, "help": "learning rate at the start; it falls linearly to 0"},
+        "weight_decay": {"default": 0.0, "unit": "", "least": 0, "help": "on matrices"},
         "optim": {"default": "adamw_torch_fused", "unit": "", "help": "the Trainer's name of its optimizer"},
-        "workers": {"default": 0, "unit": "processes", "help": "that load batches; 0: the training process does"},
+        "workers": {
+            "default": 0, "unit": "processes", "least": 0,
+            "help": "that load batches; 0: the training process does",
+        },
         "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
     },
     "configs": {
         "mrpc": {"data": "mrpc", "model": "bert-base-cased"},
@@ -142,19 +169,9 @@ class Glue(torch_main.Torch):
         return {**facts, "versions": facts["versions"] | hello.versions(PACKAGES)}
 
 
-_LEAST = {
-    "batch_size": 1, "eval_batch_size": 1, "grad_accum": 1, "epochs": 1, "max_length": 8, "vocab_size": 100,
-    "workers": 0, "lr": 0.0, "weight_decay": 0.0,
-}  # fmt: skip
-"""Of a setting. A pair has up to 4 tokens besides its words; a vocabulary has the letters, by themselves and inside."""
-
-
 def build(options: Options, device: Device) -> Training:
     """Data, tokenizer, model, reference loss, Trainer: all that is done once."""
     s = options.settings
-    for key, least in _LEAST.items():
-        if getattr(s, key) < least:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
     arguments = arguments_of(options, device, str(options.out or Path(tempfile.gettempdir(), "mpsq-glue")))
     pairs = pairs_data.load(s.data, s.train_pairs, s.eval_pairs, options.seed)
     if (pairs_per_iter := s.batch_size * s.grad_accum) > len(pairs.train):

@@ -95,14 +95,5 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 def check(s: SimpleNamespace) -> None:
     """Refuse what cannot be trained. Raises: UsageError."""
-    torch_classifying.check(s)
-    torch_classifying.check_implementation("sgd", s.sgd)
-    if s.side < STRIDE or s.side % STRIDE:
+    if s.side % STRIDE:
         raise UsageError(f"side={s.side}: it must be a multiple of {STRIDE}", "the paper's is 224")
-    if s.width < 1:
-        raise UsageError(f"width={s.width}: it cannot be less than 1")
-    if s.images < 2:
-        raise UsageError(f"images={s.images}: it cannot be less than 2")
-    for key in ("momentum", "dropout"):
-        if not 0 <= getattr(s, key, 0) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it must be at least 0 and less than 1")

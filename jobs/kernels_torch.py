@@ -27,7 +27,7 @@ from torch._functorch import config as functorch
 from harness import bench, roofline
 from harness.bench import Bench, Cell
 from harness.bench_torch import TYPES, BenchTorch
-from harness.command_line import Options, near
+from harness.command_line import Options
 from harness.problems import UsageError
 from harness.products import ITEM_BYTES
 from harness.rounding import Check, judge_norm
@@ -44,21 +44,40 @@ WORKLOAD = {
     "params": {
         "op": {
             "default": "all", "unit": "",
-            "help": "all, conv2d, linear, softmax, reduction, elementwise or attention; op=linear,softmax: a run each",
+            "choices": ["all", "conv2d", "linear", "softmax", "reduction", "elementwise", "attention"],
+            "help": "what is timed; op=linear,softmax: a run each",
         },
-        "direction": {"default": "both", "unit": "", "help": "forward, backward or both"},
-        "batch": {"default": 8, "unit": "sequences", "help": "sequences of linear, softmax, ...; images of conv2d"},
-        "length": {"default": 256, "unit": "tokens", "help": "of a sequence"},
-        "width": {"default": 512, "unit": "features", "help": "of linear, softmax, reduction and elementwise"},
-        "heads": {"default": 8, "unit": "heads", "help": "of attention; divides width"},
-        "channels": {"default": 64, "unit": "channels", "help": "into and out of conv2d, whose kernel is 3 x 3"},
-        "image": {"default": 28, "unit": "pixels", "help": "height and width of an image"},
-        "max_iters": {"default": 30, "unit": "iterations", "help": "samples of each cell, with those of the warm-up"},
-        "warmup_iters": {"default": 4, "unit": "iterations", "help": "after the first that are not measured"},
-        "calls": {"default": 0, "unit": "calls", "help": "in a sample; 0: as many as fill it"},
-        "sample_ms": {"default": 20.0, "unit": "ms", "help": "how long a sample shall last"},
+        "direction": {
+            "default": "both", "unit": "", "choices": ["forward", "backward", "both"],
+            "help": "of what is timed",
+        },
+        "batch": {
+            "default": 8, "unit": "sequences", "least": 1,
+            "help": "sequences of linear, softmax, ...; images of conv2d",
+        },
+        "length": {"default": 256, "unit": "tokens", "least": 1, "help": "of a sequence"},
+        "width": {
+            "default": 512, "unit": "features", "least": 1,
+            "help": "of linear, softmax, reduction and elementwise",
+        },
+        "heads": {"default": 8, "unit": "heads", "least": 1, "help": "of attention; divides width"},
+        "channels": {
+            "default": 64, "unit": "channels", "least": 1,
+            "help": "into and out of conv2d, whose kernel is 3 x 3",
+        },
+        "image": {"default": 28, "unit": "pixels", "least": 1, "help": "height and width of an image"},
+        "max_iters": {
+            "default": 30, "unit": "iterations", "least": 2,
+            "help": "samples of each cell, with those of the warm-up",
+        },
+        "warmup_iters": {
+            "default": 4, "unit": "iterations", "least": 0,
+            "help": "after the first that are not measured",
+        },
+        "calls": {"default": 0, "unit": "calls", "least": 0, "help": "in a sample; 0: as many as fill it"},
+        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
         "tf32": {"default": False, "unit": "", "help": "let fp32 be computed in TF32 where the device has it"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
     },
     "configs": {
         "small": {"batch": 8, "length": 256, "width": 512, "heads": 8, "channels": 64, "image": 28},
@@ -203,18 +222,10 @@ def build(options: Options, device: Device, report: Reporter) -> Bench:
 
 
 def _asked(s: SimpleNamespace) -> tuple[list[str], list[bool]]:
-    for key in ("batch", "length", "width", "heads", "channels", "image"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
     if s.width % s.heads:
         raise UsageError(f"width={s.width} cannot be shared by heads={s.heads}", "it must be a multiple of it")
-    known = list(ops(s))
-    if s.op != "all" and s.op not in known:
-        raise UsageError(f'no operation "{s.op}"', near(s.op, known, f"op is all, {', '.join(known)}"))
     directions = {"forward": [False], "backward": [True], "both": [False, True]}
-    if s.direction not in directions:
-        raise UsageError(f'no direction "{s.direction}"', "direction is forward, backward or both")
-    return known if s.op == "all" else [s.op], directions[s.direction]
+    return list(ops(s)) if s.op == "all" else [s.op], directions[s.direction]
 
 
 def _show(done: Bench, roof: roofline.Roofline) -> None:

@@ -31,22 +31,37 @@ WORKLOAD = {
     "unit": "products",
     "dtypes": ["fp32", "bf16", "fp16", "fp64"],
     "params": {
-        "n": {"default": 1000, "unit": "rows", "help": "rows and columns of each matrix; n=256,1024,4096 sweeps"},
+        "n": {
+            "default": 1000, "unit": "rows", "least": 1, "most": 65536,
+            "help": "rows and columns of each matrix; n=256,1024,4096 sweeps",
+        },
         "mode": {
-            "default": "speed", "unit": "",
+            "default": "speed", "unit": "", "choices": ["speed", "peak"],
             "help": "speed (of n), or peak: the fastest of several sizes, for report --peak measured",
         },
-        "largest": {"default": 16384, "unit": "rows", "help": "size at which mode=peak stops at the latest"},
+        "largest": {
+            "default": 16384, "unit": "rows", "least": 512,
+            "help": "size at which mode=peak stops at the latest",
+        },
         "timing": {
-            "default": "synced", "unit": "",
+            "default": "synced", "unit": "", "choices": ["synced", "naive", "both"],
             "help": "synced; naive: as guides have it, without waiting for the device; both. These two print both",
         },
-        "max_iters": {"default": 40, "unit": "iterations", "help": "samples to take, those of the warm-up included"},
-        "warmup_iters": {"default": 5, "unit": "iterations", "help": "after the first that are not measured"},
-        "calls": {"default": 0, "unit": "products", "help": "in a sample; 0: as many as fill it (naive, both: 100)"},
-        "sample_ms": {"default": 20.0, "unit": "ms", "help": "how long a sample shall last"},
+        "max_iters": {
+            "default": 40, "unit": "iterations", "least": 2,
+            "help": "samples to take, those of the warm-up included",
+        },
+        "warmup_iters": {
+            "default": 5, "unit": "iterations", "least": 0,
+            "help": "after the first that are not measured",
+        },
+        "calls": {
+            "default": 0, "unit": "products", "least": 0,
+            "help": "in a sample; 0: as many as fill it (naive, both: 100)",
+        },
+        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
         "tf32": {"default": False, "unit": "", "help": "let fp32 be computed in TF32 where the device has it"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU, in torch; 0: its own choice"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU, in torch; 0: its own choice"},
     },
     "configs": {"guide": {"n": 1000}, "peak": {"mode": "peak"}},
 }  # fmt: skip

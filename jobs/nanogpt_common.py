@@ -211,15 +211,6 @@ def learning_rate(i: int, s: SimpleNamespace) -> float:
 
 def check(s: SimpleNamespace) -> None:
     """Refuse what cannot be trained. Raises: UsageError."""
-    for key in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "grad_accum", "eval_iters", "pad_vocab"):
-        if getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than 1")
-    for key in ("lr", "min_lr", "weight_decay", "grad_clip", "lr_warmup_iters", "lr_decay_iters"):
-        if getattr(s, key) < 0:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be negative")
-    for key in ("dropout", "beta1", "beta2"):
-        if not 0 <= getattr(s, key) < 1:
-            raise UsageError(f"{key}={getattr(s, key)}: it must be at least 0 and less than 1")
     if s.n_embd % s.n_head:
         raise UsageError(
             f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"

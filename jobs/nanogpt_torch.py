@@ -32,7 +32,6 @@ from torch import nn
 
 from harness import sampling, torch_main, torch_sampling, torch_training
 from harness.command_line import Options
-from harness.problems import UsageError
 from harness.torch_device import DTYPES, Device
 from harness.torch_sampling import Cache, Layer
 
@@ -44,65 +43,77 @@ WORKLOAD = {
     "unit": "tokens",
     "params": {
         "mode": {
-            "default": "train", "unit": "",
+            "default": "train", "unit": "", "choices": ["train", "sample"],
             "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, "
             "the likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
         },
         "new_tokens": {
-            "default": 32, "unit": "tokens",
+            "default": 32, "unit": "tokens", "least": 1,
             "help": "written one by one in each iteration of mode=sample; less than block_size",
         },
         "data": {
-            "default": "pydoc", "unit": "",
+            "default": "pydoc", "unit": "", "path_or": ["pydoc", "shakespeare"],
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
         },
         "tokens": {
-            "default": "char", "unit": "",
+            "default": "char", "unit": "", "choices": ["char", "bpe"],
             "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
         },
-        "n_layer": {"default": 4, "unit": "blocks", "help": "depth"},
-        "n_head": {"default": 4, "unit": "heads", "help": "attention heads in a block; divides n_embd"},
-        "n_embd": {"default": 128, "unit": "features", "help": "width"},
-        "block_size": {"default": 64, "unit": "tokens", "help": "length of a sequence"},
-        "batch_size": {"default": 12, "unit": "sequences", "help": "sequences in one forward and backward"},
-        "grad_accum": {"default": 1, "unit": "batches", "help": "batches whose gradients make one update"},
-        "dropout": {"default": 0.0, "unit": "share", "help": "of activations dropped in training, below 1"},
+        "n_layer": {"default": 4, "unit": "blocks", "least": 1, "help": "depth"},
+        "n_head": {"default": 4, "unit": "heads", "least": 1, "help": "attention heads in a block; divides n_embd"},
+        "n_embd": {"default": 128, "unit": "features", "least": 1, "help": "width"},
+        "block_size": {"default": 64, "unit": "tokens", "least": 1, "help": "length of a sequence"},
+        "batch_size": {"default": 12, "unit": "sequences", "least": 1, "help": "sequences in one forward and backward"},
+        "grad_accum": {"default": 1, "unit": "batches", "least": 1, "help": "batches whose gradients make one update"},
+        "dropout": {
+            "default": 0.0, "unit": "share", "least": 0, "below": 1,
+            "help": "of activations dropped in training",
+        },
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
         "pad_vocab": {
-            "default": 1, "unit": "tokens",
+            "default": 1, "unit": "tokens", "least": 1,
             "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
         },
         "init_from": {
-            "default": "", "unit": "",
+            "default": "", "unit": "", "path_or": [""],
             "help": "begin with weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
             "empty: draw them",
         },
-        "max_iters": {"default": 150, "unit": "iterations", "help": "updates to make"},
+        "max_iters": {"default": 150, "unit": "iterations", "least": 0, "help": "updates to make"},
         "warmup_iters": {
-            "default": 10, "unit": "iterations",
+            "default": 10, "unit": "iterations", "least": 0,
             "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
         },
         "eval_interval": {
-            "default": 50, "unit": "iterations",
+            "default": 50, "unit": "iterations", "least": 0,
             "help": "evaluate each time so many are done, and at the end; 0: never",
         },
-        "eval_iters": {"default": 5, "unit": "batches", "help": "of each split in an evaluation"},
-        "log_interval": {"default": 10, "unit": "iterations", "help": "print every so many; all of them are reported"},
+        "eval_iters": {"default": 5, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
+        "log_interval": {
+            "default": 10, "unit": "iterations", "least": 1,
+            "help": "print every so many; all of them are reported",
+        },
         "checkpoint_interval": {
-            "default": 0, "unit": "iterations",
+            "default": 0, "unit": "iterations", "least": 0,
             "help": "save each time so many are done, and at the end with --out; 0: only that",
         },
-        "lr": {"default": 1e-3, "unit": "", "help": "highest learning rate"},
-        "min_lr": {"default": 1e-4, "unit": "", "help": "learning rate at the end of the cosine"},
-        "lr_warmup_iters": {"default": 10, "unit": "iterations", "help": "linear rise of the learning rate"},
-        "lr_decay_iters": {"default": 0, "unit": "iterations", "help": "end of the cosine; 0: max_iters"},
-        "weight_decay": {"default": 0.1, "unit": "", "help": "on matrices; vectors have none"},
-        "beta1": {"default": 0.9, "unit": "", "help": "AdamW's decay of the mean"},
-        "beta2": {"default": 0.99, "unit": "", "help": "AdamW's decay of the mean square"},
-        "grad_clip": {"default": 1.0, "unit": "", "help": "greatest norm of the gradient; 0: no limit"},
-        "adamw": {"default": "auto", "unit": "", "help": "fused, foreach, loop; auto: fused where the device has it"},
+        "lr": {"default": 1e-3, "unit": "", "least": 0, "help": "highest learning rate"},
+        "min_lr": {"default": 1e-4, "unit": "", "least": 0, "help": "learning rate at the end of the cosine"},
+        "lr_warmup_iters": {
+            "default": 10, "unit": "iterations", "least": 0,
+            "help": "linear rise of the learning rate",
+        },
+        "lr_decay_iters": {"default": 0, "unit": "iterations", "least": 0, "help": "end of the cosine; 0: max_iters"},
+        "weight_decay": {"default": 0.1, "unit": "", "least": 0, "help": "on matrices; vectors have none"},
+        "beta1": {"default": 0.9, "unit": "", "least": 0, "below": 1, "help": "AdamW's decay of the mean"},
+        "beta2": {"default": 0.99, "unit": "", "least": 0, "below": 1, "help": "AdamW's decay of the mean square"},
+        "grad_clip": {"default": 1.0, "unit": "", "least": 0, "help": "greatest norm of the gradient; 0: no limit"},
+        "adamw": {
+            "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
+            "help": "how it is computed; auto: fused where the device has it",
+        },
         "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
     },
     "configs": {
         "tiny": {
@@ -235,8 +246,6 @@ def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
     s = options.settings
-    if s.adamw not in ("auto", "fused", "foreach", "loop"):
-        raise UsageError(f'no AdamW "{s.adamw}"', "adamw is auto, fused, foreach or loop")
     problem = common.problem(options)
     torch.manual_seed(options.seed)  # for dropout
     model = model_of(problem.shape, common.weights(options, problem.shape))

@@ -30,21 +30,33 @@ WORKLOAD = {
     "params": {
         "types": {
             "default": "fp32+fp16+bf16+int64+bool", "unit": "",
-            "help": "dtypes, + between: fp32 fp16 bf16 fp64 int64 int32 int16 int8 uint8 bool complex64",
+            "each_of": [
+                "fp32", "fp16", "bf16", "fp64", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+            ],
+            "help": "dtypes of tensors",
         },
         "ops": {
             "default": "all", "unit": "",
             "help": "operators, + between, * for any letters: add+linalg_*; all; basic: 40 that networks need",
         },
-        "samples": {"default": 0, "unit": "samples", "help": "of each operator at most, in each direction; 0: all"},
-        "direction": {"default": "both", "unit": "", "help": "forward or both"},
-        "calls": {"default": 5, "unit": "calls", "help": "timed for each operator, after those that are checked"},
-        "limit_s": {"default": 120.0, "unit": "s", "help": "that one operator may take in one dtype"},
-        "fallbacks": {
-            "default": "auto", "unit": "",
-            "help": "run what is missing again with fallbacks on, and name their kernels; auto: on MPS. on or off",
+        "samples": {
+            "default": 0, "unit": "samples", "least": 0,
+            "help": "of each operator at most, in each direction; 0: all",
         },
-        "threads": {"default": 1, "unit": "threads", "help": "of the CPU, for each operator"},
+        "direction": {
+            "default": "both", "unit": "", "choices": ["forward", "both"],
+            "help": "forward alone, or backward too",
+        },
+        "calls": {
+            "default": 5, "unit": "calls", "least": 1,
+            "help": "timed for each operator, after those that are checked",
+        },
+        "limit_s": {"default": 120.0, "unit": "s", "above": 0, "help": "that one operator may take in one dtype"},
+        "fallbacks": {
+            "default": "auto", "unit": "", "choices": ["auto", "on", "off"],
+            "help": "run what is missing again with fallbacks on, and name their kernels; auto: on MPS",
+        },
+        "threads": {"default": 1, "unit": "threads", "least": 1, "help": "of the CPU, for each operator"},
     },
     "configs": {
         "full": {"types": "fp32+fp16+bf16+int64+bool", "ops": "all", "samples": 0},

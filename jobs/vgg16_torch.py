@@ -37,7 +37,10 @@ WORKLOAD = {
     "about": "VGG-16 on images of 224 x 224: throughput of training, and of evaluation with mode=eval.",
     "source": "Simonyan & Zisserman 2015 (Very Deep Convolutional Networks), configuration D",
     "params": {
-        "dropout": {"default": 0.5, "unit": "share", "help": "of activations dropped between linear layers, below 1"},
+        "dropout": {
+            "default": 0.5, "unit": "share", "least": 0, "below": 1,
+            "help": "of activations dropped between linear layers",
+        },
         "batch_size": {"default": 64, "unit": "images", "help": "in one iteration"},
         "lr": {"default": 0.002, "unit": "", "help": "learning rate, the same all along"},
         "weight_decay": {"default": 0.0005, "unit": "", "help": "on all parameters"},

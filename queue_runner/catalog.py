@@ -1,161 +1,17 @@
-"""The workloads: every file of jobs/ with a `WORKLOAD` literal, read by ast so that no framework is imported."""
+"""The workloads by name: every file of jobs/ with a `WORKLOAD` literal, and the user's own."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import difflib
-import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.spec import Value
-
-DTYPES = ("fp32", "bf16", "fp16")
-"""What a workload computes in unless it says otherwise ("dtypes" in its literal)."""
-
-
-@dataclass(frozen=True)
-class Param:
-    """One key of `--set`: its default (whose type it has), unit and meaning."""
-
-    name: str
-    default: Value | None
-    unit: str
-    help: str
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a job file says of itself."""
-
-    name: str
-    framework: str
-    about: str
-    source: str
-    params: Mapping[str, Param]
-    configs: Mapping[str, Mapping[str, Value]]
-    file: Path
-    dtypes: Sequence[str] = DTYPES
-    gone: Mapping[str, str] = field(default_factory=dict)
-    """Keys that guides and other programs know, and what to write here instead."""
-
-
-def read(file: Path) -> Workload | None:
-    """The workload in one file; None where the file has no WORKLOAD literal.
-
-    Raises: MpsqError when the literal is there but cannot be read.
-    """
-    literal = _literal(file)
-    if literal is None:
-        return None
-    return _built(file, _stamp(file), _stamp(_other(literal, file)) if "like" in literal else None)
-
-
-@functools.cache
-def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] | None) -> Workload:
-    """A workload is made once while the files that it is made of stay as they are."""
-    try:
-        return _workload(_whole(_literal(file) or {}, file), file)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(file, error) from error
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    try:
-        state = file.stat()
-    except OSError:
-        return None
-    return state.st_mtime_ns, state.st_size
-
-
-def _other(literal: Mapping[str, Any], file: Path) -> Path:
-    return file.with_name(f"{literal['like']}.py")
-
-
-def _unreadable(file: Path, error: Exception) -> MpsqError:
-    what = str(error).split(": <ast.")[0]  # where it is, without an address in memory
-    return MpsqError(
-        f"WORKLOAD in {file.name} cannot be read: {what}",
-        "it must be a plain literal with name, framework, about, source, params and configs",
-    )
-
-
-def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """A literal with what it takes from another ("like")."""
-    if "like" not in literal:
-        return literal
-    other = _other(literal, file)
-    theirs = _literal(other) if other.is_file() else None
-    if theirs is None or "like" in theirs:
-        raise MpsqError(
-            f"WORKLOAD in {file.name} is like {other.name}, which has no whole one", f"name a workload of {file.parent}"
-        )
-    return joined(theirs, literal)
-
-
-def joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Another workload's literal with ours over it, key by key in params and configs, and without the keys that we
-    leave out. jobs/harness/workload.py does the same for a workload that runs."""
-    out = ours.get("without", ())
-    both = {**theirs, **ours}
-    for part in ("params", "configs"):
-        both[part] = {**theirs.get(part, {}), **ours.get(part, {})}
-    both["params"] = {key: value for key, value in both["params"].items() if key not in out}
-    both["configs"] = {
-        name: {key: value for key, value in config.items() if key not in out}
-        for name, config in both["configs"].items()
-    }
-    return both
-
-
-def _literal(file: Path) -> dict[str, Any] | None:
-    state = file.stat()
-    return _parsed(file, state.st_mtime_ns, state.st_size)
-
-
-@functools.cache
-def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | None:
-    """A file is parsed once while it stays as it is: a thousand jobs of one submission ask for the same."""
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        what = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) and error.lineno else str(error)
-        raise MpsqError(
-            f"{file.name} is not Python: {what}", f"mend the file or take it out of {file.parent}"
-        ) from error
-    for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(t, ast.Name) and t.id == "WORKLOAD" for t in targets) and getattr(node, "value", None):
-            try:
-                return dict(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-            except (ValueError, TypeError, AttributeError) as error:
-                raise _unreadable(file, error) from error
-    return None
-
-
-def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
-    params = {
-        name: Param(name, entry["default"], entry.get("unit", ""), entry.get("help", ""))
-        for name, entry in literal.get("params", {}).items()
-    }
-    return Workload(
-        name=literal["name"],
-        framework=literal["framework"],
-        about=literal.get("about", ""),
-        source=literal.get("source", ""),
-        params=params,
-        configs=literal.get("configs", {}),
-        file=file,
-        dtypes=tuple(literal.get("dtypes", DTYPES)),
-        gone=literal.get("gone", {}),
-    )
+from queue_runner.workload_file import Param, Workload, read
 
 
 def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
@@ -242,30 +98,72 @@ def config(workload: Workload, name: str) -> Mapping[str, Value]:
 
 
 def value(workload: Workload, key: str, text: str) -> Value:
-    """`text` as the type of the parameter `key`. Raises: UsageError for an unknown key or a wrong type."""
-    param = workload.params.get(key)
-    if param is None:
+    """`text` as the type of the parameter `key`. Raises: UsageError for an unknown key, a wrong type, or a value that
+    the workload does not take."""
+    param = named(workload, key)
+    kind = type(param.default) if param.default is not None else str
+    try:
+        found = _BOOLEANS[text.lower()] if kind is bool else kind(text)
+        if isinstance(found, float) and not math.isfinite(found):
+            raise ValueError(text)
+    except (ValueError, KeyError) as error:
+        raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', _meaning(param)) from error
+    refuse(param, found)
+    return found
+
+
+def named(workload: Workload, key: str) -> Param:
+    """The parameter `key`. Raises: UsageError where there is none."""
+    if key not in workload.params:
         otherwise = f"mpsq workloads {workload.name} lists its keys"
         hint = workload.gone.get(key) or did_you_mean(key, workload.params, otherwise)
         raise UsageError(f'workload "{workload.name}" has no key "{key}"', hint)
-    kind = type(param.default) if param.default is not None else str
-    try:
-        if kind is bool:
-            return _boolean(text)
-        return kind(text)
-    except ValueError as error:
-        unit = f" ({param.unit})" if param.unit else ""
-        raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', f"{key}{unit}: {param.help}") from error
+    return workload.params[key]
+
+
+def refuse(param: Param, found: Value) -> None:
+    """Raises: UsageError for a value that the parameter does not take."""
+    said = param.wrong(found)
+    if not said:
+        return
+    if param.choices:
+        words = [str(word) for word in param.choices]
+        raise UsageError(said, did_you_mean(str(found), words, f"{param.name} is {either(words)}"))
+    if param.each_of:
+        word = next(word for word in str(found).split("+") if word not in param.each_of)
+        takes = f"{param.name} takes these, {param.takes()}"
+        raise UsageError(said, did_you_mean(word, param.each_of, takes))
+    raise UsageError(said, _meaning(param))
+
+
+def absent(param: Param, found: Value, folder: str) -> str:
+    """That a path is not there yet, as a sentence; empty where it is, or where the parameter is none. Relative paths
+    are those of `folder`, in which the job runs. It may be there by then: another job may write it."""
+    if param.path_or is None or found in param.path_or:
+        return ""
+    path = Path(folder, str(found))
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL, the home of nobody
+        path = Path(folder, Path(str(found)).expanduser())
+        if path.exists():
+            return ""
+    near = did_you_mean(str(found), param.path_or, "")
+    return f"{param.name}={found}: {path} is not there yet, and the run needs it" + (
+        f"; {near.strip()}" if near else ""
+    )
+
+
+def _meaning(param: Param) -> str:
+    unit = f" ({param.unit})" if param.unit else ""
+    return f"{param.name}{unit}: {param.help}"
 
 
 _A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
-def _boolean(text: str) -> bool:
-    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
-    if text.lower() not in words:
-        raise ValueError(text)
-    return words[text.lower()]
+def either(words: Sequence[str]) -> str:
+    """train, eval or sample."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def did_you_mean(word: str, known: Sequence[str] | set[str] | Mapping[str, object], otherwise: str) -> str:

@@ -17,6 +17,7 @@ from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
 from queue_runner.units import parse_duration
+from queue_runner.workload_file import Workload
 
 
 class Place(TypedDict):
@@ -146,7 +147,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
             yield probing.of_workload(workload, spec, asked, said) if asked else spec
 
 
-def _sweep(workload: catalog.Workload, key: str, text: str) -> list[Value]:
+def _sweep(workload: Workload, key: str, text: str) -> list[Value]:
     param = workload.params.get(key)
     if param is not None and isinstance(param.default, str):
         return [catalog.value(workload, key, word) for word in grid.names(text, f"--set {key}")]

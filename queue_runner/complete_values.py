@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,8 @@ def values(kind: str, current: str, line: Line) -> Answer:
         given = before.split(",")
         return Answer("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
     found = list(_of(kind, current, line))
-    return Answer("nospace" if kind in ("set", "phase", "mps") else "words", found)
+    goes_on = kind in ("phase", "mps") or (kind == "set" and "=" not in current)
+    return Answer("nospace" if goes_on else "words", found)
 
 
 def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
@@ -170,15 +171,29 @@ def _frameworks(_current: str, line: Line) -> list[Candidate]:
     return list(dict.fromkeys((w["framework"], "") for w in chosen))
 
 
-def _sets(_current: str, line: Line) -> list[Candidate]:
+def _sets(current: str, line: Line) -> list[Candidate]:
     found = {name: p for w in _of_workload(line) for name, p in w.get("params", {}).items()}
+    key, equals, value = current.partition("=")
+    if equals:
+        return [(f"{key}={word}", "") for word in _choices(found.get(key, {}), value)]
     return [(f"{name}=", f"{p.get('help', '')} ({p.get('default')})") for name, p in found.items()]
+
+
+def _choices(param: Mapping[str, Any], value: str) -> list[str]:
+    """What a key may be, behind the values that are there already: a comma between those to sweep, + within one."""
+    if isinstance(param.get("default"), bool):
+        return [value[: value.rfind(",") + 1] + word for word in ("true", "false")]
+    between = "+" if "each_of" in param else ","
+    before = value[: max(value.rfind(","), value.rfind(between)) + 1]
+    given = (before.rpartition(",")[2] if between == "+" else before).split(between)
+    words = map(str, param.get("choices") or param.get("each_of") or param.get("path_or") or ())
+    return [before + word for word in words if word not in given]
 
 
 def _literals() -> list[dict[str, Any]]:
     """The WORKLOAD literals of all job files, each cut out of its file: parsing all of the files takes too long."""
-    from queue_runner.catalog import joined
     from queue_runner.paths import home, jobs_dir
+    from queue_runner.workload_file import joined
 
     found: dict[str, dict[str, Any]] = {}
     for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):

@@ -11,8 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from queue_runner.catalog import DTYPES, did_you_mean
+from queue_runner.catalog import did_you_mean
 from queue_runner.errors import UsageError
+from queue_runner.workload_file import DTYPES
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from queue_runner import catalog, grid, parsers
+from queue_runner import grid, parsers
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
 from queue_runner.finish import summarise_run
@@ -21,6 +21,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
+from queue_runner.workload_file import DTYPES
 
 MAX_LOG_BYTES = 1 << 30
 _LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config")
@@ -74,8 +75,8 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
         if len(modes) != 1:
             raise UsageError("a log is of one mode", "--set compile=on or --set compile=off")
         said["compile"] = modes[0]
-    if (dtype := labels.get("dtype")) and dtype not in catalog.DTYPES:
-        raise UsageError(f'no dtype "{dtype}"', f"it is one of {', '.join(catalog.DTYPES)}")
+    if (dtype := labels.get("dtype")) and dtype not in DTYPES:
+        raise UsageError(f'no dtype "{dtype}"', f"it is one of {', '.join(DTYPES)}")
     return said
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
+import sys
 from pathlib import Path
 
 from queue_runner import catalog
@@ -12,6 +14,10 @@ from queue_runner.paths import Layout
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED = ("new", "path")
+_FRAMEWORKS = frozenset(
+    ("torch", "mlx", "tinygrad", "jax", "numpy", "lightning", "transformers", "accelerate", "datasets", "tiktoken")
+)
+_OF_MPSQ = frozenset(("harness", "mpsq", "mpsq_report", "queue_runner"))
 
 TEMPLATE = '''\
 # /// script
@@ -34,17 +40,18 @@ WORKLOAD = {  # read without running this file: plain values only
     "about": "The next character from the last few, by a network of two layers.",
     "params": {
         "width": {"default": 128, "unit": "features", "help": "of the hidden layer"},
+        "activation": {"default": "relu", "unit": "", "choices": ["relu", "gelu"], "help": "of the hidden layer"},
         "context": {"default": 8, "unit": "characters", "help": "that the network sees"},
-        "batch_size": {"default": 256, "unit": "examples", "help": "in one iteration"},
+        "batch_size": {"default": 256, "unit": "examples", "least": 1, "help": "in one iteration"},
         "lr": {"default": 3e-3, "unit": "", "help": "learning rate"},
         # what the loop itself asks for
-        "max_iters": {"default": 200, "unit": "iterations", "help": "updates to make"},
-        "warmup_iters": {"default": 10, "unit": "iterations", "help": "after the first that are not measured"},
-        "eval_interval": {"default": 100, "unit": "iterations", "help": "evaluate every so many; 0: never"},
-        "log_interval": {"default": 20, "unit": "iterations", "help": "print every so many"},
-        "checkpoint_interval": {"default": 0, "unit": "iterations", "help": "save every so many; 0: never"},
+        "max_iters": {"default": 200, "unit": "iterations", "least": 0, "help": "updates to make"},
+        "warmup_iters": {"default": 10, "unit": "iterations", "least": 0, "help": "after the first, not measured"},
+        "eval_interval": {"default": 100, "unit": "iterations", "least": 0, "help": "evaluate every so many; 0: never"},
+        "log_interval": {"default": 20, "unit": "iterations", "least": 1, "help": "print every so many"},
+        "checkpoint_interval": {"default": 0, "unit": "iterations", "least": 0, "help": "save every so many; 0: never"},
         "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "help": "of the CPU; 0: torch's own choice"},
+        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
     },
     "configs": {"small": {}, "wide": {"width": 1024}},  # presets: --config
 }  # fmt: skip
@@ -54,11 +61,11 @@ class Model(nn.Module):
     def __init__(self, vocab: int, s) -> None:
         super().__init__()
         self.embed, self.hidden = nn.Embedding(vocab, 32), nn.Linear(32 * s.context, s.width)
-        self.out = nn.Linear(s.width, vocab)
+        self.out, self.activation = nn.Linear(s.width, vocab), getattr(nn.functional, s.activation)
 
     def forward(self, x, y):
         """The mean loss in nats, so that compiled and eager runs, devices and dtypes can be compared."""
-        return cross_entropy(self.out(torch.relu(self.hidden(self.embed(x).flatten(1)))), y)
+        return cross_entropy(self.out(self.activation(self.hidden(self.embed(x).flatten(1)))), y)
 
 
 def batch(tokens, s, generator):
@@ -123,6 +130,8 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(f'a workload cannot be named "{name}"', "small letters, digits and _, such as my_model")
+    if (taken := _taken(name)) is not None:
+        raise UsageError(f'a workload cannot be named "{name}": that is {taken}', f"another name, such as my_{name}")
     file = layout.workloads / f"{name}_torch.py"
     if any(one.name == name for one in catalog.workloads(jobs)) or (jobs / file.name).exists():
         raise UsageError(f'mpsq has a workload "{name}" of its own', "take another name")
@@ -138,3 +147,14 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
     except OSError as error:
         raise MpsqError(f"{file} cannot be written: {error.strerror}", "mend the permissions of its folder") from error
     return file
+
+
+def _taken(name: str) -> str | None:
+    """What a name means in Python already: who imports that one would get, or be, the workload."""
+    if keyword.iskeyword(name):
+        return "a word of Python's"
+    if name in sys.stdlib_module_names:
+        return "a module of Python's standard library"
+    if name in _FRAMEWORKS:
+        return "a framework"
+    return "a module of mpsq" if name in _OF_MPSQ else None

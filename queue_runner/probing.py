@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from queue_runner import catalog
 from queue_runner.errors import UsageError
-from queue_runner.search import Asked, with_value
+from queue_runner.search import MOST, MOST_SAID, Asked, with_value
 from queue_runner.spec import JobSpec, Value
+from queue_runner.workload_file import Param, Workload
 
 BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0}
 """A workload's settings where --set does not name them: memory is at its highest in the second iteration, when the
 optimizer's state is there, and seven measured ones tell how fast that size is."""
 
 
-def settings(
-    workload: catalog.Workload, sets: Mapping[str, Sequence[Value]], asked: Asked
-) -> dict[str, Sequence[Value]]:
+def settings(workload: Workload, sets: Mapping[str, Sequence[Value]], asked: Asked) -> dict[str, Sequence[Value]]:
     """The settings of every probe of a workload, but the one that is looked for.
 
     Raises: UsageError for a setting that there is not, that is no whole number, or that is swept besides.
     """
-    catalog.value(workload, asked.key, "1")
-    if type(workload.params[asked.key].default) is not int:
-        raise UsageError(
-            f"--find-max {asked.key}: that is no whole number", f"for example --find-max {_example(workload)}"
-        )
-    brief = {key: [value] for key, value in BRIEF.items() if key in workload.params and key != asked.key}
+    param = catalog.named(workload, asked.key)
+    if type(param.default) is not int or param.choices:
+        what = "takes but a few values" if param.choices else "is no whole number"
+        raise UsageError(f"--find-max {asked.key}: that {what}", f"for example --find-max {_example(workload)}")
+    params = {key: param for key, param in workload.params.items() if key != asked.key}
+    brief = {key: [value] for key, value in BRIEF.items() if key in params and not params[key].wrong(value)}
     return {**brief, **{key: values for key, values in sets.items() if key != asked.key}}
 
 
-def _example(workload: catalog.Workload) -> str:
+def _example(workload: Workload) -> str:
     return "batch_size" if "batch_size" in workload.params else "KEY"
 
 
-def of_workload(workload: catalog.Workload, spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
-    """A cell as the first probe of its search, at the value that was said, else at that of its preset."""
-    preset = workload.configs.get(spec.config or "", {}).get(asked.key, workload.params[asked.key].default)
-    return _first(spec, asked, _begin(asked, said, preset))
+def of_workload(workload: Workload, spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
+    """A cell as the first probe of its search, at the value that was said, else at that of its preset. It ends at the
+    most that the workload takes. Raises: UsageError where the first or the last value is none that it takes."""
+    param = workload.params[asked.key]
+    for value in (asked.first, None if asked.last == MOST else asked.last):
+        if value is not None:
+            catalog.refuse(param, value)
+    preset = workload.configs.get(spec.config or "", {}).get(asked.key, param.default)
+    return _first(spec, replace(asked, last=min(asked.last, _most(param))), _begin(asked, said, preset))
+
+
+def _most(param: Param) -> int:
+    """The largest whole number that a parameter takes, MOST where --find-max could not say it."""
+    limits = param.limits
+    largest = min(limits.get("most", MOST), math.ceil(limits.get("below", MOST)) - 1)
+    return math.floor(largest) if largest < MOST_SAID else MOST
 
 
 def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:

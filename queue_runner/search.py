@@ -17,6 +17,8 @@ from queue_runner.spec import JobSpec
 
 MOST = 1 << 30
 """A value that no setting reaches: the end of a search that was given none."""
+MOST_SAID = 10**9
+"""Less than this can be written: nine digits."""
 MEMORY_SHARE = 0.9
 """Of a machine's memory that a probe on the CPU may be foreseen to need: beyond it lie swap and the kernel's killer,
 which may end another program than the probe."""

@@ -21,6 +21,7 @@ from queue_runner import (
     stop_points,
     terms,
     units,
+    variants,
     vcs,
     venvs,
     wake,
@@ -103,7 +104,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         ours = request.workload is not None  # of a command mpsq knows no more than what it was told
         end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses here"
         found.append(f"mps exists on Apple silicon only: {end}")
-    if request.find_max and ":" not in request.find_max and request.timeout_s is None:
+    if request.find_max and ":" not in specs[0].find_max and request.timeout_s is None:
         found.append("--find-max tries until memory ends: batch_size=8:512 ends it earlier, --timeout limits each try")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
@@ -119,9 +120,27 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
     if request.find_max is not None:
         found.append(_search_note(request, specs))
+    found += _absent(request, specs)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
     return found
+
+
+def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
+    """The paths in settings that are not there yet."""
+    texts = {
+        (spec.framework, key, value, spec.cwd)
+        for spec in specs
+        if request.workload is not None
+        for key, value in spec.params.items()
+        if isinstance(value, str)
+    }
+    found = []
+    for framework, key, value, cwd in sorted(texts, key=str):
+        own = variants.home(request).workloads
+        workload = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
+        found.append(catalog.absent(workload.params[key], value, cwd))
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
@@ -129,7 +148,9 @@ def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
     if request.workload:
         shown = ", ".join(f"{key}={specs[0].params[key]}" for key in probing.BRIEF if key in specs[0].params)
         brief = f" Each runs with {shown} (--set changes that)." if shown else ""
-    key = specs[0].find_max.partition("=")[0]
+    asked, key = specs[0].find_max, specs[0].find_max.partition("=")[0]
+    if ":" in asked and ":" not in str(request.find_max):
+        brief = f" It ends at {asked.partition(':')[2]}, the most that {request.workload} takes.{brief}"
     return (
         f"the queue adds a run for each {key} that it tries, one after the other.{brief} mpsq report scaling shows it"
     )

@@ -143,9 +143,6 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Op
             words[at], double = word.replace("fp64", "fp32"), True
     options = command_line.parse(workload, words, compiler)
     settings = options.settings
-    for key, least in (("max_iters", 2), ("warmup_iters", 0), ("calls", 0), ("threads", 0), ("sample_ms", 0)):
-        if getattr(settings, key, least) < least:
-            raise UsageError(f"{key}={getattr(settings, key)}: it cannot be less than {least}")
     if settings.max_iters <= settings.warmup_iters + 1:
         raise UsageError(
             f"max_iters={settings.max_iters} leaves nothing to measure",

@@ -1,10 +1,15 @@
-"""The command line that every workload has, from its WORKLOAD literal: options, presets, and --set key=value."""
+"""The command line that every workload has, from its WORKLOAD literal: options, presets, and --set key=value.
+
+What a key takes is what the literal says of it (choices, each_of, least, most, above, below), and is checked here and
+nowhere else. queue_runner/workload_file.py reads the same words for a workload that is asked for.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import math
+import operator
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +24,13 @@ from harness.workload import whole
 DTYPES = ("fp32", "bf16", "fp16")
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?|mps|auto")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_LIMITS = {
+    "least": ("at least", "cannot be less than", operator.ge),
+    "above": ("above", "must be more than", operator.gt),
+    "most": ("at most", "cannot be more than", operator.le),
+    "below": ("below", "must be less than", operator.lt),
+}
+"""What a literal may say of a number: in --help, in a refusal, and what holds of a value that is right."""
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
@@ -64,6 +76,9 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
     values |= workload.get("modes", {}).get(mode, {})
     full_iters = values.get("max_iters", 0)
     values |= chosen
+    for key, value in values.items():
+        if key in workload["params"] and value is not None:
+            _refuse(key, workload["params"][key], value)
     return Options(
         device=device,
         compile=_BOOLEANS[said.compile.lower()],
@@ -122,8 +137,20 @@ def _keys(workload: Mapping[str, Any]) -> str:
     lines = ["keys of --set, with their defaults:"]
     for name, param in workload["params"].items():
         unit = f" [{param['unit']}]" if param["unit"] else ""
-        lines.append(f"  {name}={_shown(param['default'])}{unit}  {param['help']}".replace("%", "%%"))
+        takes = f" ({said})" if (said := _takes(param)) else ""
+        lines.append(f"  {name}={_shown(param['default'])}{unit}{takes}  {param['help']}".replace("%", "%%"))
     return "\n".join(lines)
+
+
+def _takes(param: Mapping[str, Any]) -> str:
+    if param.get("choices"):
+        return " | ".join(map(_shown, param["choices"]))
+    if param.get("each_of"):
+        return f"+ between: {' '.join(param['each_of'])}"
+    if param.get("path_or") is not None:
+        return " | ".join([*filter(None, param["path_or"]), "PATH"])
+    said = {words: param.get(name) for name, (words, *_) in _LIMITS.items()}
+    return " and ".join(f"{words} {limit}" for words, limit in said.items() if limit is not None)
 
 
 def _shown(value: object) -> str:
@@ -142,12 +169,37 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
             or near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys"),
         )
     param = params[key]
-    kind = type(param["default"])
+    kind = str if param["default"] is None else type(param["default"])
     try:
         return key, _BOOLEANS[value.lower()] if kind is bool else _finite(kind(value))
     except (ValueError, KeyError):
-        unit = f" ({param['unit']})" if param["unit"] else ""
-        raise UsageError(f'{key}={value}: "{value}" is not {_KINDS[kind]}', f"{key}{unit}: {param['help']}") from None
+        raise UsageError(f'{key}={value}: "{value}" is not {_KINDS[kind]}', _meaning(key, param)) from None
+
+
+def _refuse(key: str, param: Mapping[str, Any], value: Any) -> None:
+    """Raises: UsageError for a value that the literal does not allow."""
+    choices, words = param.get("choices"), param.get("each_of")
+    if choices and value not in choices:
+        names = [str(choice) for choice in choices]
+        raise UsageError(f'{key} cannot be "{value}"', near(str(value), names, f"{key} is {either(names)}"))
+    for word in value.split("+") if words else ():
+        if word not in words:
+            hint = near(word, words, f"{key} takes these, + between: {' '.join(words)}")
+            raise UsageError(f'{key}={value}: it cannot hold "{word}"', hint)
+    for name, (_, said, holds) in _LIMITS.items():
+        limit = param.get(name)
+        if limit is not None and not holds(value, limit):
+            raise UsageError(f"{key}={value}: it {said} {limit}", _meaning(key, param))
+
+
+def _meaning(key: str, param: Mapping[str, Any]) -> str:
+    unit = f" ({param['unit']})" if param["unit"] else ""
+    return f"{key}{unit}: {param['help']}"
+
+
+def either(words: Sequence[str]) -> str:
+    """train, eval or sample."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _finite(value: Any) -> Any:

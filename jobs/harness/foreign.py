@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from harness import command_line, ending, hello, loop
@@ -108,7 +107,6 @@ def _run(
     options: Options,
     report: Reporter,
 ) -> loop.Result:
-    _check(options.settings)
     if options.resume:
         raise UsageError("this workload goes on from no checkpoint", "leave --resume away")
     device = framework.open_device(options.device)
@@ -128,16 +126,3 @@ def _run(
     finally:
         course.watch.close()
     return course.result
-
-
-def _check(settings: SimpleNamespace) -> None:
-    """The keys that the course itself reads. Raises: UsageError."""
-    for key, least in (
-        ("max_iters", 0),
-        ("warmup_iters", 0),
-        ("eval_interval", 0),
-        ("log_interval", 1),
-        ("threads", 0),
-    ):
-        if getattr(settings, key, least) < least:
-            raise UsageError(f"{key}={getattr(settings, key)}: it cannot be less than {least}")

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from harness import command_line, ending, hello, loop, sampling, weights_file
@@ -58,7 +57,6 @@ def _run(
     report: Reporter,
 ) -> loop.Result:
     settings = options.settings
-    _check(workload, settings)
     if evaluates := hello.mode(settings) == "eval":
         _refuse_checkpoints(options)
     writes = sample is not None and hello.mode(settings) == "sample"
@@ -193,20 +191,3 @@ def _refuse_checkpoints(options: Options) -> None:
             "mode=eval neither goes on from a checkpoint nor writes one",
             "leave --resume, --out and checkpoint_interval away: how fast a forward is does not depend on the weights",
         )
-
-
-def _check(workload: Mapping[str, Any], settings: SimpleNamespace) -> None:
-    """The keys that the course itself reads. Raises: UsageError."""
-    mode, modes = hello.mode(settings), ("train", *workload.get("modes", {}))
-    if mode not in modes:
-        raise UsageError(f'no mode "{mode}"', command_line.near(mode, modes, f"mode is {' or '.join(modes)}"))
-    for key, least in (
-        ("max_iters", 0),
-        ("warmup_iters", 0),
-        ("eval_interval", 0),
-        ("checkpoint_interval", 0),
-        ("log_interval", 1),
-        ("threads", 0),
-    ):
-        if getattr(settings, key, least) < least:
-            raise UsageError(f"{key}={getattr(settings, key)}: it cannot be less than {least}")

@@ -114,9 +114,9 @@ def losses(logits: NDArray[Any], targets: Tokens) -> Losses:
 def refuse(options: Options) -> None:
     """Raises: UsageError for what cannot be asked of a model that writes."""
     s = options.settings
-    if not 1 <= s.new_tokens < s.block_size:
+    if s.new_tokens >= s.block_size:
         raise UsageError(
-            f"new_tokens={s.new_tokens}: with block_size={s.block_size} it is at least 1 and less than that",
+            f"new_tokens={s.new_tokens}: with block_size={s.block_size} it must be less than that",
             "what is left of block_size is the prompt",
         )
     if options.resume is not None:

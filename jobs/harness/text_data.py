@@ -72,10 +72,8 @@ class Text:
 def load(source: str, tokenizer: str, block_size: int) -> Text:
     """Read, split and tokenize. Both parts hold more than `block_size` tokens.
 
-    Raises: UsageError for an unknown source or tokenizer or a text too short; JobError when a download fails.
+    Raises: UsageError for an unknown source or a text too short; JobError when a download fails.
     """
-    if tokenizer not in ("char", "bpe"):
-        raise UsageError(f'no tokenizer "{tokenizer}"', "tokens=char or tokens=bpe")
     name, raw = _read(source)
     try:
         text = raw.decode()
@@ -84,7 +82,7 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
             f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
         ) from None
     cut = int(len(text) * TRAIN_SHARE)
-    vocab_size, alphabet, train, val = (_characters if tokenizer == "char" else _bpe)(text, cut)
+    vocab_size, alphabet, train, val = _TOKENIZERS[tokenizer](text, cut)
     for part, tokens in (("training", train), ("validation", val)):
         if len(tokens) <= block_size:
             raise UsageError(
@@ -190,3 +188,6 @@ def _bpe(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
         array("i", encoding.encode_ordinary(text[:cut])),
         array("i", encoding.encode_ordinary(text[cut:])),
     )
+
+
+_TOKENIZERS = {"char": _characters, "bpe": _bpe}

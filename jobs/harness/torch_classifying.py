@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from torch import nn
 from harness import hello, torch_training
 from harness.command_line import Options
 from harness.examples import Examples, Order, in_turn
-from harness.problems import UsageError
 from harness.torch_device import Device
 from harness.torch_flops import BACKWARD_TIMES
 
@@ -122,25 +120,6 @@ def build(
         order=order,
         n_val=len(examples.parts["val"][0]),
     )
-
-
-def check(s: SimpleNamespace) -> None:
-    """The keys that these workloads share. Raises: UsageError."""
-    for key, least in (("batch_size", 1), ("classes", 2), ("eval_iters", 1)):  # of one class the loss is always 0
-        if getattr(s, key) < least:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be less than {least}")
-    for key in ("lr", "weight_decay"):
-        if getattr(s, key) < 0:
-            raise UsageError(f"{key}={getattr(s, key)}: it cannot be negative")
-    if s.pool not in ("device", "host"):
-        raise UsageError(f'no pool "{s.pool}"', "the examples wait on the device, or on the host: pool=host")
-
-
-def check_implementation(key: str, value: str) -> None:
-    """`value` of the key sgd or adamw. Raises: UsageError."""
-    known = torch_training.IMPLEMENTATIONS
-    if value not in known:
-        raise UsageError(f'{key} cannot be "{value}"', f"it is {', '.join(known)}")
 
 
 def step(training: Training, i: int) -> torch.Tensor:

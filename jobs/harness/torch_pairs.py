@@ -45,7 +45,7 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one of a folder without any
             raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")
         return tokenizer, model
-    if min(s.n_layer, s.n_head, s.n_embd) < 1 or s.n_embd % s.n_head:
+    if s.n_embd % s.n_head:
         raise UsageError(f"n_embd={s.n_embd} cannot be divided into n_head={s.n_head} heads", "768 has 12, for example")
     texts = (text for pair in pairs.train for text in (pair.first, pair.second))
     tokenizer = tokenizer_of(texts, s.vocab_size, s.max_length)

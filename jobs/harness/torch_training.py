@@ -26,8 +26,7 @@ _FLAGS: dict[str, dict[str, bool]] = {
     "foreach": {"foreach": True},
     "loop": {"foreach": False},
 }
-IMPLEMENTATIONS = ("auto", *_FLAGS)
-"""What adamw() and sgd() take."""
+"""What adamw() and sgd() take besides auto."""
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.catalog import Workload
+    from queue_runner.workload_file import Workload
 
 app = new_app()
 
@@ -81,13 +81,25 @@ def _new(name: str | None, json: bool) -> None:
 
 
 def _object(workload: Workload) -> dict[str, Any]:
+    from queue_runner.workload_file import LIMITS
+
     return {
         "name": workload.name,
         "framework": workload.framework,
         "about": workload.about,
         "source": workload.source,
         "params": [
-            {"name": p.name, "default": p.default, "unit": p.unit, "help": p.help} for p in workload.params.values()
+            {
+                "name": p.name,
+                "default": p.default,
+                "unit": p.unit,
+                "help": p.help,
+                "choices": list(p.choices) or None,
+                "each_of": list(p.each_of) or None,
+                "path_or": None if p.path_or is None else list(p.path_or),
+                **{name: p.limits.get(name) for name in LIMITS},
+            }
+            for p in workload.params.values()
         ],
         "configs": {name: dict(values) for name, values in workload.configs.items()},
         "file": str(workload.file),
@@ -107,7 +119,8 @@ def _text(workload: Workload) -> str:
     for param in workload.params.values():
         unit = f" {param.unit}" if param.unit else ""
         default = "none" if param.default is None or param.default == "" else _value(param.default)
-        text = f"{param.name:<{width}}  {default}{unit}" + (f"  {param.help}" if param.help else "")
+        takes = f" ({said})" if (said := param.takes()) else ""
+        text = f"{param.name:<{width}}  {default}{unit}{takes}" + (f"  {param.help}" if param.help else "")
         lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent=" " * (width + 4))
     lines += ["", "presets (--config NAME):"]
     for name, values in workload.configs.items():

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, paths
+from queue_runner import catalog, paths, workload_file
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.workload_file import Workload
 from tests.cli_support import ROOT, TOY
 
 
@@ -24,7 +25,7 @@ def test_workloads_are_read_and_sorted(folder: Path) -> None:
     assert [(w.name, w.framework) for w in catalog.workloads(folder)] == [("toy", "mlx"), ("toy", "torch")]
     found = catalog.find(folder, "toy")
     assert found.framework == "torch" and list(found.configs) == ["tiny", "large"]
-    assert found.params["lr"] == catalog.Param("lr", 1e-3, "1/step", "learning rate")
+    assert found.params["lr"] == workload_file.Param("lr", 1e-3, "1/step", "learning rate")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,103 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         catalog.workloads(tmp_path)
 
 
+BOUNDED = """
+WORKLOAD = {
+    "name": "bounded", "framework": "torch",
+    "params": {
+        "mode": {"default": "train", "choices": ["train", "eval"], "help": "what it does"},
+        "batch_size": {"default": 8, "unit": "examples", "least": 1, "most": 512, "help": "in one iteration"},
+        "dropout": {"default": 0.0, "least": 0, "below": 1, "help": "share"},
+        "limit_s": {"default": 1.0, "above": 0, "help": "time"},
+        "types": {"default": "fp32+bf16", "each_of": ["fp32", "bf16", "bool"], "help": "dtypes"},
+        "data": {"default": "pydoc", "path_or": ["pydoc", "shakespeare"], "help": "what it reads"},
+        "size": {"default": 2, "choices": [1, 2, 4], "help": "of it"},
+    },
+    "configs": {"tiny": {"batch_size": 1}},
+}
+"""
+
+
+@pytest.fixture
+def bounded(tmp_path: Path) -> Workload:
+    (tmp_path / "bounded_torch.py").write_text(BOUNDED)
+    return catalog.find(tmp_path, "bounded")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mode=evla", 'mode cannot be "evla" did you mean "eval"? mode is train or eval'),
+        ("mode=", 'mode cannot be ""'),
+        ("batch_size=0", "batch_size=0: it cannot be less than 1 batch_size (examples): in one iteration"),
+        ("batch_size=513", "it cannot be more than 512"),
+        ("dropout=-0.1", "it cannot be less than 0"),
+        ("dropout=1", "it must be less than 1"),
+        ("dropout=nan", '"nan" is not a number'),
+        ("limit_s=0", "it must be more than 0"),
+        ("limit_s=inf", '"inf" is not a number'),
+        ("types=fp32+bf61", 'it cannot hold "bf61" did you mean "bf16"? types takes these, + between: fp32 bf16 bool'),
+        ("types=fp32+", 'it cannot hold ""'),
+        ("size=3", "size is 1, 2 or 4"),
+    ],
+)
+def test_a_value_that_a_key_does_not_take_is_refused(bounded: Workload, text: str, said: str) -> None:
+    key, _, word = text.partition("=")
+    with pytest.raises(UsageError) as error:
+        catalog.value(bounded, key, word)
+    assert said in f"{error.value.message} {error.value.hint}"
+
+
+def test_the_limits_themselves_are_taken(bounded: Workload) -> None:
+    for text in ("mode=eval", "batch_size=1", "batch_size=512", "dropout=0", "types=bool", "size=4", "limit_s=1e-9"):
+        catalog.value(bounded, *text.split("="))
+    takes = {name: param.takes() for name, param in bounded.params.items()}
+    assert takes["mode"] == "train | eval" and takes["batch_size"] == "at least 1 and at most 512"
+    assert takes["dropout"] == "at least 0 and below 1" and takes["types"] == "+ between: fp32 bf16 bool"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('["train", "eval"]', '["eval"]', 'its default: mode cannot be "train"'),
+        ('["train", "eval"]', '"train"', "choices is not a list"),
+        ('["train", "eval"]', "[]", "choices is not a list"),
+        ('["train", "eval"]', '["train", 3]', "choices has 3, which is not of the type"),
+        ('"least": 1,', '"least": "1",', "least '1' is no number"),
+        ('"least": 1,', '"least": 9,', "its default: batch_size=8: it cannot be less than 9"),
+        ('"default": "train",', '"default": "train", "most": 3,', "most is for numbers"),
+        ('"default": 1.0, "above"', '"default": 1.0, "each_of": ["x"], "above"', "each_of is for texts"),
+        ('{"batch_size": 1}', '{"batch_size": 0}', "config tiny: batch_size=0: it cannot be less than 1"),
+        ('"default": 1.0', '"default": [1.0]', "neither a text nor a number"),
+        ('"default": 1.0,', "", "limit_s has no default"),
+    ],
+)
+def test_a_wrong_key_of_a_literal_is_a_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in BOUNDED
+    (tmp_path / "bounded_torch.py").write_text(BOUNDED.replace(old, new))
+    with pytest.raises(MpsqError) as error:
+        catalog.find(tmp_path, "bounded")
+    assert said in error.value.message and "bounded_torch.py" in error.value.message and error.value.hint
+
+
+def test_a_path_that_is_not_there_yet_is_told(bounded: Workload, tmp_path: Path) -> None:
+    """It is no error: another job may write it before this one runs."""
+    data = bounded.params["data"]
+    assert data.takes() == "pydoc | shakespeare | PATH"
+    for there in ("shakespeare", "bounded_torch.py", str(tmp_path)):
+        assert not catalog.absent(data, there, str(tmp_path))
+    said = catalog.absent(data, "shakespear", str(tmp_path))
+    assert f"{tmp_path}/shakespear is not there yet" in said and 'did you mean "shakespeare"?' in said
+    assert "\0" in catalog.absent(data, "\0", str(tmp_path)) and not catalog.absent(bounded.params["mode"], "x", "/")
+
+
+def test_a_twin_takes_what_its_model_takes(tmp_path: Path, bounded: Workload) -> None:
+    twin = 'WORKLOAD = {"like": "bounded_torch", "name": "twin", "without": ["mode"], '
+    (tmp_path / "twin_torch.py").write_text(twin + '"params": {"batch_size": {"default": 16, "most": None}}}')
+    found = catalog.find(tmp_path, "twin").params["batch_size"]
+    assert (found.default, found.unit, found.limits) == (16, "examples", {"least": 1})
+
+
 def test_ours_can_be_read() -> None:
     for workload in catalog.workloads(paths.jobs_dir()):
         assert workload.about and workload.source and workload.configs
@@ -89,12 +187,14 @@ def test_ours_can_be_read() -> None:
             unknown = set(values) - set(workload.params)
             assert not unknown, f"{workload.file.name}: config {name} sets {unknown}"
         assert all(param.help for param in workload.params.values())
+        modes = (workload_file._literal(workload.file) or {}).get("modes")
+        assert not modes or workload.params["mode"].choices == ("train", *modes)
 
 
 def test_a_workload_may_have_dtypes_of_its_own(folder: Path) -> None:
     (folder / "exact_torch.py").write_text(TOY.replace('"name": "toy"', '"name": "exact", "dtypes": ["fp64"]'))
     assert catalog.find(folder, "exact").dtypes == ("fp64",)
-    assert catalog.find(folder, "toy").dtypes == catalog.DTYPES
+    assert catalog.find(folder, "toy").dtypes == workload_file.DTYPES
 
 
 def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
@@ -105,15 +205,18 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
     spec.loader.exec_module(harness)
     alike = 0
     for file in sorted((ROOT / "jobs").glob("*_*.py")):
-        said, found = catalog._literal(file), catalog.read(file)
+        said, found = workload_file._literal(file), workload_file.read(file)
         if said is not None and found is not None and "like" in said:
             alike += 1
             theirs = harness.whole(said)
             assert (found.name, found.framework) == (theirs["name"], theirs["framework"])
             defaults = {name: param["default"] for name, param in theirs["params"].items()}
             assert found.configs == theirs["configs"] and {k: p.default for k, p in found.params.items()} == defaults
+            for name, param in found.params.items():
+                told = {key: value for key, value in theirs["params"][name].items() if key in workload_file.LIMITS}
+                assert param.limits == told and list(param.choices) == theirs["params"][name].get("choices", [])
             assert not set(said.get("without", ())) & set(found.params)
     assert alike >= 8
     (tmp_path / "a_torch.py").write_text("WORKLOAD = {'like': 'b_torch'}\n")
     with pytest.raises(MpsqError, match="which has no whole one"):
-        catalog.read(tmp_path / "a_torch.py")
+        workload_file.read(tmp_path / "a_torch.py")

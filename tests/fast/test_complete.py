@@ -29,7 +29,11 @@ def queue(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "toy_mlx.py").write_text(TOY.replace('"torch"', '"mlx"'))
     stand_in_venv(home, "old")
     (home / "workloads").mkdir()
-    (home / "workloads" / "mine.py").write_text(TOY.replace('"toy"', '"mine"'))
+    (home / "workloads" / "mine.py").write_text(
+        TOY.replace('"toy"', '"mine"')
+        .replace('"default": "pydoc"', '"default": "pydoc", "choices": ["pydoc", "shakespeare"]')
+        .replace('"default": None', '"default": "a", "each_of": ["a", "b"]')
+    )
     (home / "workloads" / "half.py").write_text("WORKLOAD = {\n    'name': name,\n}\n")
     monkeypatch.setattr("queue_runner.paths.jobs_dir", lambda: folder)
     return home
@@ -76,6 +80,14 @@ def test_every_kind_of_value_is_known() -> None:
         ("mpsq submit toy --config=la", ["--config=large"]),
         ("mpsq submit toy --framework ", ["mlx", "torch"]),
         ("mpsq submit toy --set m", ["max_iters="]),
+        ("mpsq submit toy --set fused=", ["fused=true", "fused=false"]),
+        ("mpsq submit toy --set max_iters=", []),
+        ("mpsq submit toy --set nothing=", []),
+        ("mpsq submit mine --set data=p", ["data=pydoc"]),
+        ("mpsq submit mine --set data=pydoc,", ["data=pydoc,shakespeare"]),
+        ("mpsq submit mine --set=data=s", ["--set=data=shakespeare"]),
+        ("mpsq submit mine --set note=a+", ["note=a+b"]),
+        ("mpsq submit mine --set note=a+b,", ["note=a+b,a", "note=a+b,b"]),
         ("mpsq submit toy --device cpu,m", ["cpu,mps"]),
         ("mpsq submit toy --after 1:", ["1:ok", "1:any", "1:fail"]),
         ("mpsq submit toy --hold --ho", []),
@@ -112,7 +124,7 @@ def test_what_is_offered(line: str, wanted: list[str], queue: Path) -> None:
 def test_how_the_shell_goes_on(queue: Path) -> None:
     assert how("mpsq submit toy --cwd ") == "folder"
     assert how("mpsq import ") == "file"
-    assert how("mpsq submit toy --set m") == "nospace"
+    assert how("mpsq submit toy --set m") == "nospace" and how("mpsq submit toy --set fused=f") == "words"
     assert how("mpsq submit --parser plain -- python tr") == "command 2"
     assert how("mpsq run -- ") == "command 1"
     assert how("mpsq schedule add x -- --parser plain -- ") == "command 1"

@@ -44,6 +44,7 @@ FLOORS = {
         "config",
         "locks",
         "catalog",
+        "workload_file",
         "parsers",
         "warden",
         "host",

@@ -311,11 +311,12 @@ def test_a_byte_that_differs_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("matmul_torch", ["n=0"], "between 1 and 65536"),
+        ("matmul_torch", ["n=0"], "cannot be less than 1"),
+        ("matmul_torch", ["n=65537"], "cannot be more than 65536"),
         ("matmul_torch", ["mode=fast"], "mode is speed or peak"),
         ("matmul_torch", ["timing=fast"], "timing is synced, naive or both"),
         ("matmul_torch", ["mode=peak", "timing=both"], "synchronised clock"),
-        ("matmul_torch", ["mode=peak", "largest=100"], "leaves no size"),
+        ("matmul_torch", ["mode=peak", "largest=100"], "cannot be less than 512"),
         ("matmul_torch", ["max_iters=6", "warmup_iters=5"], "leaves nothing to measure"),
         ("matmul_torch", ["calls=-1"], "cannot be less than 0"),
         ("matmul_torch", ["sample_ms=-1"], "cannot be less than 0"),

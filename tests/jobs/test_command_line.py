@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from queue_runner import catalog, paths, workload_file
+from queue_runner.errors import MpsqError
 from tests.jobs.conftest import SCRIPT, Run, read, spawn
 
 
@@ -24,14 +27,14 @@ from tests.jobs.conftest import SCRIPT, Run, read, spawn
         (["--set", "log_interval=0"], "cannot be less than 1"),
         (["--set", "lr=fast"], "is not a number"),
         (["--set", "lr=nan"], "is not a number"),
-        (["--set", "lr=-1"], "cannot be negative"),
+        (["--set", "lr=-1"], "lr=-1.0: it cannot be less than 0"),
         (["--set", "bias=perhaps"], "is not true or false"),
         (["--set", "dropout=1"], "less than 1"),
         (["--set", "n_head=3"], "n_embd=16 cannot be shared by n_head=3"),
         (["--set", "batch_size=0"], "cannot be less than 1"),
         (["--set", "threads=100000"], "threads=100000: this machine has"),
-        (["--set", "adamw=quick"], 'no AdamW "quick"'),
-        (["--set", "tokens=words"], 'no tokenizer "words"'),
+        (["--set", "adamw=quick"], 'adamw cannot be "quick"'),
+        (["--set", "tokens=chars"], 'did you mean "char"? tokens is char or bpe'),
         (["--set", "data=no/such/file"], "cannot be read: No such file"),
         (["--set", "checkpoint_interval=5"], "give --out DIR"),
         (["--config", "shakespear_char"], 'did you mean "shakespeare_char"?'),
@@ -55,6 +58,52 @@ def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], sai
     assert ran.code == 2
     assert ran.err.startswith("error: ") and said in ran.err and "Traceback" not in ran.err
     assert not ran.losses() and ran.events[-1]["type"] == "bye"
+
+
+def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
+    """What is refused at submit would be refused by the run, and the other way round, in the same words."""
+    from harness import command_line
+    from harness.problems import UsageError as Theirs
+    from harness.workload import whole
+
+    n = 0
+    for workload in catalog.workloads(paths.jobs_dir()):
+        literal = whole(workload_file._literal(workload.file) or {})
+        for name, param in workload.params.items():
+            for text in _at_the_limits(param):
+                ours = theirs = ""
+                try:
+                    catalog.value(workload, name, text)
+                except MpsqError as error:
+                    ours = f"{error.message} {error.hint}"
+                try:
+                    command_line.parse(literal, ["--set", f"{name}={text}"])
+                except Theirs as error:
+                    theirs = f"{error.message} {error.hint}"
+                assert ours == theirs, (workload.name, name, text)
+                n += bool(ours)
+    assert n > 200
+
+
+def _at_the_limits(param: workload_file.Param) -> list[str]:
+    near = [limit + step for limit in param.limits.values() for step in (-1, 0, 1)]
+    words = [*param.choices, *param.each_of, "", "nan", "nope", "+".join(param.each_of), "fp32+fp99"]
+    return [str(one) for one in (*near, *words, param.default)]
+
+
+def test_the_literals_name_what_there_is() -> None:
+    import kernels_torch
+
+    from harness import op_samples, products, text_data, torch_training
+
+    asked = {workload.name: workload.params for workload in catalog.workloads(paths.jobs_dir())}
+    tiny = SimpleNamespace(batch=1, length=1, width=1, heads=1, channels=1, image=1)
+    assert asked["kernels"]["op"].choices == ("all", *kernels_torch.ops(tiny))
+    assert asked["opcheck"]["types"].each_of == tuple(op_samples.TYPES)
+    assert asked["matmul"]["largest"].limits["least"] == products.PEAK_SIZES[0]
+    assert asked["nanogpt"]["tokens"].choices == tuple(text_data._TOKENIZERS)
+    for name, key in (("nanogpt", "adamw"), ("bert", "adamw"), ("resnet50", "sgd"), ("vgg16", "sgd")):
+        assert asked[name][key].choices == ("auto", *torch_training._FLAGS)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps", "cuda"])
@@ -98,7 +147,8 @@ def test_by_hand_without_the_queue(tmp_path: Path) -> None:
 
 def test_help_lists_every_key(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
-    assert "max_iters=150 [iterations]  updates to make" in done.stdout
+    assert "max_iters=150 [iterations] (at least 0)  updates to make" in done.stdout
+    assert "adamw=auto (auto | fused | foreach | loop)  " in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

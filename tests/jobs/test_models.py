@@ -303,8 +303,8 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
         ([], {"batch_size": 0}, "cannot be less than 1"),
         ([], {"images": 1}, "cannot be less than 2"),
         ([], {"classes": 1}, "classes=1: it cannot be less than 2"),
-        ([], {"pool": "disk"}, 'no pool "disk"'),
-        ([], {"sgd": "adam"}, "it is auto, fused, foreach, loop"),
+        ([], {"pool": "disk"}, 'pool cannot be "disk"'),
+        ([], {"sgd": "adam"}, "sgd is auto, fused, foreach or loop"),
         ([], {"momentum": 1}, "less than 1"),
         ([], {"data": "no/such/folder"}, "cannot be read: No such file"),
     ],
@@ -323,7 +323,8 @@ def test_one_number_a_channel_cannot_be_normalised(run: Run, mode: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"block_size": 513}, "512 positions"), ({"vocab": 100}, "it must be more than 135"), ({"n_head": 3}, "shared"),
+        ({"block_size": 513}, "cannot be more than 512"), ({"vocab": 100}, "it must be more than 135"),
+        ({"n_head": 3}, "shared"),
         ({"dropout": 1}, "less than 1"), ({"attention": "flash"}, "sdpa or eager"), ({"adamw": "adam"}, "adamw cannot"),
         ({"sequences": 1}, "less than 2"),
     ],

@@ -129,10 +129,10 @@ def test_bf16_is_close(run: Run, weights: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "settings", "said"),
     [
-        ([], {"mode": "banana"}, 'no mode "banana"'),
+        ([], {"mode": "banana"}, 'mode cannot be "banana"'),
         ([], {"mode": "smaple"}, 'did you mean "sample"?'),
-        ([], {"new_tokens": 8}, "at least 1 and less than that"),
-        ([], {"new_tokens": 0}, "at least 1 and less than that"),
+        ([], {"new_tokens": 8}, "with block_size=8 it must be less than that"),
+        ([], {"new_tokens": 0}, "new_tokens=0: it cannot be less than 1"),
         (["--resume", "checkpoint.pt"], {"new_tokens": 3}, "--set init_from=PATH"),
         ([], {"new_tokens": 3, "checkpoint_interval": 5}, "leave checkpoint_interval=0"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, new_workload, paths
+from queue_runner import catalog, new_workload, paths, workload_file
 from queue_runner.errors import MpsqError
 from tests.cli_support import TOY, Cli, empty_queue, use_toy_workloads
 
@@ -34,7 +34,16 @@ def test_a_new_one_is_found_at_once(own: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("toy", "of its own"), ("../x", "cannot be named"), ("New", "cannot be named"), ("new", "cannot be named")],
+    [
+        ("toy", "of its own"),
+        ("../x", "cannot be named"),
+        ("New", "cannot be named"),
+        ("new", "cannot be named"),
+        ("json", "standard library"),
+        ("torch", "a framework"),
+        ("class", "a word of Python's"),
+        ("harness", "of mpsq"),
+    ],
 )
 def test_names_that_cannot_be(own: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Cli(capsys)("workloads", "new", name)
@@ -49,7 +58,7 @@ def test_other_words(own: Path, words: list[str], capsys: pytest.CaptureFixture[
 def test_what_is_written_is_a_whole_workload(tmp_path: Path) -> None:
     file = tmp_path / "mine_torch.py"
     file.write_text(new_workload.TEMPLATE.replace("@NAME@", "mine"))
-    found = catalog.read(file)
+    found = workload_file.read(file)
     assert found is not None and (found.name, found.framework, list(found.configs)) == (
         "mine",
         "torch",

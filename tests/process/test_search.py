@@ -108,6 +108,18 @@ def test_probes_are_brief_and_begin_at_the_preset() -> None:
     assert "a run for each batch_size" in " ".join(plan(find_max="batch_size").warnings)
 
 
+def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
+    planned = plan(workload="bert", find_max="block_size", config="toy")
+    (job,) = planned.jobs
+    assert (
+        job.spec.find_max == "block_size=16:512" and "It ends at 512, the most that bert takes" in planned.warnings[-1]
+    )
+    (job,) = plan(workload="bert", find_max="block_size=8:64", config="toy").jobs
+    assert job.spec.find_max == "block_size=8:64"
+    (job,) = plan(workload="bert", find_max="classes").jobs
+    assert job.spec.params["classes"] == 2
+
+
 def test_a_probe_asks_what_any_job_asks() -> None:
     """Its results stand beside those of jobs that were submitted with that value by hand."""
     (probe,) = plan(find_max="batch_size=8", set=["max_iters=10", "warmup_iters=2", "eval_interval=0"]).jobs
@@ -120,6 +132,8 @@ def test_a_probe_asks_what_any_job_asks() -> None:
     [
         ({"find_max": "batchsize"}, 'did you mean "batch_size"'),
         ({"find_max": "dropout"}, "no whole number"),
+        ({"find_max": "block_size=8:600", "workload": "bert"}, "block_size=600: it cannot be more than 512"),
+        ({"find_max": "block_size=2", "workload": "bert"}, "block_size=2: it cannot be less than 3"),
         ({"find_max": "batch_size", "repeats": 2}, "tries each value once"),
         ({"find_max": "batch_size=8", "set": ["batch_size=9"]}, "is what --find-max looks for"),
         ({"find_max": "batch_size", "set": ["batch_size=8,9"]}, "is what --find-max looks for"),

@@ -1,0 +1,256 @@
+"""One workload's file: its `WORKLOAD` literal, read by ast so that no framework is imported."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from queue_runner.errors import MpsqError
+from queue_runner.spec import Value
+
+DTYPES = ("fp32", "bf16", "fp16")
+"""What a workload computes in unless it says otherwise ("dtypes" in its literal)."""
+
+
+Number = int | float
+LIMITS = {
+    "least": ("at least", "cannot be less than", operator.ge),
+    "above": ("above", "must be more than", operator.gt),
+    "most": ("at most", "cannot be more than", operator.le),
+    "below": ("below", "must be less than", operator.lt),
+}
+"""What a literal may say of a number: in a list of keys, in a refusal, and what holds of a value that is right."""
+
+
+@dataclass(frozen=True)
+class Param:
+    """One key of `--set`: its default (whose type it has), unit and meaning, and which values it takes."""
+
+    name: str
+    default: Value | None
+    unit: str
+    help: str
+    choices: tuple[Value, ...] = ()
+    """all that it may be; empty: not said"""
+    each_of: tuple[str, ...] = ()
+    """all that each word of a text may be, + between them; empty: not said"""
+    limits: Mapping[str, Number] = field(default_factory=dict)
+    """of a number, by the names of LIMITS"""
+    path_or: tuple[str, ...] | None = None
+    """the words that it may be instead of a path; None: it is no path"""
+
+    def takes(self) -> str:
+        """Which values it takes, in words; empty where all of its type are taken."""
+        if self.choices:
+            return " | ".join(map(str, self.choices))
+        if self.each_of:
+            return f"+ between: {' '.join(self.each_of)}"
+        if self.path_or is not None:
+            return " | ".join([*filter(None, self.path_or), "PATH"])
+        return " and ".join(f"{LIMITS[name][0]} {limit}" for name, limit in self.limits.items())
+
+    def wrong(self, value: Value) -> str:
+        """What is wrong with a value of its type, as a sentence; empty where nothing is."""
+        if self.choices and value not in self.choices:
+            return f'{self.name} cannot be "{value}"'
+        for word in str(value).split("+") if self.each_of else ():
+            if word not in self.each_of:
+                return f'{self.name}={value}: it cannot hold "{word}"'
+        for name, limit in self.limits.items():
+            if not LIMITS[name][2](value, limit):
+                return f"{self.name}={value}: it {LIMITS[name][1]} {limit}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a job file says of itself."""
+
+    name: str
+    framework: str
+    about: str
+    source: str
+    params: Mapping[str, Param]
+    configs: Mapping[str, Mapping[str, Value]]
+    file: Path
+    dtypes: Sequence[str] = DTYPES
+    gone: Mapping[str, str] = field(default_factory=dict)
+    """Keys that guides and other programs know, and what to write here instead."""
+
+
+def read(file: Path) -> Workload | None:
+    """The workload in one file; None where the file has no WORKLOAD literal.
+
+    Raises: MpsqError when the literal is there but cannot be read.
+    """
+    literal = _literal(file)
+    if literal is None:
+        return None
+    return _built(file, _stamp(file), _stamp(_other(literal, file)) if "like" in literal else None)
+
+
+@functools.cache
+def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] | None) -> Workload:
+    """A workload is made once while the files that it is made of stay as they are."""
+    try:
+        return _workload(_whole(_literal(file) or {}, file), file)
+    except _Wrong as error:
+        hint = "docs/workloads.md says what a key of params may say: choices, least, most, ..."
+        raise MpsqError(f"WORKLOAD in {file.name}: {error}", hint) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size
+
+
+def _other(literal: Mapping[str, Any], file: Path) -> Path:
+    return file.with_name(f"{literal['like']}.py")
+
+
+def _unreadable(file: Path, error: Exception) -> MpsqError:
+    what = str(error).split(": <ast.")[0]  # where it is, without an address in memory
+    return MpsqError(
+        f"WORKLOAD in {file.name} cannot be read: {what}",
+        "it must be a plain literal with name, framework, about, source, params and configs",
+    )
+
+
+def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """A literal with what it takes from another ("like")."""
+    if "like" not in literal:
+        return literal
+    other = _other(literal, file)
+    theirs = _literal(other) if other.is_file() else None
+    if theirs is None or "like" in theirs:
+        raise MpsqError(
+            f"WORKLOAD in {file.name} is like {other.name}, which has no whole one", f"name a workload of {file.parent}"
+        )
+    return joined(theirs, literal)
+
+
+def joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Another workload's literal with ours over it, config by config, key by key of params and word by word of a key,
+    and without the keys that we leave out. jobs/harness/workload.py does the same for a workload that runs."""
+    out, params = ours.get("without", ()), theirs.get("params", {})
+    both = {**theirs, **ours}
+    params = {**params, **{key: {**params.get(key, {}), **said} for key, said in ours.get("params", {}).items()}}
+    both["params"] = {key: said for key, said in params.items() if key not in out}
+    both["configs"] = {
+        name: {key: value for key, value in config.items() if key not in out}
+        for name, config in {**theirs.get("configs", {}), **ours.get("configs", {})}.items()
+    }
+    return both
+
+
+def _literal(file: Path) -> dict[str, Any] | None:
+    state = file.stat()
+    return _parsed(file, state.st_mtime_ns, state.st_size)
+
+
+@functools.cache
+def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | None:
+    """A file is parsed once while it stays as it is: a thousand jobs of one submission ask for the same."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        what = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) and error.lineno else str(error)
+        raise MpsqError(
+            f"{file.name} is not Python: {what}", f"mend the file or take it out of {file.parent}"
+        ) from error
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(t, ast.Name) and t.id == "WORKLOAD" for t in targets) and getattr(node, "value", None):
+            try:
+                return dict(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+            except (ValueError, TypeError, AttributeError) as error:
+                raise _unreadable(file, error) from error
+    return None
+
+
+def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
+    params = {name: _param(name, entry) for name, entry in literal.get("params", {}).items()}
+    configs = literal.get("configs", {})
+    for name, values in configs.items():
+        _refuse_wrong(params, values, f"config {name}")
+    for name, values in literal.get("modes", {}).items():
+        _refuse_wrong(params, values, f"mode {name}")
+    return Workload(
+        name=literal["name"],
+        framework=literal["framework"],
+        about=literal.get("about", ""),
+        source=literal.get("source", ""),
+        params=params,
+        configs=configs,
+        file=file,
+        dtypes=tuple(literal.get("dtypes", DTYPES)),
+        gone=literal.get("gone", {}),
+    )
+
+
+_LISTS = ("choices", "each_of", "path_or")
+
+
+class _Wrong(ValueError):
+    """What a key of params says cannot be."""
+
+
+def _param(name: str, entry: Mapping[str, Any]) -> Param:
+    if not isinstance(entry, Mapping) or "default" not in entry:
+        raise _Wrong(f"{name} has no default")
+    default = entry["default"]
+    if not (default is None or isinstance(default, bool | int | float | str)):
+        raise _Wrong(f"{name}: its default is neither a text nor a number nor true or false")
+    for said in ("each_of", "path_or"):
+        if entry.get(said) is not None and not isinstance(default, str):
+            raise _Wrong(f"{name}: {said} is for texts, its default {default!r} is none")
+    choices, each_of, words = (_several(name, said, entry.get(said), default) for said in _LISTS)
+    limits = {said: entry[said] for said in LIMITS if entry.get(said) is not None}
+    if limits and (isinstance(default, bool) or not isinstance(default, int | float)):
+        raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, its default {default!r} is none")
+    for said, limit in limits.items():
+        if isinstance(limit, bool) or not isinstance(limit, int | float):
+            raise _Wrong(f"{name}: {said} {limit!r} is no number")
+    found = Param(
+        name,
+        default,
+        entry.get("unit", ""),
+        entry.get("help", ""),
+        choices,
+        each_of,
+        limits,
+        words if "path_or" in entry else None,
+    )
+    _refuse_wrong({name: found}, {name: default}, "its default")
+    return found
+
+
+def _several(name: str, said: str, values: Any, default: Value | None) -> tuple[Any, ...]:
+    """A list of values of the default's type. A text in its place would be taken for a list of its letters."""
+    if values is None:
+        return ()
+    kind = type(default) if default is not None else str
+    if not isinstance(values, list | tuple) or not (values or said == "path_or"):
+        raise _Wrong(f"{name}: {said} is not a list of values")
+    for value in values:
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise _Wrong(f"{name}: {said} has {value!r}, which is not of the type of its default {default!r}")
+    return tuple(kind(value) for value in values)
+
+
+def _refuse_wrong(params: Mapping[str, Param], values: Mapping[str, Value | None], where: str) -> None:
+    for key, value in values.items():
+        if value is not None and key in params and (said := params[key].wrong(value)):
+            raise _Wrong(f"{where}: {said}")
