@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 
-.PHONY: demo test fast lint docs bench campaign clean
+.PHONY: demo test fast lint docs bench campaign mac clean
 
 $(STAMP): constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("mpsq needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -15,7 +15,7 @@ $(STAMP): constraints.txt pyproject.toml
 
 # torch's twins and the libraries around it: more than a gigabyte that the demonstration does without.
 $(FRAMEWORKS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck,images]'
 	touch $@
 
 demo: $(STAMP)
@@ -45,6 +45,9 @@ bench: $(STAMP)
 
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
 	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests/process -n 2
+
+mac: $(FRAMEWORKS)  ## on a Mac: what holds of what could only be tried on stand-ins (docs/macos.md)
+	$(BIN)/python -m tests.mac_check
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -138,14 +138,22 @@ def _asked(name: str, value: Any) -> str:
 
 
 def _default_baseline(family: Family) -> Family:
-    """Eager on the cpu, in fp32 and torch where there is a choice; else the slowest eager cell; else the slowest."""
+    """Eager on the cpu; else the slowest eager cell; else the slowest; of each kind those in fp32 and torch first."""
     able = [cell for cell in family.cells if cell.times]
     if len(able) < 2:
         return family
     best = min(able, key=lambda cell: (_distance(cell), -(cell.median_s or 0)))
-    away, compiled, *_ = _distance(best)
-    why = "the slowest row" if compiled else "the slowest eager row" if away else "eager on the cpu"
-    return replace(family, baseline=best, why=f"{why}; --vs chooses another")
+    return replace(family, baseline=best, why=f"{_why(best, able)}; --vs chooses another")
+
+
+def _why(best: Cell, able: Sequence[Cell]) -> str:
+    away, compiled, *chosen = _distance(best)
+    if not away:
+        return "eager on the cpu"
+    others = [rest for cell in able for a, b, *rest in [_distance(cell)] if (a, b) == (away, compiled)]
+    names = " in fp32", " of torch"
+    of = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]
+    return f"the slowest {'row' if compiled else 'eager row'}{''.join(of)}"
 
 
 def _distance(cell: Cell) -> tuple[bool, ...]:

@@ -137,7 +137,7 @@ def _done(row: Row) -> tuple[str, str]:
         case Outcome.STALLED:
             return f"it said nothing for too long{ran}{told}", _LOGS
         case Outcome.OUT_OF_MEMORY:
-            return f"it ran out of memory{ran}{told}", "submit it smaller: a smaller batch, or gradient accumulation"
+            return f"it ran out of memory{ran}{told}", "submit it smaller: a smaller batch, or model"
         case Outcome.OUTPUT_LIMIT:
             return (
                 f"it wrote more than allowed{ran}{told}",

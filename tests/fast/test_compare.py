@@ -78,7 +78,12 @@ def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
     [
         ([row("mps", 0, 0.1), row("cpu", 0, 0.2), row("cpu", 1, 0.3)], "cpu eager", "eager on the cpu"),
         ([row("mps", 0, 0.1), row("cuda", 0, 0.2), row("cuda", 1, 0.3)], "cuda eager", "the slowest eager row"),
-        ([row("mps", 1, 0.1), row("cuda", 1, 0.2)], "cuda compiled", "the slowest row"),
+        ([row("mps", 1, 0.1), row("cuda", 1, 0.2)], "cuda compiled", "the slowest row;"),
+        (
+            [row("cuda", 1, 0.1), row("cuda", 1, 0.2, framework="jax")],
+            "cuda compiled torch",
+            "the slowest row of torch;",
+        ),
         ([row("cpu", 0, 0.1, dtype="bf16"), row("cpu", 0, 0.05)], "cpu eager fp32", "eager on the cpu"),
     ],
 )
