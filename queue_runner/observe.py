@@ -67,7 +67,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
     how = "slower" if slower else "faster"
     judged = verdict.word != "too few repeats"
-    if verdict.word in ("no difference shown", "practically the same"):
+    if same := verdict.word in ("no difference shown", "practically the same"):
         subject = f"{cell} and {base}"
         nothing = verdict.word.startswith("no")
         text = f"no difference shown between {subject}" if nothing else f"{subject} are practically the same"
@@ -84,7 +84,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         of = [units.number((c.work(per_work) or 0) / (c.median_s or math.inf)) for c in (pair.cell, pair.baseline)]
         numbers = f" per {per_work}, {of[0]} against {of[1]} {per_work}s/s"
-    return f"{text}{numbers} ({_limits(pair, slower)})"
+    return f"{text}{numbers} ({_limits(pair, slower and not same)})"
 
 
 def _limits(pair: Pair, inverted: bool) -> str:

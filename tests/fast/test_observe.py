@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -72,6 +73,11 @@ def test_slower_turns_ratio_and_interval_round() -> None:
 def test_no_difference_and_practically_the_same_are_said_as_such() -> None:
     noisy = [run(d, 0, t) for d in ("cpu", "mps") for t in (0.10, 0.12, 0.14, 0.11)]
     assert "no difference shown between mps eager and cpu eager: 1.00 x" in said(noisy)
+    slower = said([run(d, 0, t * off) for d, off in (("cpu", 1.0), ("mps", 1.02)) for t in (0.10, 0.12, 0.14, 0.11)])
+    found = re.search(r"mps eager and cpu eager: (0\.98\d*) x, .*interval (\S+) to (\S+) x", slower)
+    assert found is not None and math.isclose(
+        math.sqrt(float(found[2]) * float(found[3])), float(found[1]), rel_tol=0.01
+    )
     steady = [run(d, 0, 0.1 + k * 1e-5) for d in ("cpu", "mps") for k in range(4)]
     assert "mps eager and cpu eager are practically the same" in said(steady)
 
