@@ -45,14 +45,15 @@ class Backups:
         self._look_at = 0.0
         self._overdue_s: float | None = None
 
-    def is_due(self, *, something_waits: bool) -> bool:
-        """Whether one is to be made now, before the next run starts. Looks at files once a minute only."""
+    def is_due(self, something_waits: Callable[[], bool]) -> bool:
+        """Whether one is to be made now, before the next run starts. Looks at files once a minute only, and asks what
+        waits only when one may be due."""
         if not self._every_s:
             return False
         if self._clock() >= self._look_at:
             self._look_at = self._clock() + LOOK_AGAIN_S
             self._overdue_s = self._overdue()
-        return self._overdue_s is not None and self._overdue_s >= (self._every_s if something_waits else 0.0)
+        return self._overdue_s is not None and (self._overdue_s >= self._every_s or not something_waits())
 
     def _overdue(self) -> float | None:
         """Seconds since a backup was due; None where the newest is young enough, or holds all that there is."""

@@ -227,7 +227,7 @@ class Supervisor:
 
     def _back_up(self) -> None:
         """Between two runs, with the lane in hand: what a backup reads and writes must disturb no measurement."""
-        if self._backups.is_due(something_waits=self._something_can_start()) and self._take_lane():
+        if self._backups.is_due(self._something_can_start) and self._take_lane():
             self._backups.make()
 
     # -- the run that comes next ----------------------------------------------------------------------------------

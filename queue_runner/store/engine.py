@@ -9,12 +9,11 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
-from queue_runner import locks
 from queue_runner.errors import DamageError, MpsqError, SchemaError
 from queue_runner.store import access
 from queue_runner.store.read import DAMAGE, HEAD, no_queue, schema_revision
@@ -87,7 +86,9 @@ def writing(engine: Engine, *, alone: bool = False) -> Iterator[Connection]:
         raise explain(error.orig if error.orig is not None else error) from error
 
 
-def _shared(engine: Engine) -> locks.Lock:
+def _shared(engine: Engine) -> AbstractContextManager[object]:
+    if isinstance(engine.pool, QueuePool):  # the worker's: its own lock keeps away who would have the database alone
+        return nullcontext()
     return access.shared(Path(str(engine.url.database)))
 
 

@@ -102,7 +102,7 @@ class Clock:
 
     def is_due(self, waits: bool = False) -> bool:
         self.now += LOOK_AGAIN_S
-        return self.backups.is_due(something_waits=waits)
+        return self.backups.is_due(lambda: waits)
 
     def make(self) -> None:
         self.backups.make()
