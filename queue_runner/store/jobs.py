@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, func, insert, select, update
 from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
-from queue_runner.store.waiting import may_start
+from queue_runner.store.waiting import MAY_START
 
 
 class StateConflict(Exception):
@@ -219,7 +219,7 @@ def claim(connection: Connection, lane: str, token: str, boot_id: str, now: floa
     following = (
         select(runs.c.id)
         .join(jobs, jobs.c.id == runs.c.job_id)
-        .where(runs.c.state == State.QUEUED, runs.c.lane == lane, *may_start(lane, now))
+        .where(*MAY_START)
         .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
         .limit(1)
         .scalar_subquery()
@@ -228,7 +228,8 @@ def claim(connection: Connection, lane: str, token: str, boot_id: str, now: floa
         update(runs)
         .where(runs.c.id == following, runs.c.state == State.QUEUED)
         .values(state=State.RUNNING, claimed_at=now, token=token, boot_id=boot_id, blocked_reason=None)
-        .returning(runs.c.id, runs.c.job_id, runs.c.number)
+        .returning(runs.c.id, runs.c.job_id, runs.c.number),
+        {"this_lane": lane, "now": now},
     ).one_or_none()
     if row is None:
         return None

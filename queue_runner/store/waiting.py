@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, and_, column, exists, func, or_, select, table
+from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, func, or_, select, table
 
 from queue_runner.model import Condition, Ending, Outcome, State
 from queue_runner.store.schema import jobs, lanes, runs
@@ -23,19 +23,40 @@ _NOT_AS_WANTED = {
 }
 
 
-def may_start(lane: str, now: float) -> Sequence[ColumnElement[bool]]:
-    """Conditions on runs joined with jobs."""
-    return (
-        or_(runs.c.not_before_at.is_(None), runs.c.not_before_at <= now),
-        or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > now),
-        ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met"),
-        ~exists().where(lanes.c.name == lane, lanes.c.paused_at.is_not(None)),
-    )
+_LANE: ColumnElement[str] = bindparam("this_lane")  # not the name of a column: an UPDATE would set that
+_NOW: ColumnElement[float] = bindparam("now")
+_PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
+MAY_START = (
+    runs.c.state == State.QUEUED,
+    runs.c.lane == _LANE,
+    or_(runs.c.not_before_at.is_(None), runs.c.not_before_at <= _NOW),
+    or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
+    ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met"),
+    ~_PAUSED,
+)
+"""Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are given when they are asked."""
+
+# Asked every few seconds by a worker that has nothing to do: made once, since making them takes longer than asking.
+_BOTH = runs.join(jobs, jobs.c.id == runs.c.job_id)
+_WAITS = runs.c.state.in_((State.QUEUED, State.HELD))
+_CAN_START = select(runs.c.id).select_from(_BOTH).where(*MAY_START).limit(1)
+_QUEUED_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.QUEUED, runs.c.lane == _LANE, ~_PAUSED)
+_SOONEST = tuple(
+    select(func.min(moment)).select_from(_BOTH).where(_WAITS, runs.c.lane == _LANE, moment > _NOW)
+    for moment in (runs.c.not_before_at, jobs.c.deadline_at)
+)
+_MISSED = (
+    select(runs.c.id, v_dependency.c.on_job_id, v_dependency.c.condition)
+    .join(v_dependency, v_dependency.c.job_id == runs.c.job_id)
+    .where(_WAITS, v_dependency.c.verdict == "impossible")
+    .order_by(runs.c.id, v_dependency.c.on_job_id)
+)
+_LATE = select(runs.c.id).select_from(_BOTH).where(_WAITS, jobs.c.deadline_at <= _NOW)
 
 
 def something_can_start(connection: Connection, lane: str, now: float) -> bool:
     """Whether a claim would find a run."""
-    return _any(connection, lane, *may_start(lane, now))
+    return connection.execute(_CAN_START, {"this_lane": lane, "now": now}).first() is not None
 
 
 def something_waits(connection: Connection, lane: str, now: float) -> bool:
@@ -43,9 +64,7 @@ def something_waits(connection: Connection, lane: str, now: float) -> bool:
     lane, nor one that waits for what is held, however indirectly."""
     if something_can_start(connection, lane, now):
         return True
-    paused = exists().where(lanes.c.name == lane, lanes.c.paused_at.is_not(None))
-    queued = select(runs.c.job_id).distinct().where(runs.c.state == State.QUEUED, runs.c.lane == lane, ~paused)
-    queued_jobs = set(connection.execute(queued).scalars())
+    queued_jobs = set(connection.execute(_QUEUED_JOBS, {"this_lane": lane}).scalars())
     if not queued_jobs:
         return False
     stuck = set(connection.execute(select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)).scalars())
@@ -57,44 +76,20 @@ def something_waits(connection: Connection, lane: str, now: float) -> bool:
     return bool(queued_jobs - stuck)
 
 
-def _any(connection: Connection, lane: str, *conditions: ColumnElement[bool]) -> bool:
-    waiting = (
-        select(runs.c.id)
-        .join(jobs, jobs.c.id == runs.c.job_id)
-        .where(runs.c.state == State.QUEUED, runs.c.lane == lane, *conditions)
-    )
-    return connection.execute(waiting.limit(1)).first() is not None
-
-
 def next_change_at(connection: Connection, lane: str, now: float) -> float | None:
     """The next time (Unix seconds) at which waiting alone changes what may start; None where there is none."""
-    times = []
-    for moment in (runs.c.not_before_at, jobs.c.deadline_at):
-        soonest = (
-            select(func.min(moment))
-            .select_from(runs.join(jobs, jobs.c.id == runs.c.job_id))
-            .where(runs.c.state.in_((State.QUEUED, State.HELD)), runs.c.lane == lane, moment > now)
-        )
-        times.append(connection.execute(soonest).scalar_one())
+    times = [connection.execute(soonest, {"this_lane": lane, "now": now}).scalar_one() for soonest in _SOONEST]
     return min((at for at in times if at is not None), default=None)
 
 
 def hopeless(connection: Connection, now: float, of: Sequence[int] | None = None) -> list[tuple[int, Ending]]:
     """Runs that wait for what cannot happen any more, by id, and how each ends; only `of` these jobs if given."""
-    waiting: ColumnElement[bool] = runs.c.state.in_((State.QUEUED, State.HELD))
-    if of is not None:
-        waiting = and_(waiting, runs.c.job_id.between(min(of), max(of)))
-    missed = connection.execute(
-        select(runs.c.id, v_dependency.c.on_job_id, v_dependency.c.condition)
-        .join(v_dependency, v_dependency.c.job_id == runs.c.job_id)
-        .where(waiting, v_dependency.c.verdict == "impossible")
-        .order_by(runs.c.id, v_dependency.c.on_job_id)
-    )
+    within = () if of is None else (runs.c.job_id.between(min(of), max(of)),)
+    missed = connection.execute(_MISSED.where(*within) if within else _MISSED)
     found: dict[int, Ending] = {}
     for row in missed:
         why = _NOT_AS_WANTED[Condition(row.condition)].format(on=row.on_job_id)
         found.setdefault(row.id, Ending(Outcome.SKIPPED, reason=f"dependency: {why}"))
-    late = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id).where(waiting, jobs.c.deadline_at <= now)
-    for row in connection.execute(late):
+    for row in connection.execute(_LATE.where(*within) if within else _LATE, {"now": now}):
         found.setdefault(row.id, Ending(Outcome.SKIPPED, reason="deadline: it could not start before its --deadline"))
     return list(found.items())
