@@ -25,6 +25,8 @@ from queue_runner.text import last_line, plain
 
 _STDERR_BYTES = 1 << 20
 """Of the end of stderr, in which Metal's complaints are looked for."""
+_LAST_BYTES = 4096
+"""Of the same, in which a job's last words are."""
 
 
 def finish(
@@ -34,9 +36,9 @@ def finish(
 
     Raises: MpsqError (store).
     """
-    end = read_end(folder.stderr)
+    stderr = read_end(folder.stderr, _STDERR_BYTES)
+    failed, end = failed_on_metal(stderr), stderr[-_LAST_BYTES:]
     ending = with_last_words(ending, last_line(end), end)
-    failed = failed_on_metal(read_end(folder.stderr, _STDERR_BYTES))
     machine = of_machine()  # may ask programs: not while the write lock is held
     with writing(engine) as connection:
         if exit_ is not None:

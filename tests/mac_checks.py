@@ -262,9 +262,10 @@ def kept_awake() -> str:
     with subprocess.Popen(BUSY) as child:
         helper = awake.keep_awake(child.pid)
         try:
-            time.sleep(1)
+            text, deadline = "", time.monotonic() + 10
+            while "caffeinate" not in text and time.monotonic() < deadline:
+                text = _asked("/usr/bin/pmset", "-g", "assertions")
             assert helper.held, str(helper)
-            text = _asked("/usr/bin/pmset", "-g", "assertions")
             assert "caffeinate" in text, text
         finally:
             child.kill()
