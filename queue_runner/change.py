@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import paths, terms, wake, when
+from queue_runner import terms, wake, when
 from queue_runner.errors import UsageError
+from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -184,7 +185,7 @@ def pause(layout: Layout, reason: str | None) -> bool:
     from queue_runner.store.engine import open_engine, writing
 
     if not layout.db.exists():
-        paths.ensure_home(layout.home, need_bytes=0)  # whoever begins with a pause gets a queue that is paused
+        ensure_home(layout.home, need_bytes=0)  # whoever begins with a pause gets a queue that is paused
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:
         changed = lanes.pause(connection, DEFAULT_LANE, reason)

@@ -30,6 +30,7 @@ from queue_runner import suspend as suspending
 from queue_runner import wait as waiting
 from queue_runner import why as asking
 from queue_runner.errors import UsageError
+from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.reports._options import read_options
@@ -122,7 +123,7 @@ class Client:
             repeats=repeats,
             **{"title": "Client.submit", **_known(options)},
         )
-        stored = submitting.store(paths.ensure_home(self._layout.home), submitting.plan(request))
+        stored = submitting.store(ensure_home(self._layout.home), submitting.plan(request))
         return Group(stored.group, stored.jobs)
 
     def wait(self, *ids: Id, timeout_s: float | None = None) -> bool:

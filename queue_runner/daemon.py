@@ -26,6 +26,7 @@ from queue_runner import config, locks, paths, wake
 from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
 from queue_runner.hooks import Hooks
 from queue_runner.host import open_files
+from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
 from queue_runner.rarely import Rarely
 from queue_runner.store import migrate
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for library in ("apscheduler", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
-        layout = paths.ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
+        layout = ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
         settings = config.load(layout.config)
         held = _take(layout)
         _migrate(layout)

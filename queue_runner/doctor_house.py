@@ -16,7 +16,8 @@ from queue_runner import config, locks, notify, queue_state, units
 from queue_runner.doctor_check import Check, warn_if
 from queue_runner.errors import MpsqError
 from queue_runner.host.filesystem import nearest_existing, network_kind
-from queue_runner.paths import MIN_FREE_BYTES, Layout
+from queue_runner.host.home import MIN_FREE_BYTES
+from queue_runner.paths import Layout
 from queue_runner.store.backup import remedy, stored
 from queue_runner.store.read import HEAD, reading, schema_revision
 

@@ -5,29 +5,14 @@ The home is never relative to the current folder: submit and worker must see the
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
 
 _PACKAGE = Path(__file__).resolve().parent
-MIN_FREE_BYTES = 16 * 2**20
-"""Less than this on the home's disk, and the store could not even say that a job failed."""
-_PRIVATE = 0o700
-_REASONS = {
-    errno.EACCES: "you may not write there",
-    errno.EPERM: "the system does not permit it",
-    errno.EROFS: "the disk is read-only",
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "your disk quota is used up",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "its symbolic links go in a circle",
-}
 
 
 @dataclass(frozen=True)
@@ -126,35 +111,6 @@ def layout() -> Layout:
     return place
 
 
-def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, mounts: str | None = None) -> Layout:
-    """Make the home and its folders (mode 0700) where they are missing, and make sure that a queue can live there.
-
-    Args: `need_bytes` must be free on its disk; `mounts` stands in for the system's table of mounts.
-    Raises: MpsqError - a sentence - for a place that is unwritable, no folder, on a network, full, or not this user's.
-    """
-    from queue_runner.host.filesystem import network_kind
-
-    place = Layout(path or home())
-    _refuse_sudo(place.home)
-    if kind := network_kind(place.home, mounts):
-        raise MpsqError(
-            f"{place.home} is on a network file system ({kind}), where a queue would be damaged",
-            "set MPSQ_HOME to a folder on a disk of this machine",
-        )
-    for folder in (place.home, place.runs, place.logs, place.backups, place.snapshots, place.cache):
-        _make(folder)
-    if not os.access(place.home, os.W_OK | os.X_OK):
-        hint = "mend its permissions, or set MPSQ_HOME to another folder"
-        raise MpsqError(f"{place.home} cannot be written to", hint)
-    free = shutil.disk_usage(place.home).free
-    if free < need_bytes:
-        raise MpsqError(
-            f"only {free / 2**20:.1f} MiB are free on the disk of {place.home}, a queue needs {need_bytes / 2**20:.0f}",
-            "free some space, or set MPSQ_HOME to a folder on another disk",
-        )
-    return place
-
-
 def checkout() -> Path | None:
     """The root of the source checkout that this code runs from; None for a wheel."""
     root = _PACKAGE.parent
@@ -195,38 +151,3 @@ def _said(text: str) -> Path:
             f"set it to an absolute path, such as {Path.cwd() / text}",
         )
     return path
-
-
-def _refuse_sudo(path: Path) -> None:
-    """Files that root leaves in somebody's queue lock him out of it."""
-    from queue_runner.host.filesystem import nearest_existing
-
-    if os.geteuid() != 0 or not os.environ.get("SUDO_UID"):
-        return
-    try:
-        owner = nearest_existing(path).stat().st_uid
-    except OSError:
-        return
-    if owner != 0:
-        raise MpsqError(f"{path} belongs to user {owner}, and you are root through sudo", "run mpsq without sudo")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        blocker = next((p for p in (folder, *folder.parents) if os.path.lexists(p) and not p.is_dir()), folder)
-        what = "a symbolic link to nothing" if blocker.is_symlink() and not blocker.exists() else "no folder"
-        raise MpsqError(f"{blocker} is {what}", "move it away, or set MPSQ_HOME to another folder") from error
-    except OSError as error:
-        raise MpsqError(f"{folder} cannot be made: {_reason(error)}", _remedy(error)) from error
-
-
-def _reason(error: OSError) -> str:
-    return _REASONS.get(error.errno or 0) or str(error.strerror or error)
-
-
-def _remedy(error: OSError) -> str:
-    if error.errno == errno.EPERM and sys.platform == "darwin":
-        return "a service may not enter Documents, Desktop, Downloads or another volume: set MPSQ_HOME elsewhere"
-    return "set MPSQ_HOME to a folder that you may write to"

@@ -17,8 +17,9 @@ import pytest
 
 from queue_runner.cli.main import main
 from queue_runner.events import Hello, Iter, Note, Phase
+from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, Verb
-from queue_runner.paths import Layout, ensure_home
+from queue_runner.paths import Layout
 from queue_runner.rundir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results

@@ -21,11 +21,11 @@ def path() -> None:
 @app.command("upgrade")
 def upgrade() -> None:
     """Bring the database to this mpsq's schema, after a backup."""
-    from queue_runner import paths
+    from queue_runner.host.home import ensure_home
     from queue_runner.store import migrate
     from queue_runner.store.read import schema_revision
 
-    layout = paths.ensure_home()
+    layout = ensure_home()
     before = schema_revision(layout.db)
     saved = migrate.upgrade(layout)
     now = schema_revision(layout.db)
@@ -77,10 +77,10 @@ def restore(
 
     No worker may run. Where something waits in it the queue is paused: what has run since would run again.
     """
-    from queue_runner import paths
+    from queue_runner.host.home import ensure_home
     from queue_runner.store import restore as use_case
 
-    done = use_case.restore(paths.ensure_home(), file)
+    done = use_case.restore(ensure_home(), file)
     print(f"restored {done.source}; start the worker again")
     if done.kept is not None:
         say(f"the database from before is kept as {done.kept}")

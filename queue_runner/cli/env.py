@@ -30,15 +30,16 @@ def create(
     """Make a venv, install packages into it and record them."""
     import shlex
 
-    from queue_runner import paths, venv_make
+    from queue_runner import venv_make
     from queue_runner.errors import UsageError
+    from queue_runner.host.home import ensure_home
 
     try:
         words = [word for text in pip or () for word in shlex.split(text)]
     except ValueError as error:
         raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside of it") from error
     start = f"making {name}; torch takes minutes" if any("torch" in word for word in words) else f"making {name}"
-    made = venv_make.create(paths.ensure_home(), name, words, python, on_start=lambda: say(start))
+    made = venv_make.create(ensure_home(), name, words, python, on_start=lambda: say(start))
     count = len(made.packages)
     print(f"{made.name}: Python {made.python_version}, {count} package{'s' * (count != 1)}, {made.folder}")
     hint(f"mpsq submit nanogpt --env-name {made.name}; several with commas between are compared")

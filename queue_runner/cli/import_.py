@@ -31,7 +31,8 @@ def import_(
     """Take over the logs of runs that happened elsewhere."""
     from dataclasses import asdict
 
-    from queue_runner import capture, imports, parsers, paths, units
+    from queue_runner import capture, imports, parsers, units
+    from queue_runner.host.home import ensure_home
     from queue_runner.text import plain
 
     labels = capture.assignments(set_ or (), "--set")
@@ -39,7 +40,7 @@ def import_(
         labels["name"] = name
     if parser is not None:
         parsers.find(parser)
-    found = imports.import_logs(paths.ensure_home(), files, parser, labels, tuple(tag or ()))
+    found = imports.import_logs(ensure_home(), files, parser, labels, tuple(tag or ()))
     if json:
         print_json("mpsq.import/1", runs=[asdict(one) for one in found])
         return

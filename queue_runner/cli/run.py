@@ -33,10 +33,11 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
     Exit 0: all succeeded. 3: some did not. 130: Ctrl-C.
     """
-    from queue_runner import asking, paths
+    from queue_runner import asking
     from queue_runner import submit as use_case
     from queue_runner.cli.submit import sentence, store
     from queue_runner.errors import UsageError
+    from queue_runner.host.home import ensure_home
     from queue_runner.worker_process import Helper
 
     if said.get("hold"):
@@ -44,7 +45,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     planned = use_case.plan(asking.request(said, title(ctx)))
     for warning in planned.warnings:
         remark(warning)
-    layout, out = paths.ensure_home(), _outputs(json)
+    layout, out = ensure_home(), _outputs(json)
     helper = Helper(layout, out.say)  # before Ctrl-C is held off: what it starts inherits that
     follower = None
     try:

@@ -45,15 +45,16 @@ def add(
     """Submit a command line whenever its time comes."""
     import shlex
 
-    from queue_runner import capture, paths, queue_state, schedules
+    from queue_runner import capture, queue_state, schedules
     from queue_runner.errors import UsageError
+    from queue_runner.host.home import ensure_home
 
     words = ctx.meta.get("command", ())
     if not words:
         example = 'mpsq schedule add "0 2 * * *" -- nanogpt --device cpu'
         raise UsageError("schedule add submits nothing: no command line follows --", example)
     request = _request(words)
-    layout = paths.ensure_home()
+    layout = ensure_home()
     worker, _ = queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     added = schedules.add(
         layout, " ".join(cron), request, shlex.join(capture.redact(words)), name=name, timezone=timezone

@@ -23,9 +23,9 @@ def _service(layout: Layout) -> Service:
 @app.command("install")
 def install() -> None:
     """Install and start the service; also after an upgrade."""
-    from queue_runner import paths
+    from queue_runner.host.home import ensure_home
 
-    print(_service(paths.ensure_home()).install())
+    print(_service(ensure_home()).install())
     say("mpsq status shows what it does; its log is in the logs folder beside the database")
 
 

@@ -64,10 +64,11 @@ def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
 
 def store(planned: Plan) -> Submitted:
     """Store a plan in the queue of this machine."""
-    from queue_runner import paths, queue_state
+    from queue_runner import queue_state
     from queue_runner import submit as use_case
+    from queue_runner.host.home import ensure_home
 
-    layout = paths.ensure_home()
+    layout = ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
     for text in stored.notes:

@@ -71,8 +71,9 @@ def _name(words: list[str]) -> str | None:
 
 def _new(name: str | None, json: bool) -> None:
     from queue_runner import new_workload, paths
+    from queue_runner.host.home import ensure_home
 
-    file = new_workload.write(paths.ensure_home(), paths.jobs_dir(), str(name))
+    file = new_workload.write(ensure_home(), paths.jobs_dir(), str(name))
     if json:
         print_json("mpsq.workload.new/1", name=name, file=str(file))
         return

@@ -219,7 +219,7 @@ def test_what_the_system_refuses(mpsq: Cli, monkeypatch: pytest.MonkeyPatch, num
     def refuse() -> None:
         raise OSError(number, os.strerror(number), "/some/file")
 
-    monkeypatch.setattr("queue_runner.paths.ensure_home", refuse)
+    monkeypatch.setattr("queue_runner.host.home.ensure_home", refuse)
     complaint = fails(mpsq, 1, "submit", "toy")
     assert said in complaint and "/some/file" in complaint
 

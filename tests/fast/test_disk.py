@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from queue_runner import disk
-from queue_runner.paths import Layout, ensure_home
+from queue_runner.host.home import ensure_home
+from queue_runner.paths import Layout
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from queue_runner import paths
 from queue_runner.errors import MpsqError
 from queue_runner.host.filesystem import network_kind
+from queue_runner.host.home import ensure_home
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,36 +81,36 @@ def test_checkout_has_both_folders() -> None:
 
 
 def test_folders_are_made_and_private(tmp_path: Path) -> None:
-    layout = paths.ensure_home(tmp_path / "deep" / "q")
+    layout = ensure_home(tmp_path / "deep" / "q")
     for folder in (layout.home, layout.runs, layout.logs, layout.backups, layout.snapshots, layout.cache):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert layout.run_dir("12.3") == layout.home / "runs" / "12.3"
-    assert paths.ensure_home(layout.home) == layout
+    assert ensure_home(layout.home) == layout
 
 
 def test_a_file_in_the_way_has_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "q").write_text("")
     with pytest.raises(MpsqError, match=r"q is no folder"):
-        paths.ensure_home(tmp_path / "q")
+        ensure_home(tmp_path / "q")
     with pytest.raises(MpsqError, match=r"q is no folder"):
-        paths.ensure_home(tmp_path / "q" / "below")
+        ensure_home(tmp_path / "q" / "below")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "runs").write_text("")
     with pytest.raises(MpsqError, match=r"runs is no folder"):
-        paths.ensure_home(tmp_path / "home")
+        ensure_home(tmp_path / "home")
 
 
 def test_a_dangling_link_and_a_circle_have_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "q").symlink_to(tmp_path / "gone")
     with pytest.raises(MpsqError, match="symbolic link to nothing"):
-        paths.ensure_home(tmp_path / "q")
+        ensure_home(tmp_path / "q")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_place_has_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(MpsqError, match="you may not write there"):
-        paths.ensure_home(tmp_path / "closed" / "q")
+        ensure_home(tmp_path / "closed" / "q")
 
 
 def test_a_refused_folder_has_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,17 +119,17 @@ def test_a_refused_folder_has_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(MpsqError, match="cannot be made: you may not write there"):
-        paths.ensure_home(tmp_path / "q")
+        ensure_home(tmp_path / "q")
 
 
 def test_a_long_name_has_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="name is too long"):
-        paths.ensure_home(tmp_path / ("q" * 300))
+        ensure_home(tmp_path / ("q" * 300))
 
 
 def test_a_full_disk_has_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="MiB are free on the disk") as caught:
-        paths.ensure_home(tmp_path, need_bytes=2**60)
+        ensure_home(tmp_path, need_bytes=2**60)
     assert "free some space" in caught.value.hint
 
 
@@ -138,7 +139,7 @@ def test_root_through_sudo_is_refused_in_a_users_queue(tmp_path: Path, monkeypat
     owner = os.stat_result((0o40700, 1, 1, 1, 1000, 1000, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda *_, **__: owner)
     with pytest.raises(MpsqError, match="belongs to user 1000"):
-        paths.ensure_home(tmp_path)
+        ensure_home(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_network_places_on_macos(place: str, kind: str | None, monkeypatch: pyte
 def test_a_network_home_is_refused_and_nothing_made(tmp_path: Path) -> None:
     mounts = f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / {tmp_path} rw - nfs nas:/x rw\n"
     with pytest.raises(MpsqError, match=r"network file system \(nfs\)"):
-        paths.ensure_home(tmp_path / "q", mounts=mounts)
+        ensure_home(tmp_path / "q", mounts=mounts)
     assert not (tmp_path / "q").exists()
 
 

@@ -232,7 +232,7 @@ def test_a_second_worker_says_who_holds_the_queue(queue: Queue) -> None:
 
 
 def test_two_queues_on_one_machine_take_turns(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from queue_runner.paths import ensure_home
+    from queue_runner.host.home import ensure_home
 
     (tmp_path / "other").mkdir()
     monkeypatch.setenv("MPSQ_HOME", str(tmp_path / "other" / "home"))

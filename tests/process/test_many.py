@@ -21,9 +21,10 @@ SEED = int(os.environ.get("MPSQ_SEED", "20261121"))
 
 SUBMITTER = """
 import sys
-from queue_runner import paths, submit
+from queue_runner import submit
 from queue_runner.cells import Request
-layout = paths.ensure_home()
+from queue_runner.host.home import ensure_home
+layout = ensure_home()
 for number in range(int(sys.argv[2])):
     word = f"{sys.argv[1]}-{number}"
     request = Request(argv=("/bin/sh", "-c", f"echo {word} >> {sys.argv[3]}"), tags=(word,))
@@ -31,10 +32,10 @@ for number in range(int(sys.argv[2])):
 """
 READER = """
 import sys
-from queue_runner import paths
+from queue_runner.host.home import ensure_home
 from queue_runner.store import read
 while True:
-    with read.reading(paths.ensure_home().db) as connection:
+    with read.reading(ensure_home().db) as connection:
         rows = read.runs(connection)
         assert sum(row["state"] == "RUNNING" for row in rows) <= 1
         read.queue(connection)
