@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 
 from queue_runner import asking, grid, submit, units
 from queue_runner.asking import Said
-from queue_runner.catalog import did_you_mean
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Condition
 from queue_runner.submit import Plan, Sibling
 from queue_runner.terms import Wanted

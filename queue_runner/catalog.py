@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.spec import Value
 from queue_runner.workload_file import Param, Workload, read
 
@@ -164,9 +163,3 @@ _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "
 def either(words: Sequence[str]) -> str:
     """train, eval or sample."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def did_you_mean(word: str, known: Sequence[str] | set[str] | Mapping[str, object], otherwise: str) -> str:
-    """A hint that names the nearest known word, and where the others are listed."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"? {otherwise}' if near else otherwise

@@ -70,7 +70,7 @@ def choose(
 
     Raises: UsageError for a number, document or status that there is not.
     """
-    from queue_runner.catalog import did_you_mean
+    from queue_runner.errors import did_you_mean
 
     known = {claim.number for claim in claims}
     for number in numbers:
@@ -87,7 +87,7 @@ def choose(
 
 
 def _statuses(text: str | None) -> Collection[Status]:
-    from queue_runner.catalog import did_you_mean
+    from queue_runner.errors import did_you_mean
 
     if text is None:
         return tuple(Status)

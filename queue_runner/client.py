@@ -237,7 +237,7 @@ def _word(value: Value) -> str:
 
 def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options themselves. Raises: UsageError for one that a submission does not have."""
-    from queue_runner.catalog import did_you_mean
+    from queue_runner.errors import did_you_mean
 
     fields = cells.Request.__dataclass_fields__
     for name in options:

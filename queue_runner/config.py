@@ -6,7 +6,6 @@ Reading: `load` gives a frozen Config. Writing keeps the file's comments (config
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import tomllib
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from queue_runner.errors import ConfigError, UsageError
+from queue_runner.errors import ConfigError, UsageError, did_you_mean
 from queue_runner.units import parse_duration, parse_size
 
 Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers"]
@@ -189,9 +188,7 @@ def find(name: str) -> Key:
     first, dot, entry = name.partition(".")
     key = KEYS.get(first)
     if key is None or (dot and (key.kind != "numbers" or not entry)):
-        near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)
-        listing = "mpsq config get lists all keys"
-        raise UsageError(f'no setting "{name}"', f'did you mean "{near[0]}"? {listing}' if near else listing)
+        raise UsageError(f'no setting "{name}"', did_you_mean(name, KEYS, "mpsq config get lists all keys"))
     return key
 
 

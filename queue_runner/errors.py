@@ -5,7 +5,9 @@ Raised deep, caught once (cli/main). The exit codes are listed in docs/cli.md.
 
 from __future__ import annotations
 
+import difflib
 import errno
+from collections.abc import Mapping, Sequence
 
 _SHORT_OF = frozenset(
     getattr(errno, name)
@@ -69,3 +71,9 @@ class WaitTimeout(MpsqError):
     """The time given to `mpsq wait` has passed (the code of timeout(1))."""
 
     exit_code = 124
+
+
+def did_you_mean(word: str, known: Sequence[str] | set[str] | Mapping[str, object], otherwise: str) -> str:
+    """A hint that names the nearest known word, and where the others are listed."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"? {otherwise}' if near else otherwise

@@ -11,8 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from queue_runner.catalog import did_you_mean
-from queue_runner.errors import UsageError
+from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.workload_file import DTYPES
 
 T = TypeVar("T")

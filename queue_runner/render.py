@@ -55,7 +55,7 @@ def check_format(name: str) -> str:
     from tabulate import tabulate_formats
 
     if name not in tabulate_formats:
-        from queue_runner.catalog import did_you_mean
+        from queue_runner.errors import did_you_mean
 
         otherwise = "it is table, csv, json, md, or a format of tabulate: " + ", ".join(sorted(tabulate_formats))
         raise UsageError(f'no format "{name}"', did_you_mean(name, formats(), otherwise))

@@ -20,10 +20,9 @@ from typing import Any
 from sqlalchemy import Engine
 
 from queue_runner import capture, locks, stop_points, submit, terms, wake
-from queue_runner.catalog import did_you_mean
 from queue_runner.cells import Request
 from queue_runner.cron import Cron
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.paths import Layout
 from queue_runner.store import choose, migrate, schedules
 from queue_runner.store.engine import looking, open_engine, writing

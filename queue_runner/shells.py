@@ -98,7 +98,7 @@ class Installed:
 
 def script(shell: str) -> str:
     """The text to be read by that shell. Raises: UsageError for another shell."""
-    from queue_runner.catalog import did_you_mean
+    from queue_runner.errors import did_you_mean
 
     if shell not in SHELLS:
         raise UsageError(f'no completion for "{shell}"', did_you_mean(shell, SHELLS, "it is bash, zsh or fish"))

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from queue_runner.catalog import did_you_mean
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.paths import Layout
 
 RECORD = "mpsq-env.json"

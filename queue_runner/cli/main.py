@@ -136,8 +136,7 @@ def _mpsq(
 
 
 def _unknown_command(name: str) -> MpsqError:
-    from queue_runner.catalog import did_you_mean
-    from queue_runner.errors import UsageError
+    from queue_runner.errors import UsageError, did_you_mean
 
     return UsageError(f'no command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
 

@@ -6,7 +6,6 @@ begins with an underscore are shared parts.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import pkgutil
@@ -14,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from queue_runner.errors import UsageError
+from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.events import Counts, LogEvent
 from queue_runner.parsers._base import LogParser
 
@@ -67,10 +66,7 @@ def sniff(text: str) -> str:
 
 def _module(name: str) -> Any:
     if name not in (known := names()):
-        close = difflib.get_close_matches(name, known, 1)
-        raise UsageError(
-            f'no parser "{name}"', f'did you mean "{close[0]}"?' if close else f"there are {', '.join(known)}"
-        )
+        raise UsageError(f'no parser "{name}"', did_you_mean(name, known, f"the parsers are {', '.join(known)}"))
     return importlib.import_module(f"{__name__}.{name}")
 
 

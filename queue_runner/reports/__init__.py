@@ -114,7 +114,7 @@ def load(name: str) -> Report:
     """The report of that name. Raises: UsageError when there is none."""
     files = _files()
     if name not in files:
-        from queue_runner.catalog import did_you_mean
+        from queue_runner.errors import did_you_mean
 
         raise UsageError(f'no report "{name}"', did_you_mean(name, files, f"there are {', '.join(sorted(files))}"))
     return cast(Report, import_module(f"{__name__}.{files[name]}"))
