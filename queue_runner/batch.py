@@ -16,9 +16,8 @@ from typing import Any, BinaryIO
 from queue_runner import asking, grid, submit, units
 from queue_runner.asking import Said
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.model import Condition
+from queue_runner.model import Condition, Dependency
 from queue_runner.submit import Plan, Sibling
-from queue_runner.terms import Wanted
 
 MAX_BYTES = 64 << 20
 """Of a file: 100,000 jobs of 600 bytes each."""
@@ -83,7 +82,7 @@ def _together(
     first = [0]
     for one in plans:
         first.append(first[-1] + len(one.jobs))
-    after: list[tuple[Wanted | Sibling, ...]] = []
+    after: list[tuple[Dependency | Sibling, ...]] = []
     for one, siblings in zip(plans, waits, strict=True):
         of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], first[other + 1])]
         after += [(*one.after, *of_line)] * len(one.jobs)

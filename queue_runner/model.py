@@ -160,3 +160,11 @@ class Ending:
         if self.outcome in (Outcome.LOST, Outcome.SKIPPED) and self.reason:
             return f"{self.outcome}({self.reason.split(':')[0]})"
         return str(self.outcome)
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """`ID[:ok|any|fail]` as the user wrote it: jobs that are looked up when the new ones are stored."""
+
+    selector: Selector
+    condition: Condition

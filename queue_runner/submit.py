@@ -28,10 +28,9 @@ from queue_runner import (
 )
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.model import Condition
+from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.terms import Wanted
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -57,8 +56,8 @@ class Plan:
     jobs: tuple[NewJob, ...]
     order: tuple[tuple[int, int], ...]
     warnings: tuple[str, ...]
-    after: tuple[Wanted, ...] = ()
-    own_after: tuple[tuple[Wanted | Sibling, ...], ...] = ()
+    after: tuple[Dependency, ...] = ()
+    own_after: tuple[tuple[Dependency | Sibling, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
     new, between = [], []
     for number, (job, code) in enumerate(zip(planned.jobs, taken, strict=True)):
         own = planned.own_after[number] if planned.own_after else ()
-        outside = [one for one in own if isinstance(one, Wanted)]
+        outside = [one for one in own if isinstance(one, Dependency)]
         after = ids_of.dependencies([*planned.after, *outside]) if outside else common
         between += [(number, one) for one in own if isinstance(one, Sibling)]
         new.append(replace(job, spec=code.applied_to(job.spec), terms=replace(job.terms, after=after)))

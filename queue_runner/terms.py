@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from queue_runner import when
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
-from queue_runner.model import RETRY_ON, Condition, Selector, parse_selector
+from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
 from queue_runner.spec import Terms
 
 MOST_RETRIES = 1000
@@ -15,15 +13,7 @@ MOST_PRIORITY = 1_000_000
 MOST_NOTE = 10_000
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """`ID[:ok|any|fail]` as the user wrote it: jobs that are looked up when the new ones are stored."""
-
-    selector: Selector
-    condition: Condition
-
-
-def of_request(request: Request, now: float) -> tuple[Terms, tuple[Wanted, ...]]:
+def of_request(request: Request, now: float) -> tuple[Terms, tuple[Dependency, ...]]:
     """The terms of a submission, and the jobs it waits for. Raises: UsageError."""
     terms = Terms(
         priority=check_priority(request.priority),
@@ -43,7 +33,7 @@ def of_request(request: Request, now: float) -> tuple[Terms, tuple[Wanted, ...]]
     return terms, tuple(wanted(text) for text in request.after)
 
 
-def wanted(text: str) -> Wanted:
+def wanted(text: str) -> Dependency:
     """Read `12`, `g4:any`, `@last:fail`. Raises: UsageError."""
     name, colon, word = text.partition(":")
     selector = parse_selector(name)
@@ -51,7 +41,7 @@ def wanted(text: str) -> Wanted:
         raise UsageError(f"--after {text} names a run", f"a job waits for a whole job: --after {selector.job}")
     if colon and word not in Condition.__members__.values():
         raise UsageError(f'--after {text}: there is no condition "{word}"', "it is ok, any or fail; ok if not given")
-    return Wanted(selector, Condition(word) if word else Condition.OK)
+    return Dependency(selector, Condition(word) if word else Condition.OK)
 
 
 def retry_on(text: str) -> tuple[str, ...]:

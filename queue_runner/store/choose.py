@@ -8,9 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, Text, func, select
 
 from queue_runner.errors import UsageError
-from queue_runner.model import Condition, Selector
+from queue_runner.model import Condition, Dependency, Selector
 from queue_runner.store.schema import groups, job_tags, jobs, runs
-from queue_runner.terms import Wanted
 
 Row = dict[str, Any]
 
@@ -20,9 +19,9 @@ class Memory:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._known: dict[tuple[Wanted, ...], tuple[tuple[int, Condition], ...]] = {}
+        self._known: dict[tuple[Dependency, ...], tuple[tuple[int, Condition], ...]] = {}
 
-    def dependencies(self, wanted: Iterable[Wanted]) -> tuple[tuple[int, Condition], ...]:
+    def dependencies(self, wanted: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
         """As the function of that name."""
         names = tuple(wanted)
         if names not in self._known:
@@ -30,7 +29,7 @@ class Memory:
         return self._known[names]
 
 
-def dependencies(connection: Connection, wanted: Iterable[Wanted]) -> list[tuple[int, Condition]]:
+def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[tuple[int, Condition]]:
     """Ids of the jobs that are to be waited for, each once, and what is wanted of each.
 
     Raises: UsageError for a name of nothing, and for a job that is to end in two ways.
