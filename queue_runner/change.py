@@ -12,7 +12,6 @@ from queue_runner.errors import UsageError
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import read
 
 if TYPE_CHECKING:
     from queue_runner.store.order import Where
@@ -191,14 +190,3 @@ def pause(layout: Layout, reason: str | None) -> bool:
         changed = lanes.pause(connection, DEFAULT_LANE, reason)
     wake.ring(layout.fifo)
     return changed
-
-
-def idle(layout: Layout) -> bool:
-    """Whether nothing runs: no run is RUNNING, or the one that is has ended and only waits to be recorded."""
-    from queue_runner import queue_state
-    from queue_runner.rundir import RunDir
-
-    with read.reading(layout.db) as connection:
-        running = read.runs(connection, "state = 'RUNNING'")
-    alive, _ = queue_state.worker(layout)
-    return all(not alive and not queue_state.is_supervised(RunDir(layout.runs / row["run"])) for row in running)

@@ -44,3 +44,11 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
 def is_supervised(folder: RunDir) -> bool:
     """Whether a warden holds this run."""
     return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)
+
+
+def idle(layout: Layout) -> bool:
+    """Whether nothing runs: no run is RUNNING, or the one that is has ended and only waits to be recorded."""
+    with read.reading(layout.db) as connection:
+        running = read.runs(connection, "state = 'RUNNING'")
+    alive, _ = worker(layout)
+    return all(not alive and not is_supervised(RunDir(layout.runs / row["run"])) for row in running)

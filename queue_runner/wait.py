@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from queue_runner import change, units
+from queue_runner import units
 from queue_runner.errors import WaitTimeout
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
+from queue_runner.queue_state import idle
 from queue_runner.store import read
 
 _POLL_S = 0.1
@@ -55,7 +56,7 @@ def until_done(
 def until_idle(layout: Layout, timeout_s: float | None) -> None:
     """Return once nothing runs. Raises: WaitTimeout (after `timeout_s` seconds)."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while not change.idle(layout):
+    while not idle(layout):
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeout(f"a run has not ended after {units.duration(timeout_s)}", "mpsq status shows it")
         time.sleep(_POLL_S)

@@ -23,11 +23,12 @@ def drain(
     """
     from queue_runner import change, units
     from queue_runner import wait as waiting
+    from queue_runner.queue_state import idle
 
     layout = home()
     limit_s = units.parse_duration(timeout, "--timeout") if timeout else None
     change.pause(layout, "drained")
-    if not change.idle(layout):
+    if not idle(layout):
         say("nothing new starts; waiting for the end of what runs")
     waiting.until_idle(layout, limit_s)
     print("nothing runs, and nothing starts until mpsq resume")

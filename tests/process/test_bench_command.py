@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner import bench, doctor
-from queue_runner.bench import Forecast
 from queue_runner.doctor import Check
 from queue_runner.errors import UsageError
+from queue_runner.forecast import Forecast
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 
 Machine = Callable[..., None]

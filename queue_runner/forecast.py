@@ -1,0 +1,61 @@
+"""Say how long a plan will take, from how long the same questions took before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from queue_runner import config, eta, listing, units, when
+from queue_runner.paths import Layout
+from queue_runner.store import read
+from queue_runner.submit import Plan
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan will take: seconds a run by job (None: not known yet), of all of it, and when it would be done."""
+
+    run_s: tuple[float | None, ...]
+    total_s: float
+    unknown: int
+    alike: int
+    waits_s: float
+    n_runs: int
+
+    def sentence(self, now: float) -> str:
+        """`16 runs: about 40 min, until 09:10`."""
+        runs = f"{units.count(self.n_runs)} run{'s' * (self.n_runs > 1)}"
+        if self.unknown == self.n_runs:
+            return f"{runs}; how long they take is not known yet: none was asked before on this machine"
+        until = when.clock(now + self.waits_s + self.total_s, now)
+        told = f"{runs}: {'at least' if self.unknown else 'about'} {units.duration(self.total_s)}, until {until}"
+        if self.waits_s:
+            told += f", as what waits already takes {units.duration(self.waits_s)}"
+        if self.unknown:
+            told += f"; {units.count(self.unknown)} of them have no history"
+        return told + (f"; {units.count(self.alike)} by runs that are alike" if self.alike else "")
+
+
+def forecast(layout: Layout, planned: Plan) -> Forecast:
+    """How long a plan takes, behind what waits already; without a queue nothing is known."""
+    specs = [(job.spec, job.repeats) for job in planned.jobs]
+    n_runs = len(planned.order)
+    if not layout.db.exists():
+        return Forecast((None,) * len(specs), 0.0, n_runs, 0, 0.0, n_runs)
+    gap_s = config.load(layout.config).cooldown_s
+    with read.reading(layout.db) as connection:
+        history = eta.History(connection)
+        total_s, unknown, alike = eta.of_plan(history, specs, gap_s)
+        waits_s = eta.estimate(connection, read.queue(connection), time.time(), gap_s=gap_s).left_s
+        return Forecast(tuple(history.expected(s).real_s for s, _ in specs), total_s, unknown, alike, waits_s, n_runs)
+
+
+def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:
+    """For each cell its question and what a run of it takes, in words."""
+    found = []
+    for job, run_s in zip(planned.jobs, foreseen.run_s, strict=True):
+        told = "not known yet" if run_s is None else f"about {units.duration(run_s)} a run"
+        asked = listing.question({**vars(job.spec), "sets": job.spec.params})
+        found.append((f"{job.spec.name}: {asked}", told if job.repeats == 1 else f"{job.repeats} x, {told}"))
+    return found
