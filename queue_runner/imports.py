@@ -14,13 +14,13 @@ from sqlalchemy import Connection, insert, select
 from queue_runner import grid, parsers
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
-from queue_runner.finish import summarise_run
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
+from queue_runner.summarize_run import summarize_run
 from queue_runner.workload_file import DTYPES
 
 MAX_LOG_BYTES = 1 << 30
@@ -138,7 +138,7 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
     times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}
     results.save_exit(connection, run_id, times)
     claimed = Claimed(run_id, RunId(job, 1), spec, token="", boot_id="")
-    summarise_run(connection, claimed, Ending(Outcome.SUCCEEDED), times, unobserved_matters=False)
+    summarize_run(connection, claimed, Ending(Outcome.SUCCEEDED), times, unobserved_matters=False)
     return Imported(
         str(claimed.id), str(log.path), log.parser, sum(isinstance(e, Iter) for e in log.events), times.get("real_s")
     )
