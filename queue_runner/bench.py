@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from queue_runner import catalog, doctor, venvs
+from queue_runner import catalog, venvs
 from queue_runner.asking import Said
 from queue_runner.errors import UsageError
+from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import jobs_dir, layout
 
 REPEATS = 4
@@ -32,16 +33,16 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
         if said.get("mps"):
             full["device"] = "mps"  # its switches mean nothing to others
         elif framework == "torch":
-            devices = doctor.computing_devices(said.get("python") or _first(said.get("env_name")))
+            devices = torch_probe.computing_devices(said.get("python") or _first(said.get("env_name")))
             if not devices:
                 raise UsageError("no device computes here", "mpsq doctor says why; --device names one all the same")
             full["device"] = ",".join(devices)
         else:
             notes.append(f"which devices {framework} finds is not looked for: it is auto; --device names others")
     if "compile" not in said:
-        checked = doctor.compiler()
-        full["compile"] = "both" if checked.verdict == "ok" else "off"
-        if checked.verdict != "ok":
+        checked = compiler.probe()
+        full["compile"] = "both" if checked.works else "off"
+        if not checked.works:
             notes.append(f"eager only: {checked.finding}")
     return full, notes
 

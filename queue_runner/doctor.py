@@ -1,29 +1,23 @@
 """Examine this machine: everything that a queue needs, each with a verdict and what mends it.
 
 The queue itself is looked at in doctor_house.py, the machine in doctor_machine.py; torch is tried in a child process
-(doctor_torch.py).
+(host/torch_probe.py).
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-from queue_runner import doctor_house, doctor_machine, doctor_torch
+from queue_runner import doctor_house, doctor_machine
 from queue_runner.doctor_check import Check
-from queue_runner.errors import UsageError
-from queue_runner.host import machine, tools
+from queue_runner.host import compiler, machine, torch_probe
 from queue_runner.host.ask import Ask, ask
 from queue_runner.paths import Layout
 
-_COMPILE_TIMEOUT_S = 60.0
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
 """From which torch on MPS needs which macOS (libtorch's own text, docs/macos.md); torch's documentation says 12.3."""
 
@@ -33,38 +27,20 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
 
     Raises: UsageError when that interpreter is not there.
     """
-    interpreter = _interpreter(python)
-    found = doctor_torch.ask(interpreter)
+    interpreter = torch_probe.find_interpreter(python)
+    found = torch_probe.probe(interpreter)
     return [
         _python(found),
         _system(found),
         *_torch(found, interpreter),
         *_others(interpreter),
-        compiler(),
+        _compiler(),
         *doctor_machine.of_machine(layout),
         *doctor_house.of_queue(layout),
     ]
 
 
-def computing_devices(python: str | None = None) -> list[str]:
-    """The devices (of cpu, cuda, mps) on which torch multiplies matrices, and right; [] without a torch.
-
-    Raises: UsageError when the interpreter `python` (ours when None) is not there.
-    """
-    found = doctor_torch.ask(_interpreter(python))
-    return [name for name, (state, _) in found.devices.items() if state == "computes"]
-
-
-def _interpreter(named: str | None) -> str:
-    if named is None:
-        return sys.executable
-    found = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
-    if found is None:
-        raise UsageError(f'there is no interpreter "{named}"', "--python names a python that can be run")
-    return found
-
-
-def _python(torch: doctor_torch.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
+def _python(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
     """The interpreter that runs the jobs: on Apple silicon it must not be an Intel one."""
     name = torch.machine or platform.machine()
     about = f"Python {torch.python or platform.python_version()}, built for {name}"
@@ -74,7 +50,7 @@ def _python(torch: doctor_torch.Torch, *, ask: Ask = ask, system: str = sys.plat
     return Check("python", "ok", about)
 
 
-def _system(torch: doctor_torch.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
+def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
     """The system's version, on macOS against what this torch's MPS needs."""
     told = machine.software(ask=ask, system=system)
     finding = " ".join(str(word) for word in (told["os"] or platform.system(), told["os_version"]) if word)
@@ -103,13 +79,13 @@ def _leading(version: str | None) -> tuple[int, ...] | None:
 
 def _others(interpreter: str) -> Iterator[Check]:
     """mlx, jax and tinygrad: which are there, and whether they can be imported."""
-    found = doctor_torch.others(interpreter)
+    found = torch_probe.others(interpreter)
     for name, (version, trouble) in found.items():
         if trouble:
             yield Check(name, "warn", f"{name} {version} cannot be imported: {trouble}", _repair(name, interpreter))
         else:
             yield Check(name, "ok", f"{name} {version}")
-    missing = [name for name in doctor_torch.OTHERS if name not in found]
+    missing = [name for name in torch_probe.OTHERS if name not in found]
     if missing:
         yield Check("frameworks", "ok", f"not installed: {', '.join(missing)}")
 
@@ -119,7 +95,13 @@ def _repair(name: str, interpreter: str) -> str:
     return f"{interpreter} -m pip install --force-reinstall {package}"
 
 
-def _torch(found: doctor_torch.Torch, interpreter: str) -> Iterator[Check]:
+def _compiler() -> Check:
+    """The C++ compiler: without one torch.compile cannot build for the CPU."""
+    found = compiler.probe()
+    return Check("compiler", "ok" if found.works else "warn", found.finding, found.fix)
+
+
+def _torch(found: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
     if found.version is None:
         fix = f"{interpreter} -m pip install torch, or name another interpreter with --python"
         yield Check("torch", "fail", f"{interpreter} has no torch that can be used: {found.trouble}", fix)
@@ -130,7 +112,7 @@ def _torch(found: doctor_torch.Torch, interpreter: str) -> Iterator[Check]:
         yield _device(name, state, text, found)
 
 
-def _device(name: str, state: str, text: str, torch: doctor_torch.Torch) -> Check:
+def _device(name: str, state: str, text: str, torch: torch_probe.Torch) -> Check:
     if state == "computes":
         return Check(name, "ok", f"multiplies matrices, and right{f' ({text})' if text else ''}")
     if state == "absent":
@@ -150,30 +132,3 @@ def _device(name: str, state: str, text: str, torch: doctor_torch.Torch) -> Chec
         f"it is available and does not compute: {text}",
         "end what uses it, or restart; a virtual machine's Metal cannot; else try another torch",
     )
-
-
-def compiler() -> Check:
-    """Whether torch.compile finds a C++ compiler that works: it needs one for the CPU."""
-    named = os.environ.get("CXX")
-    candidates = [named] if named else ["g++", "clang++", "c++"]
-    found = next((path for name in candidates if name and (path := tools.find(name))), None)
-    fix = "xcode-select --install" if sys.platform == "darwin" else "install g++, for example: apt install g++"
-    if found is None:
-        missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"
-        return Check("compiler", "warn", missing, fix)
-    with tempfile.TemporaryDirectory(prefix="mpsq-doctor-") as folder:
-        source = Path(folder, "try.cpp")
-        source.write_text("#include <cmath>\nint main() { return std::sqrt(4.0) != 2.0; }\n", encoding="utf-8")
-        try:
-            built = subprocess.run(
-                [found, str(source), "-o", str(Path(folder, "try"))],
-                capture_output=True,
-                timeout=_COMPILE_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return Check("compiler", "warn", f"{found} cannot be run: {error}", fix)
-    if built.returncode:
-        said = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[0]
-        return Check("compiler", "warn", f"{found} does not compile a small program: {said}", fix)
-    return Check("compiler", "ok", f"{found} compiles")

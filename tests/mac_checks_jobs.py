@@ -107,9 +107,9 @@ def of_torch(device: str) -> Iterator[Check]:
 
 
 def computes() -> str:
-    from queue_runner import doctor_torch
+    from queue_runner.host import torch_probe
 
-    found = doctor_torch.ask(sys.executable)
+    found = torch_probe.probe(sys.executable)
     if found.version is None:
         raise Unknown(f"no torch: {found.trouble}")
     assert found.devices.get("mps", ("",))[0] == "computes", str(found)

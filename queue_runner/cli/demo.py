@@ -16,7 +16,7 @@ def main() -> int:
     """Queue nanoGPT on every device that computes here, eager and compiled; run it; report. Returns an exit code."""
     home = Path(os.environ.get("MPSQ_HOME") or Path.cwd() / "var" / "demo")
     os.environ["MPSQ_HOME"] = str(home)
-    from queue_runner.doctor import computing_devices
+    from queue_runner.host.torch_probe import computing_devices
 
     devices = computing_devices()
     print(f"devices that compute here: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)

@@ -77,12 +77,12 @@ def test_output_is_as_documented(name: str, mpsq: Cli, home: Path, monkeypatch: 
 
 
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from queue_runner import doctor, doctor_check, doctor_torch
+    from queue_runner.host import compiler, torch_probe
 
-    found = doctor_torch.Torch("2.13.0", None, False, None, {"cpu": ("computes", ""), "mps": ("absent", "")})
-    monkeypatch.setattr(doctor_torch, "ask", lambda *_: found)
-    monkeypatch.setattr(doctor_torch, "others", lambda *_: {"mlx": ("0.32.4", "libmlx.so is missing")})
-    monkeypatch.setattr(doctor, "compiler", lambda: doctor_check.Check("compiler", "ok", "compiles"))
+    found = torch_probe.Torch("2.13.0", None, False, None, {"cpu": ("computes", ""), "mps": ("absent", "")})
+    monkeypatch.setattr(torch_probe, "probe", lambda *_: found)
+    monkeypatch.setattr(torch_probe, "others", lambda *_: {"mlx": ("0.32.4", "libmlx.so is missing")})
+    monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(True, "compiles"))
 
 
 def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ FLOORS = {
 OWNERS = {
     "sqlalchemy": {
         *("store", "supervise", "submit", "schedules", "finish", "ingest", "observe_run", "imports"),
-        *("suspend", "resume", "hooks", "collect", "retry", "find_max"),
+        *("suspend", "resume", "summarize_run", "hooks", "collect", "retry", "find_max"),
     },
     "alembic": {"store"},
     "apscheduler": {"daemon", "cron"},  # cron: its triggers alone, which search the calendar

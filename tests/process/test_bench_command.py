@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import bench, doctor
-from queue_runner.doctor import Check
+from queue_runner import bench
 from queue_runner.errors import UsageError
 from queue_runner.forecast import Forecast
+from queue_runner.host import compiler, torch_probe
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 
 Machine = Callable[..., None]
@@ -27,9 +27,9 @@ def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    def has(*devices: str, compiler: str = "ok") -> None:
-        monkeypatch.setattr(doctor, "computing_devices", lambda *_: list(devices))
-        monkeypatch.setattr(doctor, "compiler", lambda: Check("compiler", compiler, "no g++"))
+    def has(*devices: str, compiles: bool = True) -> None:
+        monkeypatch.setattr(torch_probe, "computing_devices", lambda *_: list(devices))
+        monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(compiles, "no g++"))
 
     return has
 
@@ -43,7 +43,7 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
 
 
 def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machine) -> None:
-    machine("cpu", compiler="warn")
+    machine("cpu", compiles=False)
     ran = mpsq.ok("bench", "toy", "--repeats", "2", "--dtype", "fp32,bf16", "--config", "large", "--dry-run", "--json")
     assert [(cell["dtype"], cell["compile"], cell["config"]) for cell in ran.json()["cells"]] == [
         ("fp32", False, "large"),
@@ -63,7 +63,7 @@ def test_environments_and_switches_are_asked_where_they_mean_something(
     folder = stand_in_venv(home, "stable")
     machine("cpu")
     asked: list[str | None] = []
-    monkeypatch.setattr(doctor, "computing_devices", lambda python: asked.append(python) or ["cpu"])
+    monkeypatch.setattr(torch_probe, "computing_devices", lambda python: asked.append(python) or ["cpu"])
     ran = mpsq.ok("bench", "toy", "--env-name", "stable", "--compile", "off", "--dry-run", "--json")
     assert [cell["env_name"] for cell in ran.json()["cells"]] == ["stable"]
     assert asked == [str(folder / "bin" / "python")]

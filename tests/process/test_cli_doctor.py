@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import doctor, doctor_check, doctor_house, doctor_torch, locks
+from queue_runner import doctor, doctor_house, locks
+from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, empty_queue
 
@@ -29,41 +30,41 @@ HEAD = {"version": "2.13.0", "cuda_built": "13.0", "mps_built": True}
 
 def test_a_child_that_answers(tmp_path: Path) -> None:
     python = program(tmp_path / "p", "echo noise from an import\n" + said(HEAD, {"device": "cpu", "state": "computes"}))
-    found = doctor_torch.ask(python)
+    found = torch_probe.probe(python)
     assert (found.version, found.cuda_built, found.mps_built, found.trouble) == ("2.13.0", "13.0", True, None)
     assert found.devices == {"cpu": ("computes", "")}
 
 
 def test_a_device_that_kills_or_hangs_its_user(tmp_path: Path) -> None:
     answers = said(HEAD, {"device": "cpu", "state": "computes"}, {"device": "cuda", "state": "absent"})
-    killed = doctor_torch.ask(program(tmp_path / "dies", f"{answers}\necho Metal is gone >&2\nexit 134"))
+    killed = torch_probe.probe(program(tmp_path / "dies", f"{answers}\necho Metal is gone >&2\nexit 134"))
     assert killed.devices["mps"] == ("died", "it ended with status 134: Metal is gone")
-    hung = doctor_torch.ask(program(tmp_path / "hangs", f"{answers}\nexec sleep 60"), timeout_s=0.2)
+    hung = torch_probe.probe(program(tmp_path / "hangs", f"{answers}\nexec sleep 60"), timeout_s=0.2)
     assert hung.devices["mps"][0] == "died" and "did not answer" in hung.devices["mps"][1]
     assert hung.devices["cpu"] == ("computes", "")
 
 
 def test_an_interpreter_without_torch(tmp_path: Path) -> None:
-    found = doctor_torch.ask(program(tmp_path / "p", said({"missing": "No module named 'torch'"})))
+    found = torch_probe.probe(program(tmp_path / "p", said({"missing": "No module named 'torch'"})))
     (check,) = doctor._torch(found, "/some/python")
     assert check.verdict == "fail" and "No module named 'torch'" in check.finding and "pip install torch" in check.fix
-    assert doctor_torch.ask("/no/python").trouble == "/no/python cannot be run: No such file or directory"
+    assert torch_probe.probe("/no/python").trouble == "/no/python cannot be run: No such file or directory"
 
 
 @pytest.mark.parametrize(
     ("state", "verdict"), [("computes", "ok"), ("absent", "ok"), ("wrong", "fail"), ("fails", "fail"), ("died", "fail")]
 )
 def test_a_devices_verdict(state: str, verdict: str) -> None:
-    found = doctor_torch.Torch("2.13.0", None, False, None, {"mps": (state, "out of memory")})
+    found = torch_probe.Torch("2.13.0", None, False, None, {"mps": (state, "out of memory")})
     assert [check.verdict for check in doctor._torch(found, "python")] == ["ok", verdict]
 
 
 def test_a_torch_for_metal_that_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    found = doctor_torch.Torch("2.15.0", None, True, None, {"mps": ("absent", "")})
+    found = torch_probe.Torch("2.15.0", None, True, None, {"mps": ("absent", "")})
     check = list(doctor._torch(found, "python"))[1]
     assert check.verdict == "warn" and "not available" in check.finding and "virtual machine" in check.fix
-    found = doctor_torch.Torch("2.15.0", None, False, None, {"mps": ("absent", "")})
+    found = torch_probe.Torch("2.15.0", None, False, None, {"mps": ("absent", "")})
     assert "built without it" in list(doctor._torch(found, "python"))[1].finding
 
 
@@ -77,7 +78,7 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> No
         (site / f"{name}-1.2.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
     paths = f"import sys; sys.path[:] = [{str(site)!r}, *(p for p in sys.path if 'site-packages' not in p)]"
     python = program(tmp_path / "p", f'exec {sys.executable} -S -P -c "{paths}; exec(sys.argv[1])" "$2"')
-    assert doctor_torch.others(python) == {
+    assert torch_probe.others(python) == {
         "mlx": ("1.2", "it ended with status 1: libmlx.so: not found"),
         "tinygrad": ("1.2", None),
     }
@@ -90,11 +91,11 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> No
 
 
 def test_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.compiler().verdict == "ok"
+    assert compiler.probe().works
     monkeypatch.setenv("CXX", program(tmp_path / "g++", "echo no libc >&2; exit 1"))
-    assert "does not compile a small program: no libc" in doctor.compiler().finding
+    assert "does not compile a small program: no libc" in compiler.probe().finding
     monkeypatch.setenv("CXX", "/no/compiler")
-    assert doctor.compiler().verdict == "warn" and doctor.compiler().fix
+    assert not compiler.probe().works and compiler.probe().fix
 
 
 def test_the_store(home: Path) -> None:
@@ -137,7 +138,7 @@ def test_exit_code_and_fixes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpsq = Cli(capsys)
-    monkeypatch.setattr(doctor, "compiler", lambda: doctor_check.Check("compiler", "ok", "compiles"))
+    monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(True, "compiles"))
     good = program(tmp_path / "good", said(HEAD, {"device": "cpu", "state": "computes"}))
     monkeypatch.chdir(tmp_path)
     found = [mpsq.ok("doctor", "--python", python, "--json").json()["checks"] for python in ("./good", good)]

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from queue_runner.errors import UsageError
 
 TIMEOUT_S = 120.0
 """For the import of torch from a cold disk and the first kernel of each device."""
@@ -61,7 +66,7 @@ class Torch:
     machine: str | None = None
 
 
-def ask(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
+def probe(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
     """Try torch and its devices in `python`. What the child said before it died or hung counts."""
     said, trouble = _run(python, _PROGRAM, timeout_s)
     return _understand(said, trouble)
@@ -163,3 +168,21 @@ def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, st
         programs = [f"MODULE = {OTHERS[name]!r}\n{_IMPORT}" for name in versions]
         troubles = pool.map(lambda program: _run(python, program, timeout_s)[1], programs)
         return {name: (version, trouble) for (name, version), trouble in zip(versions.items(), troubles, strict=True)}
+
+
+def computing_devices(python: str | None = None) -> list[str]:
+    """The devices (of cpu, cuda, mps) on which torch multiplies matrices, and right; [] without a torch.
+
+    Raises: UsageError when the interpreter `python` (ours when None) is not there.
+    """
+    found = probe(find_interpreter(python))
+    return [name for name, (state, _) in found.devices.items() if state == "computes"]
+
+
+def find_interpreter(named: str | None) -> str:
+    if named is None:
+        return sys.executable
+    found = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
+    if found is None:
+        raise UsageError(f'there is no interpreter "{named}"', "--python names a python that can be run")
+    return found

@@ -1,0 +1,50 @@
+"""Try the C++ compiler that torch.compile would use for the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from queue_runner.host import tools
+
+_COMPILE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Whether a C++ compiler works, the finding as a sentence, and the command that installs one where none does."""
+
+    works: bool
+    finding: str
+    fix: str = ""
+
+
+def probe() -> Compiler:
+    """Compile a small program with the C++ compiler that torch.compile would use for the CPU."""
+    named = os.environ.get("CXX")
+    candidates = [named] if named else ["g++", "clang++", "c++"]
+    found = next((path for name in candidates if name and (path := tools.find(name))), None)
+    fix = "xcode-select --install" if sys.platform == "darwin" else "install g++, for example: apt install g++"
+    if found is None:
+        missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"
+        return Compiler(False, missing, fix)
+    with tempfile.TemporaryDirectory(prefix="mpsq-doctor-") as folder:
+        source = Path(folder, "try.cpp")
+        source.write_text("#include <cmath>\nint main() { return std::sqrt(4.0) != 2.0; }\n", encoding="utf-8")
+        try:
+            built = subprocess.run(
+                [found, str(source), "-o", str(Path(folder, "try"))],
+                capture_output=True,
+                timeout=_COMPILE_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Compiler(False, f"{found} cannot be run: {error}", fix)
+    if built.returncode:
+        said = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[0]
+        return Compiler(False, f"{found} does not compile a small program: {said}", fix)
+    return Compiler(True, f"{found} compiles")
