@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from queue_runner import queue_state, stop_points, wake
+from queue_runner import failpoints, queue_state, wake
 from queue_runner.model import Outcome, RunId, Selector, State
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 _POLL_S = 0.05
@@ -66,11 +66,11 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
             for one in jobs.request_cancel(writer, ids[start : start + _BATCH], actor="user")
         ]
     engine.dispose()
-    stop_points.reach("cancel.committed")
+    failpoints.reach("cancel.committed")
     running = [row for row in asked if row["state"] == State.RUNNING]
     for row in running:
         RunDir(layout.run_dir(RunId(row["job_id"], row["number"]))).request_cancel(who)
-    stop_points.reach("cancel.filed")
+    failpoints.reach("cancel.filed")
     wake.ring(layout.fifo)
     return _watch(layout, rows, {row["id"] for row in asked}, time.monotonic() + within_s)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import capture, catalog, grid, launches, probing, search, variants
+from queue_runner import catalog, grid, launches, probing, redact, search, variants
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
@@ -123,7 +123,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
             if name:
                 catalog.config(workload, str(name))
         sets: Mapping[str, Sequence[Value]]
-        sets = {key: _sweep(workload, key, text) for key, text in capture.assignments(request.sets, "--set").items()}
+        sets = {key: _sweep(workload, key, text) for key, text in redact.assignments(request.sets, "--set").items()}
         asked = search.parse(request.find_max) if request.find_max is not None else None
         said = sets.get(asked.key, []) if asked else []
         if asked:
@@ -167,8 +167,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
         axes["dtype"] = grid.dtypes(dtype)
     if request.config:
         axes["config"] = grid.names(request.config, "--config")
-    for key, text in capture.assignments(request.sets, "--set").items():
-        if capture.names_a_secret(key):
+    for key, text in redact.assignments(request.sets, "--set").items():
+        if redact.names_a_secret(key):
             raise UsageError(f"--set {key} would store a secret", "let the command read it from its environment")
         if key in _OPTIONS:
             raise UsageError(
@@ -242,8 +242,8 @@ def _place(request: Request) -> Place:
     cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
-    environment = capture.environment(os.environ) if request.environment is None else request.environment
-    env = {**environment, **capture.assignments(request.env, "--env")}
+    environment = redact.environment(os.environ) if request.environment is None else request.environment
+    env = {**environment, **redact.assignments(request.env, "--env")}
     return {
         "cwd": str(cwd),
         "env": env,

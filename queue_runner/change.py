@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import terms, wake, when
+from queue_runner import terms, times, wake
 from queue_runner.errors import UsageError
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, State, Verb
@@ -113,7 +113,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
     now = time.time()
     columns = _columns(wanted, now)
     said = _said(wanted)
-    at = when.parse_time(wanted.at, now) if wanted.at else None
+    at = times.parse_time(wanted.at, now) if wanted.at else None
     after = [terms.wanted(text) for text in wanted.after or ()]
     tags = [terms.check_tag(tag) for tag in wanted.tags]
     with writing(open_engine(layout.db)) as connection:
@@ -152,7 +152,7 @@ def _columns(wanted: Edit, now: float) -> dict[str, Any]:
     if wanted.priority is not None:
         columns["priority"] = terms.check_priority(wanted.priority)
     if wanted.deadline is not None:
-        columns["deadline_at"] = when.parse_time(wanted.deadline, now, "--deadline") if wanted.deadline else None
+        columns["deadline_at"] = times.parse_time(wanted.deadline, now, "--deadline") if wanted.deadline else None
     if wanted.note is not None:
         columns["note"] = terms.check_note(wanted.note)
     if wanted.retries is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import discard, disk, locks, stop_points, units
+from queue_runner import discard, disk, failpoints, locks, units
 from queue_runner.errors import MpsqError
 from queue_runner.garbage import Item
 from queue_runner.paths import Layout
@@ -78,7 +78,7 @@ def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, de
                     gone.append(item)
                     if not deleted:
                         _note(connection, item)
-        stop_points.reach("gc.aside")
+        failpoints.reach("gc.aside")
         _remove("runs", trash, stuck)
         for item in gone:
             disk.remember(layout, item.name)

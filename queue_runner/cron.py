@@ -20,7 +20,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from queue_runner.errors import UsageError
-from queue_runner.when import zone
+from queue_runner.times import zone
 
 _HINT = 'five fields: minute, hour, day of month, month, day of week, as in "0 2 * * *" (2:00 every night)'
 _SHORT = {

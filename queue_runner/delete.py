@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import discard, stop_points
+from queue_runner import discard, failpoints
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
@@ -47,7 +47,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
         if results:
             removal.erase(connection, job_ids)
     engine.dispose()
-    stop_points.reach("delete.committed")
+    failpoints.reach("delete.committed")
     freed, stuck = 0, []
     for name in names:
         folder = layout.run_dir(name)

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import find_max, resume, stop_points
+from queue_runner import failpoints, find_max, resume
 from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Verb
-from queue_runner.rundir import RunDir, read_end
+from queue_runner.run_dir import RunDir, read_end
 from queue_runner.store import attempts, hooks, jobs, results
 from queue_runner.store.engine import writing
 from queue_runner.store.hooks import Orders
@@ -59,7 +59,7 @@ def finish(
             paused_at=None,
             blocked_reason=None,
         )
-        stop_points.reach("finish.before_retry")
+        failpoints.reach("finish.before_retry")
         again = None
         if not find_max.is_answer(run.spec, ending):
             checkpoint = _checkpoint(connection, run, folder)
@@ -67,7 +67,7 @@ def finish(
         if again is None:
             find_max.go_on(connection, run.id.job, run.spec, find_max.memory_bytes(machine))
         hooks.note_end(connection, run.run_id, ending.outcome, orders)
-        stop_points.reach("finish.before_commit")
+        failpoints.reach("finish.before_commit")
     return ending
 
 

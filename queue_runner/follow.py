@@ -17,7 +17,7 @@ from queue_runner.logs import Row, Source
 from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
 from queue_runner.queue_state import START_A_WORKER
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 POLL_S = 0.2

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import config, eta, listing, units, when
+from queue_runner import config, eta, listing, times, units
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit import Plan
@@ -28,7 +28,7 @@ class Forecast:
         runs = f"{units.count(self.n_runs)} run{'s' * (self.n_runs > 1)}"
         if self.unknown == self.n_runs:
             return f"{runs}; how long they take is not known yet: none was asked before on this machine"
-        until = when.clock(now + self.waits_s + self.total_s, now)
+        until = times.clock(now + self.waits_s + self.total_s, now)
         told = f"{runs}: {'at least' if self.unknown else 'about'} {units.duration(self.total_s)}, until {until}"
         if self.waits_s:
             told += f", as what waits already takes {units.duration(self.waits_s)}"

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from queue_runner import parsers, wire
 from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed

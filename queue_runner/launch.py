@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import argv, capture, locks, resume, tree_copy, warden
+from queue_runner import argv, locks, redact, resume, tree_copy, warden
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host.clocks import boot_id
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 
 SPEC_VERSION = 1
@@ -59,7 +59,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
         "argv": command,
         "cwd": str(cwd),
         "env": env,
-        "inherit": sorted(capture.secrets(os.environ)),  # names only: their values are written nowhere
+        "inherit": sorted(redact.secrets(os.environ)),  # names only: their values are written nowhere
         "stdout": str(folder.stdout),
         "stderr": str(folder.stderr),
         "events": str(folder.events),

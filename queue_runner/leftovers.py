@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_runner import locks
 from queue_runner.host import processes
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 
 

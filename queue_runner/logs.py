@@ -12,7 +12,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.log_text import LINE_BYTES, Text
 from queue_runner.model import State
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 
 CHUNK_BYTES = 1 << 16
 TAIL_MOST_BYTES = 16 * LINE_BYTES

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from queue_runner.host import conditions
 from queue_runner.ingest import Ingest
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed

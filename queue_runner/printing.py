@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from queue_runner import render
+from queue_runner import tables
 from queue_runner.reports import Result, Section
 from queue_runner.text import plain
 
@@ -13,11 +13,11 @@ WIDTH = 80
 
 def as_text(name: str, result: Result, format: str) -> str:
     """`result` of the report `name` in `format`, one of render.formats(). Raises: UsageError for another."""
-    render.check_format(format)
+    tables.check_format(format)
     if format == "json":
         return as_json(name, result)
     if format == "csv":
-        return render.csv(result.rows, result.columns)
+        return tables.csv(result.rows, result.columns)
     if format == "table" and result.text is not None:
         parts = [result.text]
     else:
@@ -34,7 +34,7 @@ def _section(section: Section, format: str) -> str:
     if section.title:
         parts.append(f"### {section.title}" if format == "md" else _sentence(section.title, format))
     if section.rows:
-        parts.append(render.table(section.rows, section.columns, format))
+        parts.append(tables.table(section.rows, section.columns, format))
     if section.lines:
         parts.append("\n".join(_sentence(line, format) for line in section.lines))
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
@@ -50,7 +50,7 @@ def _sentence(line: str, format: str) -> str:
 def as_json(name: str, result: Result) -> str:
     """The envelope mpsq.report/1 that docs/json.md describes."""
     keys = [column.key for column in result.columns]
-    return render.envelope(
+    return tables.envelope(
         "mpsq.report/1",
         report=name,
         columns=[{"key": column.key, "title": column.title} for column in result.columns],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from queue_runner import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 START_A_WORKER = "start one: mpsq worker, or mpsq service install"

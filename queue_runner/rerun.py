@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import code_check, grid, locks, stop_points, terms, tree_store, venvs, wake
+from queue_runner import code_check, failpoints, grid, locks, terms, tree_store, venvs, wake
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
@@ -89,8 +89,8 @@ def _store(
         for spec in {job.spec.snapshot: job.spec for job in new}.values():
             if spec.copy and spec.snapshot:
                 snapshots.mark_copied(connection, spec.snapshot)
-        stop_points.reach("submit.before_commit")
-    stop_points.reach("submit.committed")
+        failpoints.reach("submit.before_commit")
+    failpoints.reach("submit.committed")
     wake.ring(layout.fifo)
     return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
 

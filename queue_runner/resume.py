@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from queue_runner import stop_points
+from queue_runner import failpoints
 from queue_runner.errors import UsageError, is_shortage
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
@@ -107,7 +107,7 @@ def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
         raise Gone(f"the checkpoint of run {origin} that it was to go on from is gone: mpsq retry begins anew")
     folder.mkdir(mode=0o700)
     target = folder / source.name
-    stop_points.reach("resume.copying")
+    failpoints.reach("resume.copying")
     short: list[OSError] = []  # copytree turns every error into a text
 
     def copy_one(old: str, new: str) -> None:

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 
 
 def compact_logs(folder: RunDir, keep_bytes: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import stop_points, wake
+from queue_runner import failpoints, wake
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
@@ -56,8 +56,8 @@ def retry(
             new = attempts.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
             found.append(Retried(row["run"], str(new)))
         _refuse_in_vain(connection, again)
-        stop_points.reach("retry.before_commit")
-    stop_points.reach("retry.committed")
+        failpoints.reach("retry.before_commit")
+    failpoints.reach("retry.committed")
     wake.ring(layout.fifo)
     return found
 

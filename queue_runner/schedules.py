@@ -19,14 +19,14 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import capture, locks, stop_points, submit, terms, wake
+from queue_runner import failpoints, locks, redact, submit, terms, wake
 from queue_runner.cells import Request
 from queue_runner.cron import Cron
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.paths import Layout
 from queue_runner.store import choose, migrate, schedules
 from queue_runner.store.engine import looking, open_engine, writing
-from queue_runner.when import local_zone
+from queue_runner.times import local_zone
 
 _LATER_S = 10 * 366 * 86_400.0
 """By then every time that names a day is past."""
@@ -60,7 +60,7 @@ def add(
     _refuse_days(request)
     spec = planned.jobs[0].spec
     python = None if request.env_name else spec.python
-    kept = replace(request, environment=capture.environment(os.environ), cwd=spec.cwd, python=python)
+    kept = replace(request, environment=redact.environment(os.environ), cwd=spec.cwd, python=python)
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
         choose.dependencies(connection, planned.after)
@@ -145,7 +145,7 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
         taken = submit.take_snapshots(layout, planned)
     except Exception as error:  # whatever has become of the workload, the folder or the request: the worker goes on
         raise _CannotSubmit(_words(error)) from error
-    stop_points.reach("schedule.planned")
+    failpoints.reach("schedule.planned")
     with writing(engine) as connection:
         if not schedules.answer(connection, row, following, last_at=time.time(), last_error=None):
             return
@@ -154,8 +154,8 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
         except UsageError as error:
             raise _CannotSubmit(_words(error)) from error
         schedules.note_group(connection, row["id"], stored.group)
-        stop_points.reach("schedule.before_commit")
-    stop_points.reach("schedule.committed")
+        failpoints.reach("schedule.before_commit")
+    failpoints.reach("schedule.committed")
     log(f"schedule {row['name']}: submitted g{stored.group}")
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, capture, find_max, segments, stats
+from queue_runner import argv, find_max, redact, segments, stats
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 
@@ -72,7 +72,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
     phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
     return Details(
         run=run_object(row),
-        argv=capture.redact(argv.of(spec, layout.snapshots)),
+        argv=redact.redact(argv.of(spec, layout.snapshots)),
         cwd=spec.cwd,
         python=spec.python,
         env=sorted(spec.env),

@@ -16,7 +16,7 @@ from queue_runner.paths import Layout
 from queue_runner.progress import Progress, Tracker
 from queue_runner.queue_state import QueueState
 from queue_runner.reasons import Reason, reasons
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 ENDED = 5

@@ -6,13 +6,13 @@ import textwrap
 import time
 from typing import Any
 
-from queue_runner import eta, listing, render, units
+from queue_runner import eta, listing, tables, units
 from queue_runner.disk import DiskUse
 from queue_runner.progress import Progress
 from queue_runner.queue_state import START_A_WORKER
 from queue_runner.status import Row, Status
 from queue_runner.text import cut, one_line, width
-from queue_runner.when import clock as clock_of_day
+from queue_runner.times import clock as clock_of_day
 
 SHOWN = 10
 """How many waiting runs are shown unless all are asked for."""
@@ -24,7 +24,7 @@ _WRAP, _LEAST = 70, 20
 def text(found: Status) -> str:
     """All of it, at least 80 columns wide."""
     facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found), *hooks(found)]
-    parts = [render.facts([*facts, ("disk", disk(found.disk))])]
+    parts = [tables.facts([*facts, ("disk", disk(found.disk))])]
     if found.waiting:
         parts.append(waiting_table(found))
     if (more := found.waiting_count - len(found.waiting)) > 0:
@@ -126,7 +126,7 @@ def hooks(found: Status) -> list[tuple[str, str]]:
     lines = [f"{to_do} to be called"] if to_do else []
     for call in found.hooks.troubled:
         of = f" of run {call['run']}" if call["run"] else ""
-        lines.append(render.shorten(one_line(f"{call['event']}{of}: {listing.hook_ending(call)}"), 68))
+        lines.append(tables.shorten(one_line(f"{call['event']}{of}: {listing.hook_ending(call)}"), 68))
     return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
 
 
@@ -153,27 +153,27 @@ def waiting_table(found: Status) -> str:
     titles = {"place": "#", "run": "run", "name": "name", "asks": "asks", "waits": "waits for"}
     if any(row["starts"] != units.MISSING for row in rows):
         titles["starts"] = "starts"
-    return render.table(rows, [_column(key, title) for key, title in titles.items()])
+    return tables.table(rows, [_column(key, title) for key, title in titles.items()])
 
 
 def ended_table(found: Status) -> str:
     """The last endings, the newest first."""
     titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
-    return render.table([_ended(row) for row in found.ended], [_column(key, title) for key, title in titles.items()])
+    return tables.table([_ended(row) for row in found.ended], [_column(key, title) for key, title in titles.items()])
 
 
-def _column(key: str, title: str) -> render.Column:
+def _column(key: str, title: str) -> tables.Column:
     words = units.duration if key == "real_s" else None
-    return render.Column(key, title, words=words, right=key == "place", flexible=key == "asks")
+    return tables.Column(key, title, words=words, right=key == "place", flexible=key == "asks")
 
 
 def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
     return {
         "place": place,
         "run": row["run"],
-        "name": render.elide(one_line(row["name"]), _NAME),
+        "name": tables.elide(one_line(row["name"]), _NAME),
         "asks": listing.question(listing.run_object(row)),
-        "waits": render.shorten(one_line(found.reasons[row["run_id"]].short), _REASON),
+        "waits": tables.shorten(one_line(found.reasons[row["run_id"]].short), _REASON),
         "starts": eta.clock(found.eta.turns.get(row["run"]), time.time()) if goes_on(found) else units.MISSING,
     }
 
@@ -181,7 +181,7 @@ def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
 def _ended(row: Row) -> dict[str, Any]:
     return {
         "run": row["run"],
-        "name": render.elide(one_line(row["name"]), _NAME),
+        "name": tables.elide(one_line(row["name"]), _NAME),
         "asks": listing.question(listing.run_object(row)),
         "ending": listing.ending(row),
         "real_s": row["real_s"],

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from queue_runner import (
     catalog,
     cells,
+    failpoints,
     grid,
     launches,
     locks,
     probing,
     snapshot,
-    stop_points,
     terms,
     units,
     variants,
@@ -176,8 +176,8 @@ def store(layout: Layout, planned: Plan) -> Submitted:
         taken = take_snapshots(layout, planned)
         with writing(open_engine(layout.db, check=False)) as connection:
             stored = insert(connection, planned, taken)
-            stop_points.reach("submit.before_commit")
-    stop_points.reach("submit.committed")
+            failpoints.reach("submit.before_commit")
+    failpoints.reach("submit.committed")
     wake.ring(layout.fifo)
     return stored
 

@@ -16,12 +16,12 @@ from sqlalchemy import Engine
 from queue_runner import (
     code_check,
     disk,
+    failpoints,
     hooks,
     launch,
     locks,
     resume,
     schedules,
-    stop_points,
     suspend,
     tree_copy,
     tree_store,
@@ -38,7 +38,7 @@ from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
-from queue_runner.rundir import RunDir, read_end
+from queue_runner.run_dir import RunDir, read_end
 from queue_runner.store import attempts, jobs, lanes, results, waiting
 from queue_runner.store import hooks as calls
 from queue_runner.store import schedules as stored
@@ -131,7 +131,7 @@ class Supervisor:
                 return False
             if not self._sweep(run, folder, spare_daemons=ended) or not self._take_lane():
                 return False
-        stop_points.reach("worker.took_lane")
+        failpoints.reach("worker.took_lane")
         return self._end(run, folder)
 
     def _is_ours_alive(self) -> bool:
@@ -170,15 +170,15 @@ class Supervisor:
         self._fruitless = 0
         if not self._sweep(run, folder, spare_daemons=exit_ is not None and not exit_.get("stop")):
             return False
-        stop_points.reach("worker.scanned")
+        failpoints.reach("worker.scanned")
         observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
         (observer or Observer(self._engine, run, folder, self._config.sample_s)).finish()
-        stop_points.reach("worker.ingested")
+        failpoints.reach("worker.ingested")
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
         ending = finish(self._engine, run, folder, ending, exit_, self._orders)
-        stop_points.reach("worker.done")
+        failpoints.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
@@ -248,14 +248,14 @@ class Supervisor:
             self._block("another queue of this machine is measuring; this one goes on when the lane is free")
             return False
         assert self._lane is not None
-        stop_points.reach("worker.lane")
+        failpoints.reach("worker.lane")
         token = secrets.token_hex(16)
         with writing(self._engine) as connection:
             run = jobs.claim(connection, DEFAULT_LANE, token, boot_id())
         if run is None:
             self.close()
             return False
-        stop_points.reach("worker.claimed")
+        failpoints.reach("worker.claimed")
         return self._launch(run, self._lane)
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
@@ -270,7 +270,7 @@ class Supervisor:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder to leave it in
                 suspend.keep_filed(connection, run.run_id, folder)
-            stop_points.reach("worker.prepared")
+            failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
         except tree_store.Damaged as error:
             return self._refuse(run, code_check.lost(error))
@@ -283,7 +283,7 @@ class Supervisor:
             self._block(f"the machine refused to start run {run.id}: {error.strerror or error}; {again}")
             self.close()
             return False
-        stop_points.reach("worker.spawned")
+        failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer have the lane now
         self._block(None)
         if self._config.keep_awake:
@@ -294,9 +294,9 @@ class Supervisor:
 
     def _refuse(self, run: Claimed, ending: Ending) -> bool:
         """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
-        stop_points.reach("worker.refusing")
+        failpoints.reach("worker.refusing")
         finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None, self._orders)
-        stop_points.reach("worker.refused")
+        failpoints.reach("worker.refused")
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
         wake.ring(self._layout.fifo)  # the next one need not wait for the next tick

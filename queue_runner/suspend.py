@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import queue_state, stop_points
+from queue_runner import failpoints, queue_state
 from queue_runner.change import Changed
 from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -57,7 +57,7 @@ def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, with
     with writing(open_engine(layout.db)) as connection:
         rows = choose.runs_of(connection, selectors)
         new = {row["run"] for row in rows if pauses.wish(connection, row["id"], suspended, "user")}
-    stop_points.reach("suspend.committed")
+    failpoints.reach("suspend.committed")
     running = [row for row in rows if row["state"] == State.RUNNING]
     for row in running:
         RunDir(layout.run_dir(row["run"])).request_pause(suspended)

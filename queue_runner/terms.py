@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_runner import when
+from queue_runner import times
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
@@ -20,8 +20,8 @@ def of_request(request: Request, now: float) -> tuple[Terms, tuple[Dependency, .
         tags=tuple(check_tag(tag) for tag in request.tags),
         note=check_note(request.note),
         hold=request.hold,
-        not_before_at=when.parse_time(request.at, now) if request.at else None,
-        deadline_at=when.parse_time(request.deadline, now, "--deadline") if request.deadline else None,
+        not_before_at=times.parse_time(request.at, now) if request.at else None,
+        deadline_at=times.parse_time(request.deadline, now, "--deadline") if request.deadline else None,
         retries=check_retries(request.retries),
         backoff_s=request.backoff_s,
         retry_on=retry_on(request.retry_on or ("failed,lost" if request.resume else "failed")),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from queue_runner import stop_points
+from queue_runner import failpoints
 from queue_runner.spec import JobSpec
 from queue_runner.tree_scan import Entry
 from queue_runner.tree_store import WHOLE, Damaged, copy_kept, folder_of, read_manifest
@@ -64,7 +64,7 @@ def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry]
             copy_kept(source, path, entry.mode)
         os.utime(path, (WRITTEN_AT_S, WRITTEN_AT_S), follow_symlinks=False)
         count += 1
-        stop_points.reach("copy.unpacking")
+        failpoints.reach("copy.unpacking")
         if time.monotonic() > deadline:
             raise OSError(errno.ETIMEDOUT, f"the copy of its code took more than {MAX_COPY_S:.0f} s")
     if count != len(entries):

@@ -34,7 +34,7 @@ def with_sleep() -> float:
 
 
 def reach(name: str) -> None:
-    """A test's stop point; see queue_runner/stop_points.py."""
+    """A test's stop point; see queue_runner/failpoints.py."""
     if name and os.environ.get("MPSQ_STOP_AT") == name:
         marker = f"{os.environ['MPSQ_STOP_DIR']}/{name}.{os.getpid()}"
         os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -15,7 +15,7 @@ from queue_runner.paths import Layout
 from queue_runner.progress import Tracker
 from queue_runner.queue_state import START_A_WORKER, QueueState
 from queue_runner.reasons import Reason
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.wait import is_probe
 

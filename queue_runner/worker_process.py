@@ -16,7 +16,7 @@ from queue_runner import queue_state
 from queue_runner.errors import AlreadyRunning, MpsqError
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.rundir import read_end
+from queue_runner.run_dir import read_end
 from queue_runner.store import read
 from queue_runner.text import last_line
 

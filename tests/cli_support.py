@@ -20,7 +20,7 @@ from queue_runner.events import Hello, Iter, Note, Phase
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, Verb
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
 from queue_runner.store.engine import open_engine, writing

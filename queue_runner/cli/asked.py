@@ -158,6 +158,6 @@ def title(ctx: typer.Context) -> str:
     """The command line, as it may be kept and shown."""
     import shlex
 
-    from queue_runner.capture import redact
+    from queue_runner.redact import redact
 
     return shlex.join(["mpsq", *redact(ctx.meta["argv"])])

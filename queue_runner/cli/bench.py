@@ -56,9 +56,9 @@ def _foretell(planned: Plan) -> None:
     import textwrap
     import time
 
-    from queue_runner import render
+    from queue_runner import tables
     from queue_runner.forecast import forecast, lines
 
     foreseen = forecast(home(), planned)
-    say(render.facts(lines(planned, foreseen)))
+    say(tables.facts(lines(planned, foreseen)))
     say(textwrap.fill(foreseen.sentence(time.time()), 80, subsequent_indent="  "))

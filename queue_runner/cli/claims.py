@@ -51,7 +51,7 @@ def claims(
 def _full(claim: Claim) -> str:
     from shutil import get_terminal_size
 
-    from queue_runner import render
+    from queue_runner import tables
     from queue_runner.claims import BASES, Status
 
     facts = [
@@ -63,7 +63,7 @@ def _full(claim: Claim) -> str:
     ]
     if claim.status is Status.OUT_OF_SCOPE:
         del facts[3]
-    told = render.facts(facts, prose=[name for name, _ in facts])
+    told = tables.facts(facts, prose=[name for name, _ in facts])
     columns = get_terminal_size().columns
     return "\n".join([told, *(_command(line, columns) for line in claim.commands)])
 

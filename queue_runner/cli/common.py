@@ -52,7 +52,7 @@ def hint(text: str) -> None:
 
 def print_json(schema: str, /, **fields: Any) -> None:
     """Print one object of a schema that docs/json.md describes."""
-    from queue_runner.render import envelope
+    from queue_runner.tables import envelope
 
     print(envelope(schema, **fields))
 

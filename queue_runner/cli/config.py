@@ -16,7 +16,7 @@ def list_(json: Json = False) -> None:
     """List every setting with its value and its meaning."""
     import textwrap
 
-    from queue_runner import config, render
+    from queue_runner import config, tables
 
     layout = home()
     settings = config.load(layout.config)
@@ -34,7 +34,7 @@ def list_(json: Json = False) -> None:
     if json:
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
-    print(render.facts([(row["name"], textwrap.fill(_setting(row), 56)) for row in rows]))
+    print(tables.facts([(row["name"], textwrap.fill(_setting(row), 56)) for row in rows]))
 
 
 def _setting(row: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def create(
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the environments and what is in them."""
-    from queue_runner import render, venvs
+    from queue_runner import tables, venvs
 
     found = venvs.every(home())
     if json:
@@ -58,13 +58,13 @@ def list_(json: Json = False) -> None:
         say("no environment yet: mpsq env create NAME --pip torch")
         return
     columns = [
-        render.Column("name", "name"),
-        render.Column("python", "python"),
-        render.Column("frameworks", "frameworks"),
-        render.Column("packages", "packages"),
-        render.Column("folder", "folder"),
+        tables.Column("name", "name"),
+        tables.Column("python", "python"),
+        tables.Column("frameworks", "frameworks"),
+        tables.Column("packages", "packages"),
+        tables.Column("folder", "folder"),
     ]
-    print(render.table([_row(venv) for venv in found], columns))
+    print(tables.table([_row(venv) for venv in found], columns))
 
 
 @app.command("remove")

@@ -65,14 +65,14 @@ _SHOWN = 20
 
 
 def _table(items: Sequence[Item], *, whole: bool) -> str:
-    from queue_runner import render, units
+    from queue_runner import tables, units
 
     columns = [
-        render.Column("kind", "what"),
-        render.Column("name", "name", flexible=True),
-        render.Column("reason", "why", flexible=True),
-        render.Column("size_bytes", "size", words=units.size, right=True),
+        tables.Column("kind", "what"),
+        tables.Column("name", "name", flexible=True),
+        tables.Column("reason", "why", flexible=True),
+        tables.Column("size_bytes", "size", words=units.size, right=True),
     ]
     shown = items if whole else sorted(items, key=lambda item: -item.size_bytes)[:_SHOWN]
-    text = render.table([vars(item) for item in shown], columns)
+    text = tables.table([vars(item) for item in shown], columns)
     return text if len(shown) == len(items) else f"{text}\n... and {units.count(len(items) - len(shown))} smaller ones"

@@ -31,11 +31,11 @@ def import_(
     """Take over the logs of runs that happened elsewhere."""
     from dataclasses import asdict
 
-    from queue_runner import capture, imports, parsers, units
+    from queue_runner import imports, parsers, redact, units
     from queue_runner.host.home import ensure_home
     from queue_runner.text import plain
 
-    labels = capture.assignments(set_ or (), "--set")
+    labels = redact.assignments(set_ or (), "--set")
     if name is not None:
         labels["name"] = name
     if parser is not None:

@@ -51,23 +51,23 @@ def _group(text: str) -> str:
 
 
 def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
-    from queue_runner import listing, render, units
+    from queue_runner import listing, tables, units
 
     if not jobs:
         say("no job fits")
         return
     rows = [_run(run) for job in jobs for run in job["runs"]] if runs else [_job(job) for job in jobs]
     columns = [
-        render.Column("id", "run" if runs else "job", right=not runs),
-        render.Column("group_id", "group", words=lambda group: f"g{group}"),
-        render.Column("name", "name", words=lambda name: render.elide(name, 14)),
-        render.Column("asks", "asks", flexible=True),
-        render.Column("state", "state"),
-        render.Column("median_s", "ms/iter", words=lambda s: units.ms(s), right=True),
+        tables.Column("id", "run" if runs else "job", right=not runs),
+        tables.Column("group_id", "group", words=lambda group: f"g{group}"),
+        tables.Column("name", "name", words=lambda name: tables.elide(name, 14)),
+        tables.Column("asks", "asks", flexible=True),
+        tables.Column("state", "state"),
+        tables.Column("median_s", "ms/iter", words=lambda s: units.ms(s), right=True),
     ]
     if not runs:
-        columns.insert(4, render.Column("count", "ok", right=True))
-    print(render.table([{**row, "asks": listing.question(row)} for row in rows], columns))
+        columns.insert(4, tables.Column("count", "ok", right=True))
+    print(tables.table([{**row, "asks": listing.question(row)} for row in rows], columns))
 
 
 def _job(job: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def logs(
     from queue_runner.host.watching import Wait, descriptor
     from queue_runner.log_text import Outputs
     from queue_runner.model import parse_selector
-    from queue_runner.rundir import RunDir
+    from queue_runner.run_dir import RunDir
     from queue_runner.store import read
 
     layout, selector = home(), parse_selector(id)

@@ -54,12 +54,12 @@ def report(
     list_: Annotated[bool, typer.Option("--list", help="List the reports there are.")] = False,
 ) -> None:
     """Answer a question from the runs that are stored."""
-    from queue_runner import config, printing, render, reports
+    from queue_runner import config, printing, reports, tables
     from queue_runner.errors import UsageError
     from queue_runner.reports._options import read_options
     from queue_runner.store.read import reading
 
-    format = "json" if json else render.check_format(format)
+    format = "json" if json else tables.check_format(format)
     if list_:
         _list(format)
         return
@@ -117,15 +117,15 @@ def _is_id(word: str) -> bool:
 
 
 def _list(format: str) -> None:
-    from queue_runner import render, reports
+    from queue_runner import reports, tables
 
     rows = [{"name": name, "help": text} for name, text in reports.helps().items()]
     if format == "json":
-        print(render.envelope("mpsq.reports/1", reports=rows))
+        print(tables.envelope("mpsq.reports/1", reports=rows))
     elif format == "table":
         import textwrap
 
-        room = render.WIDTH - max(len(row["name"]) for row in rows) - 2
-        print(render.facts([(row["name"], textwrap.fill(row["help"], room)) for row in rows]))
+        room = tables.WIDTH - max(len(row["name"]) for row in rows) - 2
+        print(tables.facts([(row["name"], textwrap.fill(row["help"], room)) for row in rows]))
     else:
-        print(render.table(rows, [render.Column("name", "report"), render.Column("help", "shows")], format))
+        print(tables.table(rows, [tables.Column("name", "report"), tables.Column("help", "shows")], format))

@@ -34,8 +34,8 @@ def rerun(
 
     from queue_runner import queue_state
     from queue_runner import rerun as use_case
-    from queue_runner.capture import redact
     from queue_runner.model import parse_selector
+    from queue_runner.redact import redact
 
     layout = home()
     wanted = use_case.Wanted(repeats, priority, tuple(tag or ()), note, hold, allow_changed)

@@ -91,7 +91,7 @@ def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follo
     from queue_runner.follow import Follower
     from queue_runner.host.watching import Wait, descriptor
     from queue_runner.model import Selector
-    from queue_runner.rundir import RunDir
+    from queue_runner.run_dir import RunDir
 
     def open_logs(folder: RunDir, lines: int | None) -> Sequence[logs.Source]:
         return [

@@ -45,7 +45,7 @@ def add(
     """Submit a command line whenever its time comes."""
     import shlex
 
-    from queue_runner import capture, queue_state, schedules
+    from queue_runner import queue_state, redact, schedules
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
 
@@ -57,7 +57,7 @@ def add(
     layout = ensure_home()
     worker, _ = queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     added = schedules.add(
-        layout, " ".join(cron), request, shlex.join(capture.redact(words)), name=name, timezone=timezone
+        layout, " ".join(cron), request, shlex.join(redact.redact(words)), name=name, timezone=timezone
     )
     if json:
         print_json(
@@ -117,19 +117,19 @@ def list_(json: Json = False) -> None:
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
     import textwrap
 
-    from queue_runner import render
+    from queue_runner import tables
     from queue_runner.text import plain
 
     columns = [
-        render.Column("id", "id", right=True),
-        render.Column("name", "name", words=lambda name: render.elide(name, 16)),
-        render.Column("cron", "when"),
-        render.Column("next", "next"),
-        render.Column("last", "last"),
-        render.Column("title", "submits", flexible=True),
+        tables.Column("id", "id", right=True),
+        tables.Column("name", "name", words=lambda name: tables.elide(name, 16)),
+        tables.Column("cron", "when"),
+        tables.Column("next", "next"),
+        tables.Column("last", "last"),
+        tables.Column("title", "submits", flexible=True),
     ]
     table = [{**row, "next": _next(row), "last": _last(row)} for row in rows]
-    print(render.table(table, columns))
+    print(tables.table(table, columns))
     if elsewhere := [f"{row['name']} by the clocks of {row['timezone']}" for row in rows if _is_elsewhere(row)]:
         print("\n" + textwrap.fill(f"next and last are times of here; {', '.join(elsewhere)}", 78))
     for row in rows:
@@ -194,7 +194,7 @@ def _is_elsewhere(row: Mapping[str, Any]) -> bool:
     from datetime import datetime
 
     from queue_runner.errors import UsageError
-    from queue_runner.when import zone
+    from queue_runner.times import zone
 
     now = datetime.now().astimezone()
     try:
@@ -216,6 +216,6 @@ def _last(row: Mapping[str, Any]) -> str | None:
 
 
 def _clock(at: float) -> str:
-    from queue_runner.when import clock
+    from queue_runner.times import clock
 
     return clock(at)

@@ -92,7 +92,7 @@ _PROSE = (
 def _text(one: Details, again: bool) -> str:
     import shlex
 
-    from queue_runner import listing, render, units
+    from queue_runner import listing, tables, units
 
     run = one.run
     facts = [
@@ -140,7 +140,7 @@ def _text(one: Details, again: bool) -> str:
         facts.append(("hook", "\n".join(map(_hook, one.hooks))))
     facts.append(("history", "\n".join(map(_event, one.history))))
     facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
-    return render.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)], prose=_PROSE)
+    return tables.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)], prose=_PROSE)
 
 
 def _terms(one: Details) -> list[tuple[str, str]]:
@@ -229,11 +229,11 @@ def _segment(part: Any) -> str:
 
 
 def _hook(call: Any) -> str:
-    from queue_runner import listing, render
+    from queue_runner import listing, tables
 
     said = (call["output"] or "").splitlines()
     lines = [f"{call['event']}: {listing.hook_ending(call)}", *(said[-_HOOK_LINES:] if call["state"] != "ok" else [])]
-    return "\n  ".join(render.shorten(line, 64) for line in lines)
+    return "\n  ".join(tables.shorten(line, 64) for line in lines)
 
 
 _HOOK_LINES = 3

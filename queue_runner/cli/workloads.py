@@ -30,7 +30,7 @@ def workloads(
     json: Json = False,
 ) -> None:
     """List the workloads, show one's settings, or begin one of your own."""
-    from queue_runner import catalog, paths, render
+    from queue_runner import catalog, paths, tables
 
     folder, own = paths.jobs_dir(), home().workloads
     name = _name(words or [])
@@ -52,12 +52,12 @@ def workloads(
         return
     rows = [{**_object(workload), "configs": ", ".join(workload.configs)} for workload in known]
     columns = [
-        render.Column("name", "name"),
-        render.Column("framework", "framework"),
-        render.Column("configs", "configs", words=lambda text: render.shorten(text, 32)),
-        render.Column("about", "about", words=lambda text: render.shorten(text, 28)),
+        tables.Column("name", "name"),
+        tables.Column("framework", "framework"),
+        tables.Column("configs", "configs", words=lambda text: tables.shorten(text, 32)),
+        tables.Column("about", "about", words=lambda text: tables.shorten(text, 28)),
     ]
-    print(render.table(rows, columns))
+    print(tables.table(rows, columns))
 
 
 def _name(words: list[str]) -> str | None:
@@ -110,12 +110,12 @@ def _object(workload: Workload) -> dict[str, Any]:
 def _text(workload: Workload) -> str:
     import textwrap
 
-    from queue_runner import render
+    from queue_runner import tables
 
     facts = [("workload", workload.name), ("framework", workload.framework), ("about", _wrapped(workload.about))]
     if workload.source:
         facts.append(("source", _wrapped(workload.source)))
-    lines = [render.facts(facts), "", "settings (--set KEY=VALUE):"]
+    lines = [tables.facts(facts), "", "settings (--set KEY=VALUE):"]
     width = max((len(p.name) for p in workload.params.values()), default=0)
     for param in workload.params.values():
         unit = f" {param.unit}" if param.unit else ""

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
-from queue_runner.render import Column
+from queue_runner.tables import Column
 
 Row = dict[str, Any]
 

@@ -14,8 +14,8 @@ from queue_runner import stats, units
 from queue_runner.errors import UsageError
 from queue_runner.grouping import taints, word
 from queue_runner.model import Outcome
-from queue_runner.render import Column
 from queue_runner.reports import Context, Row, _facts, _notes
+from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
 """Settings that say how long and how something is measured."""

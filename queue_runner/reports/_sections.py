@@ -9,9 +9,9 @@ from typing import Any
 from queue_runner import units
 from queue_runner.compare import Family
 from queue_runner.grouping import MAIN, word
-from queue_runner.render import Column, elide
 from queue_runner.reports import Section
 from queue_runner.reports._facts import DETAILS
+from queue_runner.tables import Column, elide
 
 Raw = Mapping[str, Any]
 

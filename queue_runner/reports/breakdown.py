@@ -10,8 +10,8 @@ from queue_runner import units
 from queue_runner.compare import families as grouped
 from queue_runner.grouping import Cell
 from queue_runner.phases import other_remark
-from queue_runner.render import Column, elide
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _sections
+from queue_runner.tables import Column, elide
 
 NAME = "breakdown"
 HELP = "where the real time went, by phase; it adds up to real"

@@ -10,8 +10,8 @@ from queue_runner import units
 from queue_runner.compare import Family, compare
 from queue_runner.grouping import Cell
 from queue_runner.observe import Seen, observe
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
+from queue_runner.tables import Column
 
 NAME = "devices"
 HELP = "compare devices and modes: speed, cost, losses, ratios with verdicts"

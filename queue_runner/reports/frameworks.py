@@ -11,7 +11,6 @@ from queue_runner import units
 from queue_runner.compare import Family, compare
 from queue_runner.errors import UsageError
 from queue_runner.grouping import Cell
-from queue_runner.render import Column
 from queue_runner.reports import (
     Context,
     Result,
@@ -25,6 +24,7 @@ from queue_runner.reports import (
     _rows,
     _sections,
 )
+from queue_runner.tables import Column
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from queue_runner import units
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts
 from queue_runner.reports._bench import Bench, Measured
+from queue_runner.tables import Column
 
 NAME = "kernels"
 FOR = "kernels"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts, _rows
 from queue_runner.reports._bench import Bench, Measured
+from queue_runner.tables import Column
 
 NAME = "matmul"
 FOR = "matmul"

@@ -11,10 +11,10 @@ from queue_runner.compare import Family, families
 from queue_runner.errors import UsageError
 from queue_runner.grouping import SUBJECT, Cell, taints, word
 from queue_runner.model import Outcome
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _memory_words, _notes
 from queue_runner.reports._memory import Point, Series
 from queue_runner.reports._settings import whatever_their_length
+from queue_runner.tables import Column
 
 NAME = "memory"
 HELP = "allocated and reserved bytes over the iterations: the peak, fragmentation, growth, the end of what ran out"

@@ -7,8 +7,8 @@ from typing import Any
 
 from queue_runner import listing, units
 from queue_runner.missing import Gap, look
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose
+from queue_runner.tables import Column
 
 NAME = "missing"
 HELP = "cells without a valid result, and why; --submit queues them again"

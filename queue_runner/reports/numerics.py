@@ -11,9 +11,9 @@ from queue_runner.compare import Family, compare
 from queue_runner.errors import UsageError
 from queue_runner.grouping import Cell, taints
 from queue_runner.model import Outcome
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _sections
 from queue_runner.reports._partings import LEVELS, Parting, losses, off_words, relative
+from queue_runner.tables import Column
 
 NAME = "numerics"
 HELP = "where losses part from a baseline's, iteration by iteration: device, dtype, framework"

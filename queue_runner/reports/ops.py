@@ -9,9 +9,9 @@ from typing import Any
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.grouping import taints
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _ops
 from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
+from queue_runner.tables import Column
 
 NAME = "ops"
 FOR = "opcheck"

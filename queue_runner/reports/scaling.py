@@ -10,9 +10,9 @@ from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.grouping import taints, word
 from queue_runner.model import Outcome
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, Section, _choose, _curves, _facts, _notes, _scaling
 from queue_runner.reports._curves import KNOWN, Curve, Point
+from queue_runner.tables import Column
 
 NAME = "scaling"
 HELP = "throughput and memory against batch size or another swept number: the knee, the largest that fits"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.render import Column
 from queue_runner.reports import Context, Result, Row, _choose
+from queue_runner.tables import Column
 
 NAME = "time"
 HELP = "real, user and sys time of each run, like time -p"

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import locks, stop_points
+from queue_runner import failpoints, locks
 from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
@@ -60,7 +60,7 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
             aside = _set_aside(layout, known)
             kept = _keep_old(layout)
             backup.sync(partial)
-            stop_points.reach("restore.before_rename")
+            failpoints.reach("restore.before_rename")
             partial.replace(layout.db)
             backup.sync(layout.home)
         except OSError as error:

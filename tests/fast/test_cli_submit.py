@@ -13,7 +13,7 @@ import pytest
 from queue_runner import locks, logs
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store.read import reading
 from tests.cli_support import Cli, empty_queue, end_running_run, full_queue, use_toy_workloads
 

@@ -11,7 +11,7 @@ from queue_runner import finish as use_case
 from queue_runner.events import Iter
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing

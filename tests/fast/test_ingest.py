@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from queue_runner.ingest import Ingest
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import open_engine, writing

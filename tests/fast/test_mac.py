@@ -19,7 +19,7 @@ from queue_runner.host import conditions, cpu_time, open_files, process_table, t
 from queue_runner.host.ask import Asked
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing

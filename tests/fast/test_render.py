@@ -8,31 +8,31 @@ import json
 
 import pytest
 
-from queue_runner import printing, render, units
+from queue_runner import printing, tables, units
 from queue_runner.errors import UsageError
-from queue_runner.render import Column
 from queue_runner.reports import Result, Section
+from queue_runner.tables import Column
 
 COLUMNS = [Column("name", "name"), Column("median_s", "ms/iter", words=units.ms, right=True)]
 ROWS = [{"name": "a", "median_s": 0.2}, {"name": "b\x1b[31m\nc", "median_s": None}]
 
 
 def test_a_table_is_harmless_and_lined_up() -> None:
-    lines = render.table(ROWS, COLUMNS).splitlines()
+    lines = tables.table(ROWS, COLUMNS).splitlines()
     assert lines == ["name  ms/iter", "----  -------", "a       200.0", "b c         -"]
 
 
 def test_numbers_that_look_like_words_stay_as_they_are() -> None:
-    assert "12.30" in render.table([{"run": "12.30"}], [Column("run", "run")])
-    assert "1e3" in render.table([{"run": "1e3"}], [Column("run", "run")])
+    assert "12.30" in tables.table([{"run": "12.30"}], [Column("run", "run")])
+    assert "1e3" in tables.table([{"run": "1e3"}], [Column("run", "run")])
 
 
 def test_an_empty_table_has_its_head() -> None:
-    assert render.table([], COLUMNS).startswith("name")
+    assert tables.table([], COLUMNS).startswith("name")
 
 
 def test_markdown_escapes_nothing_away() -> None:
-    assert render.table(ROWS[:1], COLUMNS, "md").splitlines()[0].startswith("| name")
+    assert tables.table(ROWS[:1], COLUMNS, "md").splitlines()[0].startswith("| name")
 
 
 def test_csv_is_raw_and_safe() -> None:
@@ -41,34 +41,34 @@ def test_csv_is_raw_and_safe() -> None:
         {"name": 'a,"b"\n', "median_s": None},
         {"name": "-1", "median_s": -1.0},
     ]
-    read = list(csv.reader(io.StringIO(render.table(rows, COLUMNS, "csv"))))
+    read = list(csv.reader(io.StringIO(tables.table(rows, COLUMNS, "csv"))))
     assert read == [["name", "median_s"], ['\'=cmd|"x"', "0.1"], ['a,"b"\n', ""], ["'-1", "-1.0"]]
 
 
 def test_json_has_no_nan() -> None:
-    text = render.envelope("mpsq.x/1", rows=[{"a": float("nan"), "b": float("-inf"), "c": 1.5}], name="ü")
+    text = tables.envelope("mpsq.x/1", rows=[{"a": float("nan"), "b": float("-inf"), "c": 1.5}], name="ü")
     assert json.loads(text) == {"schema": "mpsq.x/1", "rows": [{"a": "nan", "b": "-inf", "c": 1.5}], "name": "ü"}
 
 
 def test_every_format_of_tabulate_works() -> None:
-    for name in render.formats():
+    for name in tables.formats():
         if name not in ("json", "csv"):
-            assert "200.0" in render.table(ROWS, COLUMNS, name), name
+            assert "200.0" in tables.table(ROWS, COLUMNS, name), name
 
 
 def test_an_unknown_format_has_a_near_name() -> None:
     with pytest.raises(UsageError) as error:
-        render.table(ROWS, COLUMNS, "githb")
+        tables.table(ROWS, COLUMNS, "githb")
     assert 'did you mean "github"?' in error.value.hint
 
 
 def test_facts_line_up_and_are_harmless() -> None:
-    assert render.facts([("a", "1"), ("long", "x\ny\x1b[2J")]) == "a     1\nlong  x\n      y"
+    assert tables.facts([("a", "1"), ("long", "x\ny\x1b[2J")]) == "a     1\nlong  x\n      y"
 
 
 @pytest.mark.parametrize(("text", "shown"), [("abcdef", "abc…"), ("abcd", "abcd"), ("a\nb", "a b")])
 def test_shorten(text: str, shown: str) -> None:
-    assert render.shorten(text, 4) == shown
+    assert tables.shorten(text, 4) == shown
 
 
 RESULT = Result(COLUMNS, ROWS, [Section("By name", COLUMNS[:1], ROWS, ["below"])], ["a is faster"], ["note"])
@@ -90,12 +90,12 @@ def test_a_result_in_every_format() -> None:
 
 def test_wide_letters_take_two_columns() -> None:
     rows = [{"name": "漢字", "n": 1}, {"name": "abcd", "n": 2}, {"name": "\x1b[31mé\x00", "n": 3}]
-    shown = render.table(rows, [render.Column("name", "name"), render.Column("n", "n")])
+    shown = tables.table(rows, [tables.Column("name", "name"), tables.Column("n", "n")])
     assert shown.splitlines()[2:] == ["漢字  1", "abcd  2", "é     3"]
-    assert render.elide("漢字漢字漢字", 7) == "漢…漢字" and render.shorten("漢字漢字", 6) == "漢字…"
-    assert render.shorten("a\n\tb", 9) == "a b"
+    assert tables.elide("漢字漢字漢字", 7) == "漢…漢字" and tables.shorten("漢字漢字", 6) == "漢字…"
+    assert tables.shorten("a\n\tb", 9) == "a b"
 
 
 def test_a_heading_gives_way_with_its_column() -> None:
     columns = [Column("name", "against " + "b" * 40, flexible=True), Column("x", "x" * 50)]
-    assert max(map(len, render.table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80
+    assert max(map(len, tables.table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80

@@ -18,7 +18,7 @@ from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import attempts, jobs, read
 from queue_runner.store.engine import looking, open_engine, writing

@@ -12,7 +12,7 @@ import pytest
 from queue_runner import config, daemon, locks
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
-from queue_runner.when import parse_time
+from queue_runner.times import parse_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -187,7 +187,7 @@ def test_the_machine_reboots(queue: Queue) -> None:
 
 
 def noted(queue: Queue) -> list[dict[str, int]]:
-    from queue_runner.rundir import RunDir
+    from queue_runner.run_dir import RunDir
 
     return until(RunDir(queue.layout.run_dir("1.1")).noted, "noted processes")
 

@@ -16,7 +16,7 @@ from queue_runner.keep import Keep, parse
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
-from queue_runner.rundir import RunDir
+from queue_runner.run_dir import RunDir
 from queue_runner.store import attempts, jobs
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, end_running_run, full_queue
