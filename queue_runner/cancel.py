@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from queue_runner import failpoints, queue_state, wake
+from queue_runner import failpoints, queue_state
+from queue_runner.host import wakeup
 from queue_runner.model import Outcome, RunId, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -71,7 +72,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
     for row in running:
         RunDir(layout.run_dir(RunId(row["job_id"], row["number"]))).request_cancel(who)
     failpoints.reach("cancel.filed")
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return _watch(layout, rows, {row["id"] for row in asked}, time.monotonic() + within_s)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import terms, times, wake
+from queue_runner import terms, times
 from queue_runner.errors import UsageError
+from queue_runner.host import wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, State, Verb
 from queue_runner.paths import Layout
@@ -70,7 +71,7 @@ def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, 
             else:
                 why = f"{_NOT_WAITING[state]}: {running}" if state is State.RUNNING else _NOT_WAITING[state]
                 found.append(Changed(row["run"], False, why))
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return found
 
 
@@ -92,7 +93,7 @@ def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Se
         if anchors & chosen:
             raise UsageError("a run cannot be moved next to itself", "name another one")
         order.move(connection, chosen, where, anchors, actor="user")
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
     return [_after_move(row, done, row["id"] in chosen) for row in rows]
 
@@ -131,7 +132,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
                 order.set_tags(connection, job, tags, wanted.untags)
             if (wanted.at or wanted.deadline) and order.is_too_late(connection, job):
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return jobs
 
 
@@ -188,5 +189,5 @@ def pause(layout: Layout, reason: str | None) -> bool:
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:
         changed = lanes.pause(connection, DEFAULT_LANE, reason)
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return changed

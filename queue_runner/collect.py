@@ -12,9 +12,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import discard, disk, failpoints, locks, units
+from queue_runner import disk, failpoints, units
 from queue_runner.errors import MpsqError
 from queue_runner.garbage import Item
+from queue_runner.host import locks
+from queue_runner.host import trash as discard
 from queue_runner.paths import Layout
 from queue_runner.store import removal
 from queue_runner.store.engine import open_engine, writing

@@ -22,10 +22,10 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from queue_runner import config, locks, paths, wake
+from queue_runner import config, paths
 from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
 from queue_runner.hooks import Hooks
-from queue_runner.host import open_files
+from queue_runner.host import locks, open_file_limit, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
 from queue_runner.rarely import Rarely
@@ -71,7 +71,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until told to stop. A run that goes on then does so under its warden (detach)."""
-        bell = wake.listen(self._layout.fifo)
+        bell = wakeup.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopped.set())
         self._scheduler.add_job(
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = config.load(layout.config)
         held = _take(layout)
         _migrate(layout)
-        open_files.allow()
+        open_file_limit.allow()
         log.info("worker %d on %s", os.getpid(), layout.home)
         Worker(layout, settings, held, until_idle=options.until_idle).run()
         held.close()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import discard, failpoints
+from queue_runner import failpoints
 from queue_runner.errors import UsageError
+from queue_runner.host import trash
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
 
@@ -51,9 +52,9 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
     freed, stuck = 0, []
     for name in names:
         folder = layout.run_dir(name)
-        size = discard.used_bytes(folder)
+        size = trash.used_bytes(folder)
         try:
-            discard.remove_gently([folder])
+            trash.remove_gently([folder])
             freed += size
         except OSError as error:
             stuck.append(f"run {name}: {error.filename or folder}: {error.strerror or error}")

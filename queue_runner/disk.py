@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from queue_runner import discard
+from queue_runner.host import trash
 from queue_runner.paths import Layout
 
 BUDGET_S = 0.03
@@ -100,10 +100,10 @@ def _list(folder: Path) -> list[str]:
 
 def _measure(path: Path, deadline: float) -> _Known:
     total = 0
-    for count, status in enumerate(discard.walk(path)):
+    for count, status in enumerate(trash.walk(path)):
         if count and time.monotonic() > deadline:
             return _Known(total, time.time(), False)
-        total += status.st_blocks * discard.BLOCK_BYTES
+        total += status.st_blocks * trash.BLOCK_BYTES
     return _Known(total, time.time(), True)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from queue_runner import doctor_house, doctor_machine
 from queue_runner.doctor_check import Check
 from queue_runner.host import compiler, machine, torch_probe
-from queue_runner.host.ask import Ask, ask
+from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))

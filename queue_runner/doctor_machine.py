@@ -15,7 +15,7 @@ from typing import Any
 from queue_runner import mps_options, queue_state, units
 from queue_runner.doctor_check import Check, warn_if
 from queue_runner.host import conditions, machine, power
-from queue_runner.host.ask import Ask, ask
+from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
 BUSY_SHARE = 0.1

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from queue_runner import follow_queue, listing, logs, queue_state, units
-from queue_runner.host.watching import Wait, give_way
+from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.log_text import Outputs
 from queue_runner.logs import Row, Source
 from queue_runner.model import Selector, State

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import discard, locks
+from queue_runner.host import locks
+from queue_runner.host import trash as discard
 from queue_runner.keep import Ended, Keep
 from queue_runner.paths import Layout
 from queue_runner.store import backup, read

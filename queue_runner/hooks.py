@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import hook_process, notify
+from queue_runner import hook_process
 from queue_runner.config import Config
-from queue_runner.host import processes
+from queue_runner.host import notify, processes
 from queue_runner.paths import Layout
 from queue_runner.store import hooks as store
 from queue_runner.store import read

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import argv, locks, redact, resume, tree_copy, warden
+from queue_runner import argv, redact, resume, tree_copy, warden
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
+from queue_runner.host import locks
 from queue_runner.host.clocks import boot_id
 from queue_runner.model import RunId
 from queue_runner.paths import Layout

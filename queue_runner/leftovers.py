@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queue_runner import locks
-from queue_runner.host import processes
+from queue_runner.host import locks, processes
 from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 

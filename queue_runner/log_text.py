@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol, TextIO
 
-from queue_runner.host.watching import descriptor
+from queue_runner.host.low_priority import descriptor
 from queue_runner.text import cut, plain, width
 
 LINE_BYTES = 1 << 20

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from queue_runner import locks
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import locks
 
 _SHOWN_LINES = 8
 """Of pip's output, the last: its error is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from queue_runner import locks
+from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import code_check, failpoints, grid, locks, terms, tree_store, venvs, wake
+from queue_runner import code_check, failpoints, grid, terms, tree_store, venvs
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import locks, wakeup
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -91,7 +92,7 @@ def _store(
                 snapshots.mark_copied(connection, spec.snapshot)
         failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
 
 

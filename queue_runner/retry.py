@@ -7,8 +7,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import failpoints, wake
+from queue_runner import failpoints
 from queue_runner.errors import UsageError
+from queue_runner.host import wakeup
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
 
@@ -58,7 +59,7 @@ def retry(
         _refuse_in_vain(connection, again)
         failpoints.reach("retry.before_commit")
     failpoints.reach("retry.committed")
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return found
 
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import failpoints, locks, redact, submit, terms, wake
+from queue_runner import failpoints, redact, submit, terms
 from queue_runner.cells import Request
 from queue_runner.cron import Cron
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
+from queue_runner.host import locks, wakeup
 from queue_runner.paths import Layout
 from queue_runner.store import choose, migrate, schedules
 from queue_runner.store.engine import looking, open_engine, writing
@@ -75,7 +76,7 @@ def add(
             request_json=json.dumps(asdict(replace(kept, title=f"mpsq schedule {named}: {command}"))),
             next_at=times[0],
         )
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return Added(id, named, line, zone, command, times, len(planned.order))
 
 
@@ -103,7 +104,7 @@ def resume(layout: Layout, which: str) -> tuple[str, float | None]:
         if at is None:
             at = Cron(row["cron"], row["timezone"]).next_after(time.time())
             schedules.set_next(connection, row["id"], at)
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return str(row["name"]), at
 
 

@@ -16,7 +16,6 @@ from queue_runner import (
     failpoints,
     grid,
     launches,
-    locks,
     probing,
     snapshot,
     terms,
@@ -24,10 +23,10 @@ from queue_runner import (
     variants,
     vcs,
     venvs,
-    wake,
 )
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import JobSpec, NewJob
@@ -178,7 +177,7 @@ def store(layout: Layout, planned: Plan) -> Submitted:
             stored = insert(connection, planned, taken)
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
-    wake.ring(layout.fifo)
+    wakeup.ring(layout.fifo)
     return stored
 
 

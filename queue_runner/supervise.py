@@ -13,26 +13,14 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import (
-    code_check,
-    disk,
-    failpoints,
-    hooks,
-    launch,
-    locks,
-    resume,
-    schedules,
-    suspend,
-    tree_copy,
-    tree_store,
-    wake,
-)
+from queue_runner import code_check, disk, failpoints, hooks, launch, resume, schedules, suspend, tree_copy, tree_store
 from queue_runner.backups import Backups
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
-from queue_runner.host.awake import keep_awake
+from queue_runner.host import locks, wakeup
 from queue_runner.host.clocks import boot_id
+from queue_runner.host.keep_awake import keep_awake
 from queue_runner.leftovers import end_leftovers, lock_is_held, warden_is_there
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.observe_run import Observer
@@ -299,7 +287,7 @@ class Supervisor:
         failpoints.reach("worker.refused")
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
-        wake.ring(self._layout.fifo)  # the next one need not wait for the next tick
+        wakeup.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
 
     def _take_lane(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner.host import tools
+from queue_runner.host import find_tool
 from queue_runner.tree_rules import secret_pathspecs
 
 MAX_DIFF_BYTES = 4 << 20
@@ -117,7 +117,7 @@ class Command:
         with tempfile.TemporaryFile() as given:
             given.write(input)
             given.seek(0)
-            if sys.platform == "darwin" and tools.find("git") is None:
+            if sys.platform == "darwin" and find_tool.find("git") is None:
                 self._said.close()
                 raise GitFailed("git is not installed: xcode-select --install")
             try:

@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from queue_runner import discard, locks, pip_install, venvs
+from queue_runner import pip_install, venvs
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import locks
+from queue_runner.host import trash as discard
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.venvs import RECORD, Venv

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LINUX = sys.platform.startswith("linux")
 RESERVED_BYTES = 8192
-_QUESTIONS_LAST_S = 1.0  # as in queue_runner/locks.py
+_QUESTIONS_LAST_S = 1.0  # as in queue_runner/host/locks.py
 
 
 def awake() -> float:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from queue_runner import queue_state, status, status_text
-from queue_runner.host.watching import Wait, descriptor, give_way
+from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.progress import Tracker

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from queue_runner import locks
+from queue_runner.host import locks
 
 MPSQ = [str(Path(sys.executable).with_name("mpsq"))]
 

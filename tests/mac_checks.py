@@ -18,8 +18,18 @@ from pathlib import Path
 
 from queue_runner import paths, warden_files, warden_tree
 from queue_runner.config import Config
-from queue_runner.host import awake, clocks, conditions, filesystem, launchctl, machine, power, process_table, watching
-from queue_runner.host.ask import ask
+from queue_runner.host import (
+    clocks,
+    conditions,
+    filesystem,
+    keep_awake,
+    launchctl,
+    low_priority,
+    machine,
+    power,
+    process_table,
+)
+from queue_runner.host.command import ask
 from tests.mac_check import Check, Unknown
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -229,7 +239,7 @@ def highest_resident() -> str:
 def left_reader() -> str:
     """a pipe without a reader is noticed."""
     reads, writes = os.pipe()
-    wait, begun = watching.Wait(writes), time.perf_counter()
+    wait, begun = low_priority.Wait(writes), time.perf_counter()
     wait(0.2)
     waited = time.perf_counter() - begun
     assert waited > 0.15, f"it did not wait while there was a reader: {waited:.3f} s"
@@ -260,7 +270,7 @@ def to_the_platter() -> str:
 def kept_awake() -> str:
     """caffeinate keeps the machine awake."""
     with subprocess.Popen(BUSY) as child:
-        helper = awake.keep_awake(child.pid)
+        helper = keep_awake.keep_awake(child.pid)
         try:
             text, deadline = "", time.monotonic() + 10
             while "caffeinate" not in text and time.monotonic() < deadline:

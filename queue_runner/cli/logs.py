@@ -33,7 +33,7 @@ def logs(
     from collections.abc import Sequence
 
     from queue_runner import logs as use_case
-    from queue_runner.host.watching import Wait, descriptor
+    from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.log_text import Outputs
     from queue_runner.model import parse_selector
     from queue_runner.run_dir import RunDir

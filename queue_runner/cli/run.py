@@ -89,7 +89,7 @@ def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follo
 
     from queue_runner import logs
     from queue_runner.follow import Follower
-    from queue_runner.host.watching import Wait, descriptor
+    from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.model import Selector
     from queue_runner.run_dir import RunDir
 

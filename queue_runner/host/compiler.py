@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner.host import tools
+from queue_runner.host import find_tool
 
 _COMPILE_TIMEOUT_S = 60.0
 
@@ -27,7 +27,7 @@ def probe() -> Compiler:
     """Compile a small program with the C++ compiler that torch.compile would use for the CPU."""
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "c++"]
-    found = next((path for name in candidates if name and (path := tools.find(name))), None)
+    found = next((path for name in candidates if name and (path := find_tool.find(name))), None)
     fix = "xcode-select --install" if sys.platform == "darwin" else "install g++, for example: apt install g++"
     if found is None:
         missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"

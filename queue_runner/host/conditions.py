@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from queue_runner.host.ask import Asked
+from queue_runner.host.command import Asked
 from queue_runner.host.cpu_time import LinuxSource, Named, PsutilSource, Shares
 from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
 

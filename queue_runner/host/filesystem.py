@@ -50,7 +50,7 @@ def nearest_existing(path: Path) -> Path:
 
 def _read_mounts(platform: str) -> str:
     if platform == "darwin":
-        from queue_runner.host.ask import ask
+        from queue_runner.host.command import ask
 
         return ask(["/sbin/mount"]) or ""
     try:

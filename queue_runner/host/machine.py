@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from queue_runner.host.ask import Ask, ask
+from queue_runner.host.command import Ask, ask
 
 _SALT = "mpsq machine\0"
 """systemd's machine-id(5) asks that the id itself be shown to nobody."""

@@ -178,7 +178,7 @@ def _still_theirs(traces: Traces, table: dict[int, Seen]) -> set[int]:
 def _lane_of(traces: Traces) -> Callable[[int], bool]:
     """Tells who holds the lane for this run. The note is read anew for each look: by now the lane may be another's."""
     if traces.lane is not None and traces.tag is not None:
-        from queue_runner.locks import read_holder
+        from queue_runner.host.locks import read_holder
 
         lane, note = traces.lane, read_holder(traces.lane) or {}
         if note.get("token") == traces.tag:

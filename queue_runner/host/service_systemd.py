@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
-from queue_runner.host.ask import plain_environment
+from queue_runner.host.command import plain_environment
 from queue_runner.host.service import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
 
 _TIMEOUT_S = 90.0

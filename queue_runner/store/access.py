@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from queue_runner import locks
 from queue_runner.errors import MpsqError
+from queue_runner.host import locks
 
 _LOCK_WAIT_S = 60.0
 

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import locks
 from queue_runner.errors import RunActive, SchemaError
+from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import access, backup
 from queue_runner.store.read import HEAD, reading, schema_revision

@@ -15,8 +15,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import failpoints, locks
+from queue_runner import failpoints
 from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
+from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.store import access, backup

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import locks
+from queue_runner.host import locks
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, full_queue
 

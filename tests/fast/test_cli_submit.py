@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import locks, logs
+from queue_runner import logs
+from queue_runner.host import locks
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -171,7 +172,7 @@ def test_cancel_without_a_worker_leaves_the_request_for_the_warden(queue: Layout
 def test_cancel_tells_the_truth(
     queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch, ending: Ending, said: str
 ) -> None:
-    monkeypatch.setattr("queue_runner.wake.ring", lambda _: end_running_run(queue, ending))
+    monkeypatch.setattr("queue_runner.host.wakeup.ring", lambda _: end_running_run(queue, ending))
     assert said in mpsq.ok("cancel", "4").out
 
 

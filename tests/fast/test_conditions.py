@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.host import awake, conditions, power
-from queue_runner.host.ask import Asked, ask
+from queue_runner.host import conditions, keep_awake, power
+from queue_runner.host.command import Asked, ask
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
 
 LAPTOP = (
@@ -310,12 +310,12 @@ def test_asking_never_waits_and_never_fails(tmp_path: Path) -> None:
 
 
 def test_caffeinate_ends_with_the_process() -> None:
-    assert awake.command_for(42, platform="darwin") == ["/usr/bin/caffeinate", "-i", "-m", "-w", "42"]
+    assert keep_awake.command_for(42, platform="darwin") == ["/usr/bin/caffeinate", "-i", "-m", "-w", "42"]
 
 
 def test_linux_has_an_inhibitor_or_says_that_it_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert awake.command_for(42, platform="linux", root=tmp_path) is None
-    held = awake.keep_awake(42, platform="linux", root=tmp_path)
+    assert keep_awake.command_for(42, platform="linux", root=tmp_path) is None
+    held = keep_awake.keep_awake(42, platform="linux", root=tmp_path)
     assert not held.held and str(held).startswith("nothing keeps this machine from sleep")
     held.release()
     (tmp_path / "run/systemd/system").mkdir(parents=True)
@@ -324,7 +324,7 @@ def test_linux_has_an_inhibitor_or_says_that_it_has_none(tmp_path: Path, monkeyp
     for script, works in (("sleep 1000", True), ("exit 1", False)):
         inhibit.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\nexec {script}\n'.replace("exec exit", "exit"))
         inhibit.chmod(0o755)
-        held = awake.keep_awake(os.getpid(), platform="linux", root=tmp_path)
+        held = keep_awake.keep_awake(os.getpid(), platform="linux", root=tmp_path)
         deadline = time.monotonic() + 20
         while not ((tmp_path / "said").exists() and held.held == works) and time.monotonic() < deadline:
             os.sched_yield()
@@ -341,7 +341,7 @@ def test_linux_has_an_inhibitor_or_says_that_it_has_none(tmp_path: Path, monkeyp
 
 
 def test_a_helper_that_is_not_there_is_said() -> None:
-    held = awake.keep_awake(1, platform="darwin")
+    held = keep_awake.keep_awake(1, platform="darwin")
     if sys.platform != "darwin":
         assert not held.held and "caffeinate: No such file" in str(held)
     held.release()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner import doctor, doctor_machine
-from queue_runner.host.ask import Ask
+from queue_runner.host.command import Ask
 from queue_runner.host.power import Power
 from queue_runner.host.torch_probe import Torch
 from queue_runner.paths import Layout

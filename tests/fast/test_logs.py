@@ -11,7 +11,7 @@ import pytest
 
 from queue_runner import follow, logs
 from queue_runner.client import Client
-from queue_runner.host.watching import Wait
+from queue_runner.host.low_priority import Wait
 from queue_runner.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from queue_runner import finish, launch, locks, paths, vcs, warden_tree
+from queue_runner import finish, launch, paths, vcs, warden_tree
 from queue_runner.ending import failed_on_metal, with_last_words
-from queue_runner.host import conditions, cpu_time, open_files, process_table, tools, watching
-from queue_runner.host.ask import Asked
+from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit, process_table
+from queue_runner.host.command import Asked
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -224,17 +224,17 @@ def test_mlx_without_memory_aborts_and_is_called_out_of_memory() -> None:
 def test_a_shim_of_apples_is_no_compiler_until_the_tools_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """/usr/bin/git and /usr/bin/g++ are on every Mac; called without the tools they open a window."""
     places = {"git": "/usr/bin/git", "clang++": "/opt/homebrew/bin/clang++"}
-    monkeypatch.setattr(tools.shutil, "which", places.get)
-    assert tools.find("git", platform="darwin", installed=lambda: False) is None
-    assert tools.find("git", platform="darwin", installed=lambda: True) == "/usr/bin/git"
-    assert tools.find("clang++", platform="darwin", installed=lambda: False) == "/opt/homebrew/bin/clang++"
-    assert tools.find("git", platform="linux", installed=lambda: False) == "/usr/bin/git"
-    assert tools.find("g++", platform="darwin", installed=lambda: False) is None
+    monkeypatch.setattr(find_tool.shutil, "which", places.get)
+    assert find_tool.find("git", platform="darwin", installed=lambda: False) is None
+    assert find_tool.find("git", platform="darwin", installed=lambda: True) == "/usr/bin/git"
+    assert find_tool.find("clang++", platform="darwin", installed=lambda: False) == "/opt/homebrew/bin/clang++"
+    assert find_tool.find("git", platform="linux", installed=lambda: False) == "/usr/bin/git"
+    assert find_tool.find("g++", platform="darwin", installed=lambda: False) is None
 
 
 def test_without_apples_tools_there_is_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vcs.sys, "platform", "darwin")
-    monkeypatch.setattr(vcs.tools, "find", lambda name: None)
+    monkeypatch.setattr(vcs.find_tool, "find", lambda name: None)
     with pytest.raises(vcs.GitFailed, match="xcode-select --install"):
         vcs.git(Path("/"), "--version")
 
@@ -252,11 +252,11 @@ def test_jobs_may_open_as_many_files_as_under_the_service(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], wanted: tuple[int, int] | None
 ) -> None:
     done: list[tuple[int, int]] = []
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda which: limits)
-    monkeypatch.setattr(open_files.resource, "setrlimit", lambda which, pair: done.append(pair))
-    open_files.allow("linux")
+    monkeypatch.setattr(open_file_limit.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(open_file_limit.resource, "setrlimit", lambda which, pair: done.append(pair))
+    open_file_limit.allow("linux")
     assert not done
-    open_files.allow("darwin")
+    open_file_limit.allow("darwin")
     assert done == ([wanted] if wanted else [])
 
 
@@ -274,7 +274,7 @@ def test_a_reader_that_has_left_is_noticed_where_only_what_is_asked_for_is_told(
 
     reads, writes = os.pipe()
     os.close(reads)
-    monkeypatch.setattr(watching.select, "poll", Poll)
+    monkeypatch.setattr(low_priority.select, "poll", Poll)
     with pytest.raises(BrokenPipeError):
-        watching.Wait(writes)(1.0)
+        low_priority.Wait(writes)(1.0)
     os.close(writes)

@@ -9,8 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from queue_runner import config, daemon, locks
+from queue_runner import config, daemon
 from queue_runner.errors import UsageError
+from queue_runner.host import locks
 from queue_runner.paths import Layout
 from queue_runner.times import parse_time
 

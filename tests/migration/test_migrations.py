@@ -12,8 +12,8 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from queue_runner import locks
 from queue_runner.errors import RunActive, SchemaError
+from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import backup, jobs, migrate, read, schema, views

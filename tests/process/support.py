@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import queue_runner
-from queue_runner import locks, warden
-from queue_runner.host import process_table, processes
+from queue_runner import warden
+from queue_runner.host import locks, process_table, processes
 from queue_runner.host.clocks import boot_id
 from queue_runner.host.processes import Process, Traces
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queue_runner import locks
+from queue_runner.host import locks
 from tests.process.queue_support import Queue, until
 from tests.process.test_hostile import ask_to_cancel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import doctor, doctor_house, locks
-from queue_runner.host import compiler, torch_probe
+from queue_runner import doctor, doctor_house
+from queue_runner.host import compiler, locks, torch_probe
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, empty_queue
 

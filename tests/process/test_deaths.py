@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import locks
+from queue_runner.host import locks
 from tests.process.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")

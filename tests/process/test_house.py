@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import wake
+from queue_runner.host import wakeup
 from queue_runner.paths import Layout
 from tests.process.queue_support import Queue, until
 
@@ -125,7 +125,7 @@ def test_a_worker_says_once_that_the_database_is_damaged(queue: Queue) -> None:
     until(lambda: "ERROR" in queue.log(), "a complaint")
     before = queue.log().count("ERROR")
     for _ in range(20):
-        wake.ring(queue.layout.fifo)
+        wakeup.ring(queue.layout.fifo)
         threading.Event().wait(0.02)
     assert worker.poll() is None and queue.log().count("ERROR") <= before + 2, queue.log()
     worker.kill()

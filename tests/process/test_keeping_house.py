@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from queue_runner import discard, garbage, locks
+from queue_runner import garbage
 from queue_runner.collect import collect
+from queue_runner.host import locks, trash
 from queue_runner.keep import Keep, parse
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
@@ -269,10 +270,10 @@ def test_dry_run_touches_nothing(mpsq: Cli, queue: Layout) -> None:
 
 def test_used_bytes_counts_a_file_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100_000)
-    once = discard.used_bytes(tmp_path)
+    once = trash.used_bytes(tmp_path)
     os.link(tmp_path / "a", tmp_path / "b")
     (tmp_path / "c").symlink_to("/")
-    assert 100_000 <= once <= discard.used_bytes(tmp_path) < once + 50_000
+    assert 100_000 <= once <= trash.used_bytes(tmp_path) < once + 50_000
 
 
 # -- logs -----------------------------------------------------------------------------------------------------------

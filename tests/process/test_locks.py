@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import locks
 from queue_runner.errors import MpsqError
+from queue_runner.host import locks
 
 
 @pytest.fixture(autouse=True)

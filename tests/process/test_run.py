@@ -15,9 +15,9 @@ import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
-from queue_runner import locks
 from queue_runner.client import Client
-from queue_runner.host.watching import NICE
+from queue_runner.host import locks
+from queue_runner.host.low_priority import NICE
 from queue_runner.paths import Layout
 from tests.cli_support import schemas
 from tests.process.queue_support import Queue, until

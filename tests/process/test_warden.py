@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import locks
-from queue_runner.host import processes
+from queue_runner.host import locks, processes
 from queue_runner.host.clocks import boot_id
 from tests.process.support import WardenRun, a_fifo, identity, is_alive, is_there, python, until
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import locks
-from queue_runner.host import processes
+from queue_runner.host import locks, processes
 from tests.process.support import WardenRun, is_alive, python, until
 
 Make = Callable[..., WardenRun]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-from queue_runner.host.ask import ask
+from queue_runner.host.command import ask
 
 _SHIMS = "/usr/bin"
 
