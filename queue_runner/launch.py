@@ -41,8 +41,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
     else:
         folder.path.unlink(missing_ok=True)
     (folder.path / "warden").mkdir(mode=0o700, parents=True)
-    for name in warden.FILES:
-        shutil.copyfile(Path(warden.__file__).with_name(name), folder.path / name)
+    shutil.copytree(Path(warden.__file__).parent, folder.warden_program, ignore=shutil.ignore_patterns("__pycache__"))
     if run.spec.copy and run.spec.tree:
         cwd = tree_copy.make(layout.snapshots, run.spec, folder.tree)
         command = tree_copy.command(run.spec, folder.tree, cwd)

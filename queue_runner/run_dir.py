@@ -33,7 +33,8 @@ class RunDir:
 
     @property
     def warden_program(self) -> Path:
-        return self.path / "warden.py"
+        """The copy of queue_runner/warden that supervises this run; its modules import each other by that name."""
+        return self.path / "program" / "queue_runner" / "warden"
 
     @property
     def warden_lock(self) -> Path:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from queue_runner import paths, warden_files, warden_tree
+from queue_runner import paths
 from queue_runner.config import Config
 from queue_runner.host import (
     clocks,
@@ -30,6 +30,7 @@ from queue_runner.host import (
     process_table,
 )
 from queue_runner.host.command import ask
+from queue_runner.warden import files, processes
 from tests.mac_check import Check, Unknown
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -150,7 +151,7 @@ def swap() -> str:
 
 def two_clocks() -> str:
     """one clock counts sleep, one does not."""
-    before, own = clocks.read(), warden_files.awake()
+    before, own = clocks.read(), files.awake()
     assert abs(own - before.awake_s) < 1, f"the warden's {own}, the worker's {before.awake_s}"
     assert before.counting_s >= before.awake_s - 1, f"{before}: the clock that counts sleep is behind the other"
     return f"slept {before.counting_s - before.awake_s:.0f} s since the boot; {before}"
@@ -191,7 +192,7 @@ def a_stop() -> str:
         try:
             os.kill(child.pid, signal.SIGSTOP)
             _, status = os.waitpid(child.pid, os.WUNTRACED)
-            row = warden_tree.row(child.pid)
+            row = processes.row(child.pid)
             assert os.WIFSTOPPED(status) and row is not None and row.stopped, f"{status}, stopped {row and row.stopped}"
             os.kill(child.pid, signal.SIGCONT)
             _, status = os.waitpid(child.pid, os.WCONTINUED)
@@ -204,7 +205,7 @@ def a_stop() -> str:
 def every_process() -> str:
     """a look at all processes, and its cost."""
     begun = time.perf_counter()
-    n = len([pid for pid in warden_tree.pids_darwin() if warden_tree.row_darwin(pid)]) if not _linux() else 0
+    n = len([pid for pid in processes.pids_darwin() if processes.row_darwin(pid)]) if not _linux() else 0
     took_ms = (time.perf_counter() - begun) * 1e3
     mine = process_table.table()
     assert os.getpid() in mine and os.getppid() in mine, f"{len(mine)} processes, not ours"

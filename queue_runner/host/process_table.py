@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import warden_tree
+from queue_runner.warden import processes
 
 LINUX = sys.platform.startswith("linux")
 TAG_VARIABLE = "MPSQ_TAG"
@@ -44,7 +44,7 @@ def look(pid: int) -> Seen | None:
     """The row of one process; None when there is no such process (on macOS: or a zombie)."""
     if LINUX:
         return _look_linux(pid)
-    row = warden_tree.row_darwin(pid)
+    row = processes.row_darwin(pid)
     if row is None:
         return _look_psutil(pid)
     return Seen(Process(pid, row.start), row.parent, row.group, row.session, row.ended)

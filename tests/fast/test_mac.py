@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import finish, launch, paths, vcs, warden_tree
+from queue_runner import finish, launch, paths, vcs
 from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit, process_table
 from queue_runner.host.command import Asked
@@ -25,6 +25,7 @@ from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hooks import Orders
 from queue_runner.text import last_line
+from queue_runner.warden import processes
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
 Pages free:                               11061.
@@ -112,14 +113,14 @@ class LibSystem:
 @pytest.fixture
 def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
     library = LibSystem(p77=(2, 1, 70, 1_763_000_000, 250_000), p78=(4, 77, 70, 1_763_000_001, 0))
-    monkeypatch.setattr(warden_tree, "_loaded", [library])
-    monkeypatch.setattr(warden_tree.os, "getsid", lambda pid: 70)
+    monkeypatch.setattr(processes, "_loaded", [library])
+    monkeypatch.setattr(processes.os, "getsid", lambda pid: 70)
     monkeypatch.setattr(process_table, "LINUX", False)
     return library
 
 
 def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
-    row = warden_tree.row_darwin(78)
+    row = processes.row_darwin(78)
     assert row is not None
     assert (row.parent, row.group, row.session, row.start) == (77, 70, 70, 1_763_000_001.0)
     assert row.stopped and not row.ended

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.warden_stop import LINE_BYTES_MAX, Progress
+from queue_runner.warden.limits import LINE_BYTES_MAX, Progress
 
 LIMITS = {"setup": 30.0, "measure": 5.0, "eval": 2000.0, "*": 60.0}
 

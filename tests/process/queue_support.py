@@ -16,6 +16,7 @@ from queue_runner import submit
 from queue_runner.cells import Request
 from queue_runner.host import processes
 from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 PATIENCE_S = 40.0
@@ -119,11 +120,10 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _kill_warden(folder: Path) -> None:
+    program = str(RunDir(folder).warden_program).encode()
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and f"{folder}/warden.py".encode() in (process / "cmdline").read_bytes().split(
-                b"\0"
-            ):
+            if process.name.isdigit() and program in (process / "cmdline").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
         except (OSError, ProcessLookupError):
             continue

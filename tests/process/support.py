@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import queue_runner
 from queue_runner import warden
 from queue_runner.host import locks, process_table, processes
 from queue_runner.host.clocks import boot_id
 from queue_runner.host.processes import Process, Traces
+from queue_runner.run_dir import RunDir
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 """A trainer that starts fast; append the program."""
@@ -65,8 +65,8 @@ class WardenRun:
         self.tag = secrets.token_hex(16)
         self.lane = locks.lane_lock_path("machine")
         self.process: subprocess.Popen[bytes] | None = None
-        for name in warden.FILES:
-            shutil.copyfile(Path(queue_runner.__file__).with_name(name), self.folder / name)
+        self.program = RunDir(self.folder).warden_program
+        shutil.copytree(Path(warden.__file__).parent, self.program, ignore=shutil.ignore_patterns("__pycache__"))
         self.spec: dict[str, Any] = {
             "v": 1,
             "run": "1.1",
@@ -101,7 +101,7 @@ class WardenRun:
             environment |= {"MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(self.stops)}
         with (self.folder / "warden" / "warden.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(self.folder / "warden.py"), str(self.folder)],
+                [sys.executable, "-I", "-S", str(self.program), str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

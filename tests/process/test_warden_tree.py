@@ -15,7 +15,7 @@ import pytest
 
 from queue_runner.host import processes
 from queue_runner.host.processes import Process, Traces
-from queue_runner.warden_tree import Ending, Row
+from queue_runner.warden.processes import Ending, Row
 from tests.process.support import WardenRun, identity, is_alive, python, until
 
 Make = Callable[..., WardenRun]

@@ -1,6 +1,6 @@
 """Starts the trainer: its output files, a session of its own, the lane it inherits, and whether exec worked.
 
-Copied into the run's folder beside warden.py: the standard library only.
+Copied into the run's folder: the standard library only.
 """
 
 # pathlib would cost a fifth of the start, so:
@@ -12,14 +12,12 @@ import os
 import signal
 import time
 
+from queue_runner.warden.files import LINUX, awake, with_sleep
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from queue_runner.warden_files import LINUX, awake, with_sleep
-else:
-    from warden_files import LINUX, awake, with_sleep
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 

@@ -1,7 +1,7 @@
 """The warden: starts one trainer, stays with it to its end, and leaves its true status on disk. One per run.
 
-A worker starts it as `python -I -S RUN/warden.py RUN` from a copy in the run's folder (FILES): it needs nothing but
-the standard library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
+A worker copies this folder into the run's and starts it there, `python -I -S FOLDER RUN`: it needs nothing but the
+standard library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
 What it does and writes, in this order (docs/architecture.md):
 
     warden.lock, cancel?, started, spawn, watch [stop, signals], exit.json, sweep, lane closed, wake
@@ -14,7 +14,7 @@ The clocks of timeout and stall stand still while the machine sleeps and while t
 """
 
 # pathlib would cost a fifth of the start, so:
-# ruff: noqa: PTH100, PTH108, PTH110, PTH120
+# ruff: noqa: PTH100, PTH108, PTH110
 from __future__ import annotations
 
 import fcntl
@@ -22,34 +22,19 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 
-FILES = ("warden.py", "warden_start.py", "warden_stop.py", "warden_pause.py", "warden_tree.py", "warden_files.py")
-"""What has to be copied into a run's folder."""
+from queue_runner.warden import files
+from queue_runner.warden.files import LINUX, awake, reach, read, say, with_sleep
+from queue_runner.warden.limits import Limits, cancelled
+from queue_runner.warden.processes import Ending, Tree, row
+from queue_runner.warden.spawn import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
+from queue_runner.warden.suspend import Pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from queue_runner import warden_files as files
-    from queue_runner.warden_files import LINUX, awake, reach, read, say, with_sleep
-    from queue_runner.warden_pause import Pause
-    from queue_runner.warden_start import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
-    from queue_runner.warden_stop import Limits, cancelled
-    from queue_runner.warden_tree import Ending, Tree, row
-else:
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    import warden_files as files
-    from warden_files import LINUX, awake, reach, read, say, with_sleep
-    from warden_pause import Pause
-    from warden_start import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
-    from warden_stop import Limits, cancelled
-    from warden_tree import Ending, Tree, row
-
-    del sys.path[0]  # the trainer can write there
 
 POLL_S = 0.25  # cancel, limits
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files away from the lane's lock
@@ -293,7 +278,3 @@ def main(arguments: list[str]) -> int:
     except OSError:
         pass  # no worker listens: the next one looks by itself
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

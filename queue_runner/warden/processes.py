@@ -11,15 +11,13 @@ import json
 import os
 import signal
 
+from queue_runner.warden.files import LINUX, awake, read
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from queue_runner.warden_files import LINUX, awake, read
-else:
-    from warden_files import LINUX, awake, read
 
 NOTE_S = 0.5  # descendants are noted, or less often: looking may cost one percent of one core
 KILL_S = 10.0  # how long SIGKILL is repeated on what is left

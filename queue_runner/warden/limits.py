@@ -1,6 +1,6 @@
 """Why a trainer has to be stopped: somebody asks for it, or it passes a limit of time, silence, output or disk.
 
-Copied into the run's folder beside warden.py: the standard library only.
+Copied into the run's folder: the standard library only.
 """
 
 # ruff: noqa: PTH116
@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 
+from queue_runner.warden.files import awake
+
 TYPE_CHECKING = False  # typing itself would cost a quarter of the start
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from queue_runner.warden_files import awake
-else:
-    from warden_files import awake
 
 DISK_S = 1.0
 LINE_BYTES_MAX = 1 << 16  # docs/protocol.md

@@ -1,4 +1,4 @@
-"""The warden's clocks and files. Copied into the run's folder beside warden.py: the standard library only."""
+"""The warden's clocks and files. Copied into the run's folder: the standard library only."""
 
 # pathlib would cost a fifth of the start, so:
 # ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH112, PTH114, PTH120

@@ -1,6 +1,6 @@
 """The warden stops the whole tree of a run and lets it go on (mpsq suspend, mpsq continue).
 
-Copied into the run's folder beside warden.py: the standard library only. SIGSTOP cannot be caught, so no process has a
+Copied into the run's folder: the standard library only. SIGSTOP cannot be caught, so no process has a
 say in it; what the run holds stays held: the lane, memory, the accelerator's memory. Who belongs to the run is known as
 for its end (warden_tree.py), on macOS too: there an orphan that moved to a session of its own between two notes of the
 warden goes unseen.
@@ -14,16 +14,13 @@ import os
 import signal
 import time
 
+from queue_runner.warden.files import awake, publish, say
+from queue_runner.warden.processes import send
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from queue_runner.warden_tree import Row, Tree
+    from queue_runner.warden.processes import Row, Tree
 
-if TYPE_CHECKING or __package__:
-    from queue_runner.warden_files import awake, publish, say
-    from queue_runner.warden_tree import send
-else:
-    from warden_files import awake, publish, say
-    from warden_tree import send
 
 ROUNDS_S = 2.0  # a tree that grows faster than it can be stopped is stopped further at the next look
 
