@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from queue_runner import stats, units
 from queue_runner import times as when
+from queue_runner import units
+from queue_runner.analysis import stats
 from queue_runner.model import Condition, State
 from queue_runner.spec import JobSpec
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import argv, redact, resume, tree_copy, warden
+from queue_runner import argv, redact, resume, warden
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
@@ -22,6 +22,7 @@ from queue_runner.host.clocks import boot_id
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.source import working_copy
 from queue_runner.store.jobs import Claimed
 
 SPEC_VERSION = 1
@@ -43,8 +44,8 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
     (folder.path / "warden").mkdir(mode=0o700, parents=True)
     shutil.copytree(Path(warden.__file__).parent, folder.warden_program, ignore=shutil.ignore_patterns("__pycache__"))
     if run.spec.copy and run.spec.tree:
-        cwd = tree_copy.make(layout.snapshots, run.spec, folder.tree)
-        command = tree_copy.command(run.spec, folder.tree, cwd)
+        cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
+        command = working_copy.command(run.spec, folder.tree, cwd)
     else:
         command, cwd = argv.of(run.spec, layout.snapshots), Path(run.spec.cwd)
     env = environment(layout, run, folder)
@@ -107,7 +108,7 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
     if run.spec.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""  # a job that asked for the CPU has nothing to do on the accelerator
     if run.spec.copy and run.spec.tree and "PYTHONPATH" in run.spec.env:
-        path = tree_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
+        path = working_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
         run = replace(run, spec=replace(run.spec, env={**run.spec.env, "PYTHONPATH": path}))
     return {
         **ours,

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import code_check, failpoints, grid, terms, tree_store, venvs
+from queue_runner import failpoints, grid, terms, venvs
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, wakeup
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
+from queue_runner.source import archive, verify
+from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.tree_store import Damaged
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
     if spec.kind == "import":
         raise UsageError(f"job {job} was imported: it never ran here", "submit a job that asks the same")
     if spec.kind == "workload" or spec.copy:
-        if refusal := code_check.refusal(layout.snapshots, spec):
+        if refusal := verify.refusal(layout.snapshots, spec):
             raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the code as it is")
         return spec, ""
     if allow_changed:
@@ -128,7 +129,7 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
             f"job {job} cannot be rerun exactly: nothing of its code was kept",
             "--allow-changed runs what is there now; the next time, submit it with --snapshot copy",
         )
-    changes = code_check.differences(layout.snapshots, spec)
+    changes = verify.differences(layout.snapshots, spec)
     if not changes:
         return replace(spec, allow_changed=False), ""
     return _rebuilt(layout.snapshots, spec, job, changes)
@@ -136,8 +137,8 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
 
 def _rebuilt(snapshots: Path, spec: JobSpec, job: int, changes: Sequence[str]) -> tuple[JobSpec, str]:
     try:
-        if not tree_store.has_whole(snapshots, spec.tree):
-            tree_store.rebuild_whole(snapshots, spec.tree, Path(spec.root))
+        if not archive.has_whole(snapshots, spec.tree):
+            archive.rebuild_whole(snapshots, spec.tree, Path(spec.root))
     except Damaged as error:
         raise MpsqError(
             f"job {job} cannot be rerun exactly: {changes[0]}, and {error}",

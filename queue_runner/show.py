@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, find_max, redact, segments, stats
+from queue_runner import argv, find_max, redact, segments
+from queue_runner.analysis import stats
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir

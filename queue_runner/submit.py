@@ -10,25 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import (
-    catalog,
-    cells,
-    failpoints,
-    grid,
-    launches,
-    probing,
-    snapshot,
-    terms,
-    units,
-    variants,
-    vcs,
-    venvs,
-)
+from queue_runner import catalog, cells, failpoints, grid, launches, probing, terms, units, variants, venvs
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
+from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
 
 if TYPE_CHECKING:
@@ -239,7 +227,7 @@ def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
     try:
         if spec.kind == "workload":
             own = catalog.files_of(layout.workloads, str(spec.script))
-            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, vcs.revision(cwd), own))
+            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, git_commands.revision(cwd), own))
         return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
         raise MpsqError(

@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from queue_runner.analysis.summary import Summary, summarize
+from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.model import Ending
 from queue_runner.store import attempts, results
 from queue_runner.store.jobs import Claimed
-from queue_runner.summarize import Summary, summarize
-from queue_runner.taints import Facts, find_taints
 
 
 def summarize_run(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import code_check, disk, failpoints, hooks, launch, resume, schedules, suspend, tree_copy, tree_store
+from queue_runner import disk, failpoints, hooks, launch, resume, schedules, suspend
 from queue_runner.backups import Backups
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
@@ -27,6 +27,7 @@ from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.run_dir import RunDir, read_end
+from queue_runner.source import archive, verify, working_copy
 from queue_runner.store import attempts, jobs, lanes, results, waiting
 from queue_runner.store import hooks as calls
 from queue_runner.store import schedules as stored
@@ -169,7 +170,7 @@ class Supervisor:
         failpoints.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
-        tree_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
         disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
@@ -248,7 +249,7 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
         try:
-            if refusal := code_check.refusal(self._layout.snapshots, run.spec):
+            if refusal := verify.refusal(self._layout.snapshots, run.spec):
                 return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
@@ -260,8 +261,8 @@ class Supervisor:
                 suspend.keep_filed(connection, run.run_id, folder)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
-        except tree_store.Damaged as error:
-            return self._refuse(run, code_check.lost(error))
+        except archive.Damaged as error:
+            return self._refuse(run, verify.lost(error))
         except resume.Gone as error:
             return self._refuse(run, error.ending())
         except OSError as error:

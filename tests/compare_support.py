@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from queue_runner.compare import Family, Question, compare
-from queue_runner.grouping import MAIN
+from queue_runner.analysis.comparison import Family, Question, compare
+from queue_runner.analysis.grouping import MAIN
 
 NAMES = (*MAIN, "n_layer", "optimizer")
 _numbers = iter(range(1, 1_000_000))

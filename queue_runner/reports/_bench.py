@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queue_runner import stats, units
+from queue_runner import units
+from queue_runner.analysis import stats
+from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
-from queue_runner.grouping import taints, word
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row, _facts, _notes
 from queue_runner.tables import Column

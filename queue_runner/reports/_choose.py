@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from queue_runner.analysis.grouping import word
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.grouping import word
 from queue_runner.model import Ending, Outcome, State
 from queue_runner.reports import Context, Options
 from queue_runner.store import read

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from queue_runner import knee, stats
+from queue_runner.analysis import knee, stats
+from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, taints, value_of
 from queue_runner.errors import UsageError
-from queue_runner.grouping import MAIN, SUBJECT, WORK, taints, value_of
 from queue_runner.model import Outcome, State
 from queue_runner.reports import Context, Row
 from queue_runner.reports._settings import effective

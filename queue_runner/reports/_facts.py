@@ -1,4 +1,4 @@
-"""What tells runs apart: rows of v_run become rows for queue_runner.compare, with settings and versions by name."""
+"""What tells runs apart: rows of v_run become rows for queue_runner.analysis.comparison, with settings and versions by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import mps_options
-from queue_runner.compare import Question
+from queue_runner.analysis.comparison import Question
+from queue_runner.analysis.grouping import MAIN, SUBJECT, taints
 from queue_runner.errors import UsageError
-from queue_runner.grouping import MAIN, SUBJECT, taints
 from queue_runner.reports import Context, Row, _arguments, _choose
 
 RUN = (
@@ -160,7 +160,7 @@ def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
     """
     if context.options.iters is None:
         return list(rows)
-    from queue_runner import stats
+    from queue_runner.analysis import stats
 
     sql = (
         "SELECT run_id, dur_s FROM v_iteration WHERE phase = 'measure' AND i BETWEEN ? AND ?"

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from queue_runner import observe, units
-from queue_runner.compare import Family, judge
-from queue_runner.grouping import Cell, word
+from queue_runner import units
+from queue_runner.analysis import findings
+from queue_runner.analysis.comparison import Family, judge
+from queue_runner.analysis.grouping import Cell, word
+from queue_runner.analysis.significance import Word
 from queue_runner.reports import Context, _notes, _partings
 from queue_runner.reports._settings import effective
-from queue_runner.verdict import Word
 
 
 def frameworks(family: Family) -> set[str]:
@@ -32,10 +33,10 @@ def lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) 
     yield from _fastest(family, found)
     best = {min(some, key=lambda cell: cost(family, cell)) for some in _by_framework(family)}
     pairs = sorted((pair for pair in family.pairs if pair.cell in best), key=lambda pair: -pair.ratio)
-    yield from (observe.ratio(pair, family.per_work) for pair in pairs)
-    yield from observe.drifts(family.cells)
-    yield from observe.not_falling(family.cells)
-    yield from observe.others_that_differ(family)
+    yield from (findings.ratio(pair, family.per_work) for pair in pairs)
+    yield from findings.drifts(family.cells)
+    yield from findings.not_falling(family.cells)
+    yield from findings.others_that_differ(family)
     unlike = [row for row in found if row["trains_alike"] is False]
     alike = [row for row in found if row["trains_alike"]]
     if alike and family.baseline is not None:

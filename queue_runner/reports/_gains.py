@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from queue_runner import stats, verdict
-from queue_runner.compare import FEWEST_BATCHES, fold
-from queue_runner.grouping import WORK, taints
+from queue_runner.analysis import significance, stats
+from queue_runner.analysis.comparison import FEWEST_BATCHES, fold
+from queue_runner.analysis.grouping import WORK, taints
+from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row
 from queue_runner.reports._settings import HOW_LONG, effective
-from queue_runner.verdict import Verdict
 
 TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")
@@ -158,7 +158,7 @@ def judged(cells: Sequence[Gain]) -> dict[Gain, tuple[Gain, Verdict]]:
             pairs += [(cell, twins[0])] if len(twins) == 1 else []
     if not pairs:
         return {}
-    n_most = max(FEWEST_BATCHES, verdict.needed_repeats(len(pairs)))
+    n_most = max(FEWEST_BATCHES, significance.needed_repeats(len(pairs)))
     arms = [fold([1 / r for r in cell.rates], [1 / r for r in twin.rates], n_most) for cell, twin in pairs]
-    found = verdict.compare_all(arms)
+    found = significance.compare_all(arms)
     return {cell: (twin, one) for (cell, twin), one in zip(pairs, found, strict=True)}

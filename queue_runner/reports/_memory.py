@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from queue_runner import stats
-from queue_runner.grouping import Cell
+from queue_runner.analysis import stats
+from queue_runner.analysis.grouping import Cell
 
 FEWEST = 20
 """Measured iterations below which nothing is said of growth."""

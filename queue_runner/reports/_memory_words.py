@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from queue_runner import stats, units
+from queue_runner import units
+from queue_runner.analysis import stats
 from queue_runner.model import Ending, Outcome
 from queue_runner.reports import _notes
 from queue_runner.reports._memory import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, Series

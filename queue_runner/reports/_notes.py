@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family
-from queue_runner.grouping import MAIN, Cell, taints, value_of
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.grouping import MAIN, Cell, taints, value_of
 from queue_runner.model import Ending, Outcome, State
 from queue_runner.reports import Context, Row
 from queue_runner.reports._settings import FEW_ITERS

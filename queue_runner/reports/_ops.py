@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from queue_runner.analysis.grouping import taints, value_of
 from queue_runner.errors import UsageError
-from queue_runner.grouping import taints, value_of
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row, _choose
 

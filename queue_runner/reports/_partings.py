@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
-from queue_runner.grouping import Cell
+from queue_runner.analysis.grouping import Cell
 from queue_runner.reports import Context
 
 LEVELS = (1e-3, 1e-2)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from queue_runner import hardware
-from queue_runner.compare import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
-from queue_runner.grouping import Cell, taints
+from queue_runner.analysis import peaks as hardware
+from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
+from queue_runner.analysis.grouping import Cell, taints
 from queue_runner.reports import Context
 
 _PEAKS = (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queue_runner import find_max, search, units
-from queue_runner.grouping import word
-from queue_runner.knee import ENOUGH, FEWEST, Knee
+from queue_runner.analysis.grouping import word
+from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.model import Ending, Outcome
 from queue_runner.reports import Context, Row, _notes
 from queue_runner.reports._curves import KNOWN, Curve

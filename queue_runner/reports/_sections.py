@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family
-from queue_runner.grouping import MAIN, word
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.grouping import MAIN, word
 from queue_runner.reports import Section
 from queue_runner.reports._facts import DETAILS
 from queue_runner.tables import Column, elide

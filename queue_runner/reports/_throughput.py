@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.significance import Word
 from queue_runner.reports import _notes
 from queue_runner.reports._settings import FEW_ITERS
-from queue_runner.verdict import Word
 
 TRAINING, EVALUATION = "training", "evaluation"
 MODES = (TRAINING, EVALUATION)

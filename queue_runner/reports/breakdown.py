@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import families as grouped
-from queue_runner.grouping import Cell
-from queue_runner.phases import other_remark
+from queue_runner.analysis.comparison import families as grouped
+from queue_runner.analysis.grouping import Cell
+from queue_runner.analysis.phases import other_remark
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _sections
 from queue_runner.tables import Column, elide
 

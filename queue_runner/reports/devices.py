@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, compare
-from queue_runner.grouping import Cell
-from queue_runner.observe import Seen, observe
+from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.findings import Seen, observe
+from queue_runner.analysis.grouping import Cell
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
 from queue_runner.tables import Column
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, compare
+from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.grouping import Cell
 from queue_runner.errors import UsageError
-from queue_runner.grouping import Cell
 from queue_runner.reports import (
     Context,
     Result,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, families
+from queue_runner.analysis.comparison import Family, families
+from queue_runner.analysis.grouping import SUBJECT, Cell, taints, word
 from queue_runner.errors import UsageError
-from queue_runner.grouping import SUBJECT, Cell, taints, word
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _memory_words, _notes
 from queue_runner.reports._memory import Point, Series

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, compare
+from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.grouping import Cell, taints
 from queue_runner.errors import UsageError
-from queue_runner.grouping import Cell, taints
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _sections
 from queue_runner.reports._partings import LEVELS, Parting, losses, off_words, relative

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis.grouping import taints
 from queue_runner.errors import UsageError
-from queue_runner.grouping import taints
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _ops
 from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
 from queue_runner.tables import Column

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
-from queue_runner.grouping import taints, word
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Result, Row, Section, _choose, _curves, _facts, _notes, _scaling
 from queue_runner.reports._curves import KNOWN, Curve, Point

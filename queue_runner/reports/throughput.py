@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, compare
-from queue_runner.grouping import Cell, labelled, order
+from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.grouping import Cell, labelled, order
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections, _throughput
 from queue_runner.reports._settings import whatever_their_length
 from queue_runner.reports._throughput import EVALUATION, MODES, TRAINING, Table

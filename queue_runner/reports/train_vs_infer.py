@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.grouping import taints, word
+from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.significance import Verdict
 from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _gains, _notes
 from queue_runner.reports._gains import TRAIN, Gain
 from queue_runner.reports._settings import FEW_ITERS
 from queue_runner.tables import Column
-from queue_runner.verdict import Verdict
 
 NAME = "train-vs-infer"
 HELP = "training against inference of the same model: throughput, and the speed-up of each over the CPU"

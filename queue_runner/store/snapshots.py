@@ -8,7 +8,7 @@ import time
 from sqlalchemy import Connection, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from queue_runner.snapshot import Snapshot
+from queue_runner.source.snapshot import Snapshot
 from queue_runner.store import schema
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner import knee, printing, stats
+from queue_runner import printing
+from queue_runner.analysis import knee, stats
 from queue_runner.ending import with_last_words
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome

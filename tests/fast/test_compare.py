@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from queue_runner.compare import (
-    Family,
-    break_even_iters,
-    compile_cost_s,
-    fold,
-    main_cache,
-)
+from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, fold, main_cache
+from queue_runner.analysis.grouping import Cell, group
+from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
-from queue_runner.grouping import Cell, group
-from queue_runner.verdict import Word
 from tests.compare_support import NAMES, ask, row
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner import hardware, units
-from queue_runner.hardware import given_peak, mfu, peak
+from queue_runner import units
+from queue_runner.analysis import peaks
+from queue_runner.analysis.peaks import given_peak, mfu, peak
 
 STEP_FLOP = 1.1626e12
 """FLOP of one shakespeare_char iteration (DESIGN.md section 6)."""
@@ -86,8 +87,8 @@ def test_what_is_not_known_has_no_peak(name: str | None, cores: int | None, dtyp
 
 
 def test_every_card_has_a_source_and_ordered_rates() -> None:
-    for card in hardware._CARDS:
-        assert card.source and set(card.tflops) <= set(hardware.DTYPES)
+    for card in peaks._CARDS:
+        assert card.source and set(card.tflops) <= set(peaks.DTYPES)
         assert card.tflops["fp32"] <= card.tflops["fp16"]
 
 

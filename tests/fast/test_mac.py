@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from queue_runner import finish, launch, paths, vcs
+from queue_runner import finish, launch, paths
 from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit, process_table
 from queue_runner.host.command import Asked
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.source import git_commands
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
@@ -234,10 +235,10 @@ def test_a_shim_of_apples_is_no_compiler_until_the_tools_are_there(monkeypatch: 
 
 
 def test_without_apples_tools_there_is_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vcs.sys, "platform", "darwin")
-    monkeypatch.setattr(vcs.find_tool, "find", lambda name: None)
-    with pytest.raises(vcs.GitFailed, match="xcode-select --install"):
-        vcs.git(Path("/"), "--version")
+    monkeypatch.setattr(git_commands.sys, "platform", "darwin")
+    monkeypatch.setattr(git_commands.find_tool, "find", lambda name: None)
+    with pytest.raises(git_commands.GitFailed, match="xcode-select --install"):
+        git_commands.git(Path("/"), "--version")
 
 
 @pytest.mark.parametrize(

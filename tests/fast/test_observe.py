@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queue_runner.compare import Question, compare
-from queue_runner.grouping import MAIN
-from queue_runner.observe import Seen, observe, tenths
+from queue_runner.analysis.comparison import Question, compare
+from queue_runner.analysis.findings import Seen, observe, tenths
+from queue_runner.analysis.grouping import MAIN
 from tests.fast.test_compare import row
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import stats
+from queue_runner.analysis import stats
 from queue_runner.errors import UsageError
 from tests.fast.test_answer_reports import BUSY, MIB, Answers, shown
 from tests.fast.test_bench_reports import Benches

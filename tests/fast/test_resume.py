@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Engine
 
 from queue_runner import finish, resume, segments, submit
+from queue_runner.analysis.summary import summarize
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome, RunId
@@ -23,7 +24,6 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import attempts, jobs, read
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.hooks import Orders
-from queue_runner.summarize import summarize
 from tests.fast.report_fixture import Store, words
 
 

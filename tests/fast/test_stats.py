@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_runner import stats, verdict
-from queue_runner.verdict import Word, compare, compare_all
+from queue_runner.analysis import significance, stats
+from queue_runner.analysis.significance import Word, compare, compare_all
 
 times = st.floats(1e-3, 1e3)
 
@@ -64,7 +64,7 @@ def test_two_levels_are_found_and_one_is_not_split() -> None:
 
 
 def test_the_fewest_repeats_that_can_show_anything() -> None:
-    assert [verdict.needed_repeats(pairs) for pairs in (1, 2, 6, 7, 23)] == [4, 5, 5, 6, 6]
+    assert [significance.needed_repeats(pairs) for pairs in (1, 2, 6, 7, 23)] == [4, 5, 5, 6, 6]
 
 
 @pytest.mark.parametrize(("n", "p"), [(4, 2 / 70), (5, 2 / 252)])
@@ -79,7 +79,7 @@ def test_too_few_repeats_never_give_a_verdict(n: int) -> None:
     assert found.word is Word.TOO_FEW and found.low is None and found.p is None
     assert found.speedup == pytest.approx(9)
     assert str(found) == "too few repeats (need 4 runs each)"
-    assert verdict.permutation_p([1.0] * n, [9.0] * 9) is None
+    assert significance.permutation_p([1.0] * n, [9.0] * 9) is None
 
 
 def test_words() -> None:
@@ -104,8 +104,8 @@ def test_the_interval_is_the_test_inverted(arm: list[float], baseline: list[floa
     assert mirrored.low == pytest.approx(1 / found.high) and mirrored.p == pytest.approx(found.p or 0)
     for end, away in ((found.low, 0.999), (found.high, 1.001)):
         if math.isfinite(end) and end > 0:
-            inside = verdict.permutation_p([x * end / away for x in arm], baseline)
-            outside = verdict.permutation_p([x * end * away for x in arm], baseline)
+            inside = significance.permutation_p([x * end / away for x in arm], baseline)
+            outside = significance.permutation_p([x * end * away for x in arm], baseline)
             assert outside is not None and outside <= 0.05
             if found.low < end / away < found.high:
                 assert inside is not None and inside > 0.05
@@ -119,7 +119,7 @@ def test_the_permutation_p_value_against_its_definition() -> None:
         abs(mean([logs[k] for k in chosen]) - mean([logs[k] for k in range(9) if k not in chosen]))
         for chosen in combinations(range(9), 4)
     ]
-    assert verdict.permutation_p(a, b) == pytest.approx(sum(x >= d[0] - 1e-12 for x in d) / len(d))
+    assert significance.permutation_p(a, b) == pytest.approx(sum(x >= d[0] - 1e-12 for x in d) / len(d))
 
 
 def test_many_runs_are_sampled_with_a_seed() -> None:
@@ -130,8 +130,8 @@ def test_many_runs_are_sampled_with_a_seed() -> None:
 
 
 def test_holm_worked_by_hand() -> None:
-    assert verdict.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert verdict.holm([0.5, 0.9]) == [1.0, 1.0] and verdict.holm([]) == []
+    assert significance.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert significance.holm([0.5, 0.9]) == [1.0, 1.0] and significance.holm([]) == []
 
 
 def test_many_pairs_are_judged_together() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_runner.analysis.phases import RUN_PHASES, other_remark, phase_seconds
+from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.model import PHASES
-from queue_runner.phases import RUN_PHASES, other_remark, phase_seconds
 from queue_runner.store import schema
-from queue_runner.summarize import Summary, summarize
 
 
 def row(i: int, dur_s: float, phase: str = "measure", loss: float | None = None, **memory: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from queue_runner.analysis.summary import Summary
+from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.model import PHASES, Outcome
-from queue_runner.summarize import Summary
-from queue_runner.taints import Facts, find_taints
 
 ITERATION = {"i": 5, "dur_s": 0.1, "loss": 4.0, "phase": PHASES.index("measure"), "synced": 1}
 CLEAN = Facts(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner import claims
+from queue_runner.analysis.significance import needed_repeats
 from queue_runner.claims import DOCUMENTS, Basis, Status
 from queue_runner.claims_list import CLAIMS
-from queue_runner.verdict import needed_repeats
 from tests.cli_support import ROOT, Cli, empty_queue
 from tests.recipes_support import RECIPES, blocks, check, commands
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from queue_runner import stats
-from queue_runner.verdict import Word, compare
+from queue_runner.analysis import stats
+from queue_runner.analysis.significance import Word, compare
 from tests.compare_support import ask, row
 
 
@@ -72,8 +72,8 @@ def test_two_equal_configurations_are_rarely_called_different(
     sizes: dict[tuple[str, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A/A. As they are, folded into batches, and with arms of very different size."""
-    monkeypatch.setattr("queue_runner.compare.MOST_SPLITS", 100)
-    monkeypatch.setattr("queue_runner.verdict.DRAWN_SPLITS", 500)
+    monkeypatch.setattr("queue_runner.analysis.comparison.MOST_SPLITS", 100)
+    monkeypatch.setattr("queue_runner.analysis.significance.DRAWN_SPLITS", 500)
     assert alarms(sizes, 100) <= 11  # more has a probability below 0.005 if each is 5 %
 
 

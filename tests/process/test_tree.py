@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import code_check, snapshot, tree_copy, tree_rules, tree_scan, tree_store, vcs
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome
+from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
+from queue_runner.source.scan import Tree, of_repository
 from queue_runner.spec import JobSpec
-from queue_runner.tree_scan import Tree, of_repository
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -58,7 +58,7 @@ def submitted(cwd: Path, kept: Path, *, copy: bool = False) -> JobSpec:
 
 
 def changes(spec: JobSpec, kept: Path) -> list[str]:
-    return code_check.differences(kept, spec)
+    return verify.differences(kept, spec)
 
 
 def content(root: Path) -> dict[str, tuple[str, bytes]]:
@@ -150,13 +150,13 @@ def test_before_the_first_commit(tmp_path: Path, kept: Path) -> None:
     spec = submitted(root, kept)
     (root / "a.py").write_text("c")
     assert changes(spec, kept) == ["a.py changed"]
-    tree_store.rebuild_whole(kept, spec.tree, root)
-    tree_copy.make(kept, spec, tmp_path / "copy")
+    archive.rebuild_whole(kept, spec.tree, root)
+    working_copy.make(kept, spec, tmp_path / "copy")
     assert (tmp_path / "copy" / "a.py").read_text() == "a"
 
 
 def test_what_is_left_out(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_rules, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(rules, "MAX_FILE_BYTES", 1000)
     repository(tmp_path / "other", x="x")
     git(repo, "submodule", "add", "-q", str(tmp_path / "other"), "sub")
     repository(repo / "nested", y="y")
@@ -200,8 +200,8 @@ def test_line_ends_are_those_of_the_disk_in_a_copy_and_gits_in_a_hash(repo: Path
     git(repo, "commit", "-q", "-m", "crlf")
     assert of_repository(repo).hash == before.hash
     spec = submitted(repo, kept)
-    tree_store.rebuild_whole(kept, spec.tree, repo)  # from the commit alone
-    tree_copy.make(kept, spec, tmp_path / "copy")
+    archive.rebuild_whole(kept, spec.tree, repo)  # from the commit alone
+    working_copy.make(kept, spec, tmp_path / "copy")
     assert (tmp_path / "copy" / "crlf.py").read_bytes() == b"x\r\ny\r\n"
 
 
@@ -220,8 +220,8 @@ def test_what_is_kept_is_what_was_there(how: str, repo: Path, kept: Path, tmp_pa
     for name in ("a.py", "c.py", "empty.py"):
         (repo / name).unlink()
     if how == "rebuilt":
-        tree_store.rebuild_whole(kept, spec.tree, repo)
-    cwd = tree_copy.make(kept, spec, tmp_path / "copy")
+        archive.rebuild_whole(kept, spec.tree, repo)
+    cwd = working_copy.make(kept, spec, tmp_path / "copy")
     assert content(tmp_path / "copy") == was and cwd == tmp_path / "copy" / "deep"
     assert not list(kept.rglob(".partial*"))
 
@@ -235,7 +235,7 @@ def test_links_lead_where_they_led(repo: Path, kept: Path, tmp_path: Path) -> No
     (repo / "etc").symlink_to("/etc")
     copy = tmp_path / "elsewhere" / "deeper" / "copy"
     copy.parent.mkdir(parents=True)
-    tree_copy.make(kept, submitted(repo, kept, copy=True), copy)
+    working_copy.make(kept, submitted(repo, kept, copy=True), copy)
     assert (copy / "out").resolve() == (copy / "deep" / "out").resolve() == tmp_path / "data"
     assert (copy / "inside").resolve() == copy / "a.py" and (copy / "etc").readlink() == Path("/etc")
 
@@ -246,19 +246,19 @@ def test_the_end_of_a_copy(repo: Path, kept: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a.py").write_text("mine")
-    os.utime(outside / "a.py", (tree_copy.WRITTEN_AT_S,) * 2)
+    os.utime(outside / "a.py", (working_copy.WRITTEN_AT_S,) * 2)
     for copy in (quiet, busy):
-        tree_copy.make(kept, spec, copy)
+        working_copy.make(kept, spec, copy)
         (copy / "__pycache__").mkdir()
         (copy / "__pycache__" / "a.cpython-311.pyc").touch()
     (busy / "b.py").write_text("changed")
     (busy / "out").mkdir()
     (busy / "out" / "model.pt").touch()
     for copy in (quiet, busy):
-        tree_copy.tidy(kept, spec, copy)
+        working_copy.tidy(kept, spec, copy)
     assert not quiet.exists() and set(content(busy)) == {"b.py", "out/model.pt"}
     (tmp_path / "link").symlink_to(outside)
-    tree_copy.tidy(kept, spec, tmp_path / "link")
+    working_copy.tidy(kept, spec, tmp_path / "link")
     assert (outside / "a.py").exists()
 
 
@@ -267,10 +267,10 @@ def test_a_folder_that_a_job_swaps_for_a_link_is_not_followed(repo: Path, kept: 
     (repo / "deep" / "x.py").write_text("x")
     spec = submitted(repo, kept, copy=True)
     copy, other = tmp_path / "copy", tmp_path / "other"
-    tree_copy.make(kept, spec, copy)
+    working_copy.make(kept, spec, copy)
     shutil.move(copy / "deep", other)
     (copy / "deep").symlink_to(other)
-    tree_copy.tidy(kept, spec, copy)
+    working_copy.tidy(kept, spec, copy)
     assert (other / "x.py").exists() and not (copy / "a.py").exists()
 
 
@@ -303,9 +303,9 @@ def test_what_is_a_change(change: Callable[[Path], object], found: list[str], re
     spec = submitted(repo, kept)
     change(repo)
     assert changes(spec, kept) == [text.replace("ROOT", str(repo)) for text in found]
-    refusal = code_check.refusal(kept, spec)
+    refusal = verify.refusal(kept, spec)
     assert (refusal is not None and refusal.outcome is Outcome.CODE_CHANGED) == bool(found)
-    assert code_check.refusal(kept, replace(spec, allow_changed=True)) is None
+    assert verify.refusal(kept, replace(spec, allow_changed=True)) is None
 
 
 @pytest.mark.parametrize(("number", "ends"), [(errno.EACCES, True), (errno.ELOOP, True), (errno.ENOMEM, False)])
@@ -317,12 +317,12 @@ def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), str(repo))
 
-    monkeypatch.setattr(code_check, "differences", refuse)
+    monkeypatch.setattr(verify, "differences", refuse)
     if not ends:
         with pytest.raises(OSError, match="memory"):
-            code_check.refusal(kept, spec)
+            verify.refusal(kept, spec)
         return
-    refusal = code_check.refusal(kept, spec)
+    refusal = verify.refusal(kept, spec)
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
     assert refusal.reason == f"its code cannot be read: {os.strerror(number)}: {repo}"
 
@@ -332,7 +332,7 @@ def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
     for number in range(9):
         (repo / f"\x1b[31m{number}.py").write_text("x")
     (repo / "b.py").unlink()
-    refusal = code_check.refusal(kept, spec)
+    refusal = verify.refusal(kept, spec)
     assert refusal is not None
     assert refusal.reason == "b.py went away, 0.py is new, 1.py is new and 7 more"
 
@@ -345,14 +345,14 @@ def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pyte
         (repo / "log.json").write_text(str(next(count)))
         return tree
 
-    monkeypatch.setattr(tree_scan, "of_repository", busy)
+    monkeypatch.setattr(scan, "of_repository", busy)
     with pytest.raises(MpsqError, match="changes while it is copied"):
         submitted(repo, kept, copy=True)
     assert not list(kept.rglob("*.tar"))
     spec = submitted(repo, kept)
-    assert tree_store.read_manifest(kept, spec.tree).missing == ("log.json",)
-    with pytest.raises(tree_store.Damaged, match=r"log\.json could not be kept"):
-        tree_store.rebuild_whole(kept, spec.tree, repo)
+    assert archive.read_manifest(kept, spec.tree).missing == ("log.json",)
+    with pytest.raises(archive.Damaged, match=r"log\.json could not be kept"):
+        archive.rebuild_whole(kept, spec.tree, repo)
 
 
 def test_git_that_is_absent_or_refuses(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ def test_git_that_is_absent_or_refuses(repo: Path, kept: Path, monkeypatch: pyte
     assert taken.snapshot is None and "git is not installed" in taken.notes[0]
     with pytest.raises(MpsqError, match="git is not installed"):
         snapshot.of_command(repo, kept, copy=True, allow_changed=False)
-    assert vcs.revision(repo) is None and not kept.exists()
+    assert git_commands.revision(repo) is None and not kept.exists()
 
 
 def test_a_hook_of_another_repository_does_not_mislead(
@@ -388,9 +388,9 @@ def test_a_folder_outside_of_a_repository(tmp_path: Path, kept: Path, monkeypatc
     assert taken.snapshot is None and "cannot tell whether the code changes" in taken.notes[0]
     taken = snapshot.of_command(root, kept, copy=True, allow_changed=False)
     assert "not in the copy: .env (may hold a secret), nested/ (a repository of its own)" in taken.notes
-    tree_copy.make(kept, submitted(root, kept, copy=True), tmp_path / "copy")
+    working_copy.make(kept, submitted(root, kept, copy=True), tmp_path / "copy")
     assert content(tmp_path / "copy") == was
-    monkeypatch.setattr(tree_rules, "MAX_FILES", 5)
+    monkeypatch.setattr(rules, "MAX_FILES", 5)
     with pytest.raises(MpsqError, match="more than 5 files"):
         submitted(root, kept, copy=True)
 
@@ -409,8 +409,8 @@ def test_a_kept_tree_that_is_spoilt(what: str, repo: Path, kept: Path, tmp_path:
         tar.unlink()
     else:
         (kept / spec.tree / "manifest.gz").write_bytes(b"\x1f\x8bx")
-    with pytest.raises(tree_store.Damaged):
-        tree_copy.make(kept, spec, tmp_path / "copy")
+    with pytest.raises(archive.Damaged):
+        working_copy.make(kept, spec, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
@@ -434,11 +434,11 @@ def test_a_full_disk_leaves_no_half_of_a_copy(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     spec = submitted(repo, kept, copy=True)
-    monkeypatch.setattr(tree_copy, "copy_kept", full)
+    monkeypatch.setattr(working_copy, "copy_kept", full)
     with pytest.raises(OSError, match="No space left"):
-        tree_copy.make(kept, spec, tmp_path / "copy")
+        working_copy.make(kept, spec, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-    monkeypatch.setattr(tree_store, "_add_all", full)
+    monkeypatch.setattr(archive, "_add_all", full)
     (repo / "a.py").write_text("other")
     with pytest.raises(OSError, match="No space left"):
         submitted(repo, kept, copy=True)
@@ -452,15 +452,15 @@ def test_a_commit_that_is_gone(repo: Path, kept: Path) -> None:
     git(repo, "branch", "-D", "main")
     git(repo, "reflog", "expire", "--expire=now", "--all")
     git(repo, "gc", "-q", "--prune=now")
-    with pytest.raises(tree_store.Damaged, match="git cannot give it back"):
-        tree_store.rebuild_whole(kept, spec.tree, repo)
-    assert not tree_store.has_whole(kept, spec.tree)
+    with pytest.raises(archive.Damaged, match="git cannot give it back"):
+        archive.rebuild_whole(kept, spec.tree, repo)
+    assert not archive.has_whole(kept, spec.tree)
 
 
 def test_paths_of_a_copy(tmp_path: Path) -> None:
     spec = JobSpec("command", "x", cwd="/code/sub", root="/code", inside="sub", copy=True)
     copy = tmp_path / "copy"
-    assert tree_copy.python_path("/code/src:/other::rel:/code", spec, copy) == f"{copy}/src:/other::rel:{copy}"
+    assert working_copy.python_path("/code/src:/other::rel:/code", spec, copy) == f"{copy}/src:/other::rel:{copy}"
     (copy / "sub").mkdir(parents=True)
     (copy / "sub" / "run").touch()
     for words, expected in (
@@ -471,16 +471,16 @@ def test_paths_of_a_copy(tmp_path: Path) -> None:
         (("x", "--config=/code/sub/run"), ["x", f"--config={copy}/sub/run"]),
         (("x", "/code/out", "--out=/code/sub"), ["x", "/code/out", "--out=/code/sub"]),
     ):
-        assert tree_copy.command(replace(spec, argv=words), copy, copy / "sub") == expected
+        assert working_copy.command(replace(spec, argv=words), copy, copy / "sub") == expected
 
 
 @pytest.mark.parametrize(
     "path", [".env", ".env.local", "a/.ENV", ".envs/x", "k.pem", "id_rsa", "x/id_ed25519.pub", ".netrc", "server.KEY"]
 )
 def test_secrets(path: str) -> None:
-    assert tree_rules.is_secret(path)
+    assert rules.is_secret(path)
 
 
 @pytest.mark.parametrize("path", ["env.py", "environment.yml", "identity.py", "pem.py", "a.keys.py", "src/netrc.py"])
 def test_no_secrets(path: str) -> None:
-    assert not tree_rules.is_secret(path)
+    assert not rules.is_secret(path)

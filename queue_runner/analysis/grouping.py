@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from queue_runner import stats
+from queue_runner.analysis import stats
 from queue_runner.model import Outcome, State
 
 Row = Mapping[str, Any]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import units
-from queue_runner.compare import Family, Pair, break_even_iters, compile_cost_s, main_cache
-from queue_runner.grouping import MAIN, Cell, taints, word
+from queue_runner.analysis.comparison import Family, Pair, break_even_iters, compile_cost_s, main_cache
+from queue_runner.analysis.grouping import MAIN, Cell, taints, word
 
 STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""

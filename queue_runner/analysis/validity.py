@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis.summary import Summary
 from queue_runner.model import PHASES, Outcome
-from queue_runner.summarize import Summary
 
 CONTENDED_CPU_SHARE = 0.25
 """Share of the machine's cores that others may use, on average over the run, before it counts as contended."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from queue_runner import tree_rules, tree_scan, tree_store, vcs
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.source import archive, git_commands, rules, scan
+from queue_runner.source.git_commands import Revision
+from queue_runner.source.scan import Tree
 from queue_runner.spec import JobSpec
-from queue_runner.tree_scan import Tree
-from queue_runner.vcs import Revision
 
 _TRIES = 3
 """How often a tree that changes while it is read is read again."""
@@ -92,12 +92,12 @@ def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Ta
 
     Raises: UsageError where a copy is wanted and cannot be had; MpsqError for a tree that never holds still; OSError.
     """
-    if not vcs.has_repository(cwd):
+    if not git_commands.has_repository(cwd):
         return _of_folder(cwd, store) if copy else Taken(None, notes=() if allow_changed else (_UNKNOWN,))
     try:
-        tree = _settled(lambda: tree_scan.of_repository(cwd, store.parent), store, copy=copy)
+        tree = _settled(lambda: scan.of_repository(cwd, store.parent), store, copy=copy)
         revision = _revision(tree)
-    except vcs.GitFailed as error:
+    except git_commands.GitFailed as error:
         if copy:
             raise UsageError(
                 f"the code cannot be copied: {error}", "see what git status says here, or leave --snapshot copy out"
@@ -111,7 +111,7 @@ _UNKNOWN = "outside of a git repository mpsq cannot tell whether the code change
 
 def _of_folder(cwd: Path, store: Path) -> Taken:
     place = Path(os.path.realpath(cwd))
-    return _taken(_settled(lambda: tree_scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
+    return _taken(_settled(lambda: scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
 
 
 def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
@@ -123,10 +123,10 @@ def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
         try:
             _keep(store, tree, lambda hash=tree.hash: look().hash == hash, copy=copy)  # type: ignore[misc]
             return tree
-        except tree_store.Vanished as error:
+        except archive.Vanished as error:
             tree, path = look(), str(error) or path
     if not copy:
-        tree_store.keep_manifest(store, tree, tree.changed)
+        archive.keep_manifest(store, tree, tree.changed)
         return tree
     named = f" ({path})" if path else ""
     raise MpsqError(
@@ -137,10 +137,10 @@ def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
 
 def _keep(store: Path, tree: Tree, same: Callable[[], bool], *, copy: bool) -> None:
     """Keep what is not kept yet. Raises: tree_store.Vanished when the tree is no longer the `same` after that."""
-    if copy and not tree_store.has_whole(store, tree.hash):
-        tree_store.keep_whole(store, tree, same)
-    if not tree_store.is_kept(store, tree.hash):
-        tree_store.keep_manifest(store, tree, () if copy else tree_store.keep_changed(store, tree, same))
+    if copy and not archive.has_whole(store, tree.hash):
+        archive.keep_whole(store, tree, same)
+    if not archive.is_kept(store, tree.hash):
+        archive.keep_manifest(store, tree, () if copy else archive.keep_changed(store, tree, same))
 
 
 def _check_size(tree: Tree) -> None:
@@ -148,10 +148,10 @@ def _check_size(tree: Tree) -> None:
     for path in tree.entries:
         with contextlib.suppress(OSError):
             total += (tree.root / path).lstat().st_size
-    if total > tree_rules.MAX_TREE_BYTES:
+    if total > rules.MAX_TREE_BYTES:
         raise UsageError(
             f"the code in {tree.root} is {total / 2**30:.1f} GiB, and every run would copy it",
-            f"--snapshot copy takes {tree_rules.MAX_TREE_BYTES >> 30} GiB at most: leave it out, or ignore the data",
+            f"--snapshot copy takes {rules.MAX_TREE_BYTES >> 30} GiB at most: leave it out, or ignore the data",
         )
 
 
@@ -159,8 +159,8 @@ def _revision(tree: Tree) -> Revision:
     """Commit, branch and the patch for the eye; a file too large to be kept is too large to be read."""
     diff: str | None = ""
     if tree.dirty and tree.commit:
-        large = [path for path in tree.changed if _size(tree.root / path) > tree_rules.MAX_FILE_BYTES]
-        diff = vcs.diff(tree.root, tree.commit, large)
+        large = [path for path in tree.changed if _size(tree.root / path) > rules.MAX_FILE_BYTES]
+        diff = git_commands.diff(tree.root, tree.commit, large)
     return Revision(tree.commit, tree.branch, bool(tree.dirty), diff)
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from queue_runner import tree_rules, vcs
-from queue_runner.tree_scan import Entry, Tree
+from queue_runner.source import git_commands, rules
+from queue_runner.source.scan import Entry, Tree
 
 MANIFEST, CHANGED, WHOLE = "manifest.gz", "changed.tar", "tree.tar"
 _VERSION = 1
@@ -93,7 +93,7 @@ def keep_changed(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> tuple
     for path in sorted(tree.changed):
         size = (tree.root / path).lstat().st_size if os.path.lexists(tree.root / path) else 0
         total += size
-        if size > tree_rules.MAX_FILE_BYTES or total > tree_rules.MAX_UNTRACKED_BYTES:
+        if size > rules.MAX_FILE_BYTES or total > rules.MAX_UNTRACKED_BYTES:
             missing.append(path)
         else:
             taken.append(path)
@@ -205,8 +205,8 @@ def _add_from_git(archive: tarfile.TarFile, wanted: Mapping[str, Entry], root: P
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=near) as name:
         place = Path(name)
         try:
-            vcs.check_out(root, {path: (e.mode, e.oid) for path, e in wanted.items()}, place)
-        except vcs.GitFailed as error:
+            git_commands.check_out(root, {path: (e.mode, e.oid) for path, e in wanted.items()}, place)
+        except git_commands.GitFailed as error:
             raise Damaged(f"git cannot give it back: {error}") from error
         tree = Tree(place, wanted, {})
         _add_all(archive, tree, wanted)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from queue_runner import vcs
+from queue_runner.source import git_commands
 
 _READ_BYTES = 1 << 20
 _TRIES = 3
@@ -27,15 +27,15 @@ def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, s
     """The blob hash of each file, as git would store it (line ends, LFS); files that vanish meanwhile are left out."""
     plain = [p for p, mode in modes.items() if mode != "120000" and "\n" not in p and not p.startswith('"')]
     found: dict[str, str] = {}
-    if plain and vcs.has_repository(root):
+    if plain and git_commands.has_repository(root):
         for _ in range(_TRIES):
             there = [p for p in plain if _can_be_read(root / p)]
             names = b"".join(os.fsencode(p) + b"\n" for p in there)
             try:
-                said = vcs.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
+                said = git_commands.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
                 found = dict(zip(there, said, strict=True))
                 break
-            except (vcs.GitFailed, ValueError):
+            except (git_commands.GitFailed, ValueError):
                 continue  # a file went away: once more with what is left
     for path, mode in modes.items():
         if path not in found and (oid := blob_hash(root / path, mode, oid_length)) is not None:

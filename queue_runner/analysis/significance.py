@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 
-from queue_runner.stats import median
+from queue_runner.analysis.stats import median
 
 ALPHA = 0.05
 SAME_WITHIN = 0.01

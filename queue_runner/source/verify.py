@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from queue_runner import blobs, tree_rules, tree_scan, tree_store, vcs
 from queue_runner.errors import is_shortage
 from queue_runner.model import Ending, Outcome
+from queue_runner.source import archive, git_commands, git_hash, rules, scan
+from queue_runner.source.archive import Damaged
+from queue_runner.source.scan import Entry
 from queue_runner.spec import JobSpec
 from queue_runner.text import plain
-from queue_runner.tree_scan import Entry
-from queue_runner.tree_store import Damaged
 
 _NAMED = 3
 
@@ -38,7 +38,7 @@ def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
     if not spec.tree:
         return None
     if spec.copy:
-        gone = tree_store.folder_of(snapshots, spec.tree) / tree_store.WHOLE
+        gone = archive.folder_of(snapshots, spec.tree) / archive.WHOLE
         return None if gone.is_file() else lost(Damaged(f"{gone} was deleted"))
     if spec.allow_changed:
         return None
@@ -66,32 +66,32 @@ def differences(snapshots: Path, spec: JobSpec) -> list[str]:
     now: Mapping[str, Entry] | None = None
     oid_length = 40
     try:
-        tree = tree_scan.of_repository(root, snapshots.parent)
+        tree = scan.of_repository(root, snapshots.parent)
         if tree.hash == spec.tree:
             return []
         now = tree.entries if tree.root == root else {}
-    except vcs.GitFailed:
+    except git_commands.GitFailed:
         pass  # no git any more: every file is read
     try:
-        before = tree_store.read_manifest(snapshots, spec.tree).entries
+        before = archive.read_manifest(snapshots, spec.tree).entries
     except Damaged as error:
         return [f"something changed, and what is not known any more ({error})"]
     oid_length = next((len(entry.oid) for entry in before.values()), oid_length)
     found: list[tuple[bool, str, str]] = []
     unlisted = {path: entry.mode for path, entry in before.items() if path not in (now or {})}
     there = {path: entry for path, entry in (now or {}).items()}
-    oids = blobs.hashes(root, unlisted, oid_length)
+    oids = git_hash.hashes(root, unlisted, oid_length)
     for path, oid in oids.items():
-        mode = blobs.mode_of((root / path).lstat()) if os.path.lexists(root / path) else None
+        mode = git_hash.mode_of((root / path).lstat()) if os.path.lexists(root / path) else None
         there[path] = Entry(mode or "", oid, before[path].tracked)
     for path, entry in before.items():
         is_now = there.get(path)
         if is_now is not None and (is_now.mode, is_now.oid) == (entry.mode, entry.oid):
             continue
         tracked = entry.tracked or (is_now is not None and is_now.tracked)
-        if tree_rules.matters(path, tracked=tracked, is_new=False):
+        if rules.matters(path, tracked=tracked, is_new=False):
             found.append((not tracked, path, "changed" if is_now is not None else "went away"))
     for path, entry in there.items():
-        if path not in before and tree_rules.matters(path, tracked=entry.tracked, is_new=True):
+        if path not in before and rules.matters(path, tracked=entry.tracked, is_new=True):
             found.append((not entry.tracked, path, "is new"))
     return [f"{path} {what}" for _, path, what in sorted(found)]

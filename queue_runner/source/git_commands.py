@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.host import find_tool
-from queue_runner.tree_rules import secret_pathspecs
+from queue_runner.source.rules import secret_pathspecs
 
 MAX_DIFF_BYTES = 4 << 20
 """Of the patch that is stored to be read; what a rerun needs is kept apart from it."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from queue_runner import failpoints
+from queue_runner.source.archive import WHOLE, Damaged, copy_kept, folder_of, read_manifest
+from queue_runner.source.scan import Entry
 from queue_runner.spec import JobSpec
-from queue_runner.tree_scan import Entry
-from queue_runner.tree_store import WHOLE, Damaged, copy_kept, folder_of, read_manifest
 
 MAX_COPY_S = 120.0
 """The lane is held, and nobody is measured, while a copy is made: beyond this the machine counts as refusing."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from queue_runner import phases as clock
-from queue_runner import stats
+from queue_runner.analysis import phases as clock
+from queue_runner.analysis import stats
 from queue_runner.model import PHASES
 
 Rows = Sequence[Mapping[str, Any]]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from queue_runner.analysis.grouping import SUBJECT, WORK, Cell, Row, group, labelled, middle, order
 from queue_runner.errors import UsageError
-from queue_runner.grouping import SUBJECT, WORK, Cell, Row, group, labelled, middle, order
 
 if TYPE_CHECKING:
-    from queue_runner.verdict import Verdict
+    from queue_runner.analysis.significance import Verdict
 
 MOST_SPLITS = 13_000
 """Permutations that all verdicts of a report may cost together, about 25 ms; see `fold`."""
@@ -185,11 +185,11 @@ def judge(
     pairs = [*{frozenset(pair): pair for pair in asked}.values()]
     if not pairs:
         return {}
-    from queue_runner import verdict
+    from queue_runner.analysis import significance
 
     affordable = [n for n in (8, 7) if len(pairs) * math.comb(2 * n, n) <= most_splits]
-    n_most = max(verdict.needed_repeats(len(pairs)), *affordable[:1], FEWEST_BATCHES)
-    found = verdict.compare_all([fold(_arm(cell, per_work), _arm(base, per_work), n_most) for cell, base in pairs])
+    n_most = max(significance.needed_repeats(len(pairs)), *affordable[:1], FEWEST_BATCHES)
+    found = significance.compare_all([fold(_arm(cell, per_work), _arm(base, per_work), n_most) for cell, base in pairs])
     judged = {}
     for (cell, base), v in zip(pairs, found, strict=True):
         judged[cell, base] = replace(v, n=len(cell.times), n_baseline=len(base.times))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from queue_runner import blobs, tree_rules, vcs
 from queue_runner.errors import MpsqError
+from queue_runner.source import git_commands, git_hash, rules
 
 MAX_TOLD = 500
 """Names that are kept of what was left out."""
@@ -52,7 +52,7 @@ class Tree:
     @property
     def code(self) -> str:
         """sha256 (hex) of the content without what jobs leave behind: equal for two runs of the same code."""
-        rest = {p: e for p, e in self.entries.items() if tree_rules.matters(p, tracked=e.tracked, is_new=True)}
+        rest = {p: e for p, e in self.entries.items() if rules.matters(p, tracked=e.tracked, is_new=True)}
         return content_hash(rest)
 
 
@@ -69,12 +69,12 @@ def of_repository(folder: Path, home: Path | None = None) -> Tree:
 
     Raises: vcs.GitFailed when git cannot say.
     """
-    root = vcs.top(folder)
-    commit, branch = vcs.head(root)
-    base = commit or vcs.git(root, "hash-object", "-t", "tree", "--stdin").decode().strip()
+    root = git_commands.top(folder)
+    commit, branch = git_commands.head(root)
+    base = commit or git_commands.git(root, "hash-object", "-t", "tree", "--stdin").decode().strip()
     with ExitStack() as stack:
         index, others, differing = (
-            stack.enter_context(vcs.Command(root, *arguments))
+            stack.enter_context(git_commands.Command(root, *arguments))
             for arguments in (
                 ("ls-files", "-s", "-v", "-z"),
                 ("ls-files", "-o", "-z", "--exclude-standard"),
@@ -137,9 +137,9 @@ def _walk(folder: Path, own: str | None = None) -> list[str]:
         links = [name for name in folders if (Path(place) / name).is_symlink()]
         folders[:] = [name for name in folders if name != "__pycache__" and name not in links]
         found += [prefix + name for name in (*files, *links)]
-        if len(found) > tree_rules.MAX_FILES:
+        if len(found) > rules.MAX_FILES:
             raise MpsqError(
-                f"{folder} holds more than {tree_rules.MAX_FILES:,} files: that is more than its code",
+                f"{folder} holds more than {rules.MAX_FILES:,} files: that is more than its code",
                 "make the code's own folder a git repository, or name it with --cwd",
             )
     return found
@@ -168,7 +168,7 @@ class _Look:
             path = os.fsdecode(raw)
             if mode == "160000":
                 self._left_out[path] = "a submodule"
-            elif tree_rules.is_secret(path):
+            elif rules.is_secret(path):
                 self._left_out[path] = "may hold a secret"
             elif stage != "0" or tag == "S" or tag.islower():
                 self._on_disk(path, tracked=True)  # git would not look whether it has changed
@@ -181,7 +181,7 @@ class _Look:
         for facts, raw in zip(parts[0::2], parts[1::2], strict=False):
             old_mode, _new_mode, old_oid, new_oid, status = facts.decode().lstrip(":").split(" ")
             path = os.fsdecode(raw)
-            if path in self._left_out or tree_rules.is_secret(path):
+            if path in self._left_out or rules.is_secret(path):
                 continue
             self._committed.setdefault(path, (old_mode, old_oid))
             if status.startswith("D") and path not in self._to_hash:
@@ -199,23 +199,23 @@ class _Look:
         for path in listed:
             if path.endswith("/"):
                 self._left_out[path] = "a repository of its own"
-            elif path.startswith(environments) or not tree_rules.is_kept(path):
+            elif path.startswith(environments) or not rules.is_kept(path):
                 continue
-            elif tree_rules.is_secret(path):
+            elif rules.is_secret(path):
                 self._left_out[path] = "may hold a secret"
             elif (status := self._status(path)) is None:
                 continue
-            elif stat.S_ISREG(status.st_mode) and status.st_size > tree_rules.MAX_FILE_BYTES:
-                self._left_out[path] = f"larger than {tree_rules.MAX_FILE_BYTES >> 20} MiB"
+            elif stat.S_ISREG(status.st_mode) and status.st_size > rules.MAX_FILE_BYTES:
+                self._left_out[path] = f"larger than {rules.MAX_FILE_BYTES >> 20} MiB"
             elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 sizes.append((status.st_size, path))
         total = 0
         for count, (size, path) in enumerate(sorted(sizes)):
             total += size
-            if total > tree_rules.MAX_UNTRACKED_BYTES or count >= tree_rules.MAX_FILES:
+            if total > rules.MAX_UNTRACKED_BYTES or count >= rules.MAX_FILES:
                 if refuse:
                     raise MpsqError(
-                        f"{self.root} holds more than {tree_rules.MAX_UNTRACKED_BYTES >> 20} MiB in small files",
+                        f"{self.root} holds more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB in small files",
                         "make the code's own folder a git repository, or name it with --cwd",
                     )
                 self._left_out[path] = "one of too many untracked files"
@@ -235,14 +235,14 @@ class _Look:
         status = self._status(path)
         if status is None or stat.S_ISDIR(status.st_mode):
             return
-        if mode := blobs.mode_of(status):
+        if mode := git_hash.mode_of(status):
             self._to_hash[path] = (mode, tracked)
         else:
             self._left_out[path] = "no regular file"
 
     def hash_files(self) -> None:
         """Read what git does not know."""
-        oids = blobs.hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
+        oids = git_hash.hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
         for path, (mode, tracked) in self._to_hash.items():
             if path in oids:
                 self.entries[path] = Entry(mode, oids[path], tracked)

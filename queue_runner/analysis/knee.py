@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import stats
+from queue_runner.analysis import stats
 
 ENOUGH = 0.95
 """Of the highest throughput: what a size must reach to be called enough."""
