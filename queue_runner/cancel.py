@@ -51,7 +51,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
 
     Raises: UsageError (names nothing), SchemaError, MpsqError (disk).
     """
-    from queue_runner.store import choose, jobs
+    from queue_runner.store import jobs, resolve
     from queue_runner.store.engine import open_engine, writing
 
     engine = open_engine(layout.db)
@@ -59,7 +59,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
     if grace_s is not None:
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:
-        rows = choose.runs_of(writer, selectors)  # here: a retry that is stored meanwhile would go on
+        rows = resolve.runs_of(writer, selectors)  # here: a retry that is stored meanwhile would go on
         ids = [row["id"] for row in rows]
         asked = [
             one

@@ -15,7 +15,7 @@ from queue_runner.model import Selector, State, Verb
 from queue_runner.paths import Layout
 
 if TYPE_CHECKING:
-    from queue_runner.store.order import Where
+    from queue_runner.store.edit import Where
 
 Row = Mapping[str, Any]
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
@@ -56,12 +56,12 @@ def release(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
 
 def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, running: str) -> list[Changed]:
     from queue_runner.model import TRANSITIONS
-    from queue_runner.store import choose, jobs
+    from queue_runner.store import jobs, resolve
     from queue_runner.store.engine import open_engine, writing
 
     found, move = [], TRANSITIONS[verb]
     with writing(open_engine(layout.db)) as connection:
-        for row in choose.runs_of(connection, selectors):
+        for row in resolve.runs_of(connection, selectors):
             state = State(row["state"])
             if state in move.sources:
                 jobs.move(connection, row["id"], verb, actor="user")
@@ -80,13 +80,14 @@ def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Se
 
     Raises: UsageError (names nothing; the others do not wait, or are the moved ones), MpsqError (store).
     """
-    from queue_runner.store import choose, order
+    from queue_runner.store import edit as order
+    from queue_runner.store import resolve
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
-        rows = choose.runs_of(connection, selectors)
+        rows = resolve.runs_of(connection, selectors)
         chosen = {row["id"] for row in rows if row["state"] in order.WAITING}
-        beside = [row for row in choose.runs_of(connection, others)] if others else []
+        beside = [row for row in resolve.runs_of(connection, others)] if others else []
         anchors = {row["id"] for row in beside if row["state"] in order.WAITING}
         if others and not anchors:
             raise UsageError(f"nothing of {others[0].text} waits", "move it next to what waits, or --top; mpsq status")
@@ -108,7 +109,8 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
     Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run, a
     deadline before its start).
     """
-    from queue_runner.store import choose, order
+    from queue_runner.store import edit as order
+    from queue_runner.store import resolve
     from queue_runner.store.engine import open_engine, writing
 
     now = time.time()
@@ -118,10 +120,10 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
     after = [terms.wanted(text) for text in wanted.after or ()]
     tags = [terms.check_tag(tag) for tag in wanted.tags]
     with writing(open_engine(layout.db)) as connection:
-        rows = choose.runs_of(connection, selectors)
+        rows = resolve.runs_of(connection, selectors)
         jobs = sorted({row["job_id"] for row in rows})
-        _refuse_in_vain(choose.siblings(connection, rows), wanted)
-        others = choose.dependencies(connection, after)
+        _refuse_in_vain(resolve.siblings(connection, rows), wanted)
+        others = resolve.dependencies(connection, after)
         for job in jobs:
             order.edit(connection, job, "user", said, **columns)
             if wanted.at is not None:

@@ -40,7 +40,7 @@ from queue_runner.store import read
 if TYPE_CHECKING:
     import pandas
 
-    from queue_runner.store.order import Where
+    from queue_runner.store.edit import Where
 
 OneOrMore = str | Sequence[str]
 
@@ -202,7 +202,7 @@ class Client:
         return change.release(self._layout, _selectors(ids))
 
     def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[change.Changed]:
-        """Change the order of what waits; `where` is a queue_runner.store.order.Where."""
+        """Change the order of what waits; `where` is a queue_runner.store.edit.Where."""
         return change.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
     def edit(self, *ids: Id, **changes: Any) -> list[int]:

@@ -18,7 +18,7 @@ from queue_runner.garbage import Item
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
 from queue_runner.paths import Layout
-from queue_runner.store import removal
+from queue_runner.store import delete
 from queue_runner.store.engine import open_engine, writing
 
 LOCK_WAIT_S = 5.0
@@ -74,7 +74,7 @@ def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, de
         trash: list[Path] = []
         gone = []
         with writing(engine) as connection:
-            free = removal.removable(connection, [int(item.key) for item in batch], deleted=deleted)
+            free = delete.removable(connection, [int(item.key) for item in batch], deleted=deleted)
             for item in batch:
                 if item.key in free and _set_aside(layout.runs, item, trash, stuck):
                     gone.append(item)
@@ -90,7 +90,7 @@ def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, de
 def _note(connection: Connection, item: Item) -> None:
     assert item.job is not None
     said = f"{units.size(item.size_bytes)} of logs and checkpoints were removed: {item.reason}"
-    removal.note_files_removed(connection, int(item.key), item.job, said)
+    delete.note_files_removed(connection, int(item.key), item.job, said)
 
 
 def _set_aside(folder: Path, item: Item, trash: list[Path], stuck: Stuck) -> bool:
@@ -112,7 +112,7 @@ def _caches(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> 
         gone = [
             item
             for item in items
-            if removal.cache_is_free(connection, str(item.key))
+            if delete.cache_is_free(connection, str(item.key))
             and _set_aside(layout.cache / "compile", item, trash, stuck)
         ]
     _remove("compiler caches", trash, stuck)
@@ -133,7 +133,7 @@ def _snapshots(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) 
     gone = []
     with lock:
         with writing(engine) as connection:
-            free = set(removal.forget_snapshots(connection, [str(item.key) for item in items]))
+            free = set(delete.forget_snapshots(connection, [str(item.key) for item in items]))
         for item in items:
             if item.key in free and _set_aside(layout.snapshots, item, trash, stuck):
                 gone.append(item)

@@ -98,13 +98,13 @@ def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
 
 
 def _ids(current: str, line: Line) -> list[Candidate]:
-    from queue_runner.store import names
+    from queue_runner.store import completion
 
-    with names.opened(_db()) as connection:
+    with completion.opened(_db()) as connection:
         if "." in current:
-            return names.runs(connection, current.partition(".")[0], _WAITS.get(line.command))
-        jobs = names.jobs(connection, current, _WAITS.get(line.command))
-        return [*jobs, *names.groups(connection, current)]
+            return completion.runs(connection, current.partition(".")[0], _WAITS.get(line.command))
+        jobs = completion.jobs(connection, current, _WAITS.get(line.command))
+        return [*jobs, *completion.groups(connection, current)]
 
 
 def _after(current: str, line: Line) -> list[Candidate]:
@@ -115,24 +115,24 @@ def _after(current: str, line: Line) -> list[Candidate]:
 
 
 def _groups(current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.store import names
+    from queue_runner.store import completion
 
-    with names.opened(_db()) as connection:
-        return names.groups(connection, current)
+    with completion.opened(_db()) as connection:
+        return completion.groups(connection, current)
 
 
 def _tags(_current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.store import names
+    from queue_runner.store import completion
 
-    with names.opened(_db()) as connection:
-        return names.tags(connection)
+    with completion.opened(_db()) as connection:
+        return completion.tags(connection)
 
 
 def _schedules(_current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.store import names
+    from queue_runner.store import completion
 
-    with names.opened(_db()) as connection:
-        return names.schedules(connection)
+    with completion.opened(_db()) as connection:
+        return completion.schedules(connection)
 
 
 def _states(_current: str, _line: Line) -> list[Candidate]:

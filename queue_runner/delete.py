@@ -30,7 +30,8 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
 
     Raises: UsageError (names nothing, or a single run), MpsqError for a job that has not ended or that is needed.
     """
-    from queue_runner.store import choose, removal
+    from queue_runner.store import delete as removal
+    from queue_runner.store import resolve
     from queue_runner.store.engine import open_engine, writing
     from queue_runner.store.read import reading
 
@@ -43,7 +44,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
         pass  # says that there is no queue, or that its schema is another
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
-        job_ids = sorted({id for selector in selectors for id in choose.job_ids(connection, selector)})
+        job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})
         names = removal.hide(connection, job_ids, actor="user")
         if results:
             removal.erase(connection, job_ids)

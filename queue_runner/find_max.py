@@ -34,14 +34,14 @@ def go_on(connection: Connection, job_id: int, spec: JobSpec, memory_bytes: floa
     """
     if not spec.find_max:
         return None
-    from queue_runner.store import searches
+    from queue_runner.store import find_max
 
     asked = search.parse(spec.find_max)
-    rows = [row for row in searches.probes(connection, job_id, spec.find_max) if same(row["spec_json"], spec, asked)]
+    rows = [row for row in find_max.probes(connection, job_id, spec.find_max) if same(row["spec_json"], spec, asked)]
     at = stand(asked, rows, memory_bytes)
     if at.following is None:
         return None
-    return searches.add(connection, job_id, search.with_value(spec, asked.key, at.following), at.sentence(asked.key))
+    return find_max.add(connection, job_id, search.with_value(spec, asked.key, at.following), at.sentence(asked.key))
 
 
 def standing_of(connection: sqlite3.Connection, job_id: int) -> Standing | None:

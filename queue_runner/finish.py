@@ -13,9 +13,9 @@ from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.model import Ending, Verb
 from queue_runner.run_dir import RunDir, read_end
-from queue_runner.store import attempts, hooks, jobs, results
+from queue_runner.store import hook_calls, jobs, results, retries
 from queue_runner.store.engine import writing
-from queue_runner.store.hooks import Orders
+from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize_run import hello_of, summarize_run
 from queue_runner.text import last_line, plain
@@ -63,10 +63,10 @@ def finish(
         again = None
         if not find_max.is_answer(run.spec, ending):
             checkpoint = _checkpoint(connection, run, folder)
-            again = attempts.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
+            again = retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
         if again is None:
             find_max.go_on(connection, run.id.job, run.spec, find_max.memory_bytes(machine))
-        hooks.note_end(connection, run.run_id, ending.outcome, orders)
+        hook_calls.note_end(connection, run.run_id, ending.outcome, orders)
         failpoints.reach("finish.before_commit")
     return ending
 
@@ -75,7 +75,7 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     """The run whose checkpoint a retry goes on from; None where that was not agreed, or there is none."""
     if not run.spec.resume:
         return None
-    found = resume.newest(folder.path.parent, attempts.segments(connection, run.run_id))
+    found = resume.newest(folder.path.parent, retries.segments(connection, run.run_id))
     return found.run_id if found else None
 
 

@@ -19,10 +19,10 @@ from queue_runner import hook_process
 from queue_runner.config import Config
 from queue_runner.host import notify, processes
 from queue_runner.paths import Layout
-from queue_runner.store import hooks as store
+from queue_runner.store import hook_calls as store
 from queue_runner.store import read
 from queue_runner.store.engine import looking, writing
-from queue_runner.store.hooks import Call, Orders
+from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.text import plain
 
 NICE = ("nice", "-n", "19")

@@ -20,7 +20,7 @@ from queue_runner import failpoints
 from queue_runner.errors import UsageError, is_shortage
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
-from queue_runner.store import attempts
+from queue_runner.store import retries
 
 STEMS = ("checkpoint", "ckpt", "last")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".npz", ".safetensors", ".pkl", ".bin")
@@ -49,7 +49,7 @@ def find(connection: Connection, layout: Layout, run_id: int) -> Checkpoint:
 
     Raises: UsageError when there is none, with the remedy.
     """
-    chain = attempts.segments(connection, run_id)
+    chain = retries.segments(connection, run_id)
     found = newest(layout.runs, chain)
     if found is None:
         name = chain[0][1]

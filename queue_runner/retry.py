@@ -38,13 +38,13 @@ def retry(
     checkpoint, with the reason.
     """
     from queue_runner import resume
-    from queue_runner.store import attempts, choose
+    from queue_runner.store import resolve, retries
     from queue_runner.store.engine import open_engine, writing
 
     named = any(selector.number is not None for selector in selectors)
     with writing(open_engine(layout.db)) as connection:
-        rows = choose.runs_of(connection, selectors)
-        last = _last(choose.siblings(connection, rows))
+        rows = resolve.runs_of(connection, selectors)
+        last = _last(resolve.siblings(connection, rows))
         apart = {selector.job for selector in selectors}
         again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
         if not again:
@@ -54,7 +54,7 @@ def retry(
             origin = resume.find(connection, layout, row["id"]) if resumed else None
             reason = f"to go on from the checkpoint of run {origin.run}" if origin else "the user asked"
             origin_id = origin.run_id if origin else None
-            new = attempts.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
+            new = retries.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
             found.append(Retried(row["run"], str(new)))
         _refuse_in_vain(connection, again)
         failpoints.reach("retry.before_commit")
@@ -65,11 +65,11 @@ def retry(
 
 def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
     """A deadline that has passed and a dependency that failed hold for new attempts, too, and cannot be edited."""
-    from queue_runner.store import choose, waiting
+    from queue_runner.store import ready, resolve
 
     jobs = {row["job_id"] for row in again}
-    of_run = {row["id"]: row["job_id"] for row in choose.siblings(connection, again)}
-    skipped = {of_run[id]: end for id, end in waiting.hopeless(connection, time.time(), sorted(jobs)) if id in of_run}
+    of_run = {row["id"]: row["job_id"] for row in resolve.siblings(connection, again)}
+    skipped = {of_run[id]: end for id, end in ready.hopeless(connection, time.time(), sorted(jobs)) if id in of_run}
     if set(skipped) == jobs:
         job = min(jobs)
         why = skipped[job].reason.partition(": ")[2]

@@ -25,7 +25,7 @@ from queue_runner.cron import Cron
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import locks, wakeup
 from queue_runner.paths import Layout
-from queue_runner.store import choose, migrate, schedules
+from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.times import local_zone
 
@@ -64,7 +64,7 @@ def add(
     kept = replace(request, environment=redact.environment(os.environ), cwd=spec.cwd, python=python)
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
-        choose.dependencies(connection, planned.after)
+        resolve.dependencies(connection, planned.after)
         named = _free_name([row["name"] for row in schedules.every(connection)], name, spec.name)
         times = tuple(islice(cron.times_after(time.time()), 2))
         id = schedules.add(

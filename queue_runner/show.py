@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, find_max, redact, segments
+from queue_runner import argv, find_max, redact
 from queue_runner.analysis import stats
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
-from queue_runner.store import read
+from queue_runner.store import read, resume_chain
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
 
@@ -152,7 +152,7 @@ def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patc
 
 def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, Any]]:
     """The chain of runs that go on from each other, where there is one."""
-    chain = segments.chain(connection, run_id)
+    chain = resume_chain.chain(connection, run_id)
     names = {segment.run_id: segment.run for segment in chain}
     return [
         {

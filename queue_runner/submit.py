@@ -174,9 +174,9 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
 
     Raises: UsageError when what it waits for is not there.
     """
-    from queue_runner.store import choose, jobs, snapshots, waiting
+    from queue_runner.store import jobs, ready, resolve, snapshots
 
-    ids_of = choose.Memory(connection)
+    ids_of = resolve.Memory(connection)
     common = ids_of.dependencies(planned.after)
     new, between = [], []
     for number, (job, code) in enumerate(zip(planned.jobs, taken, strict=True)):
@@ -189,7 +189,7 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
         snapshots.save(connection, kept)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
     jobs.let_wait(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
-    late = dict(waiting.hopeless(connection, time.time(), ids))
+    late = dict(ready.hopeless(connection, time.time(), ids))
     why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
     return Submitted(group, tuple(ids), (*notes, *sorted(why)))

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.model import Ending
-from queue_runner.store import attempts, results
+from queue_runner.store import results, retries
 from queue_runner.store.jobs import Claimed
 
 
@@ -25,7 +25,7 @@ def summarize_run(
     evals = results.rows_of(connection, "evals", run_id)
     hello = hello_of(connection, run_id)
     notes = results.note_texts(connection, run_id)
-    _, *before = attempts.segments(connection, run_id)
+    _, *before = retries.segments(connection, run_id)
     summary = summarize(
         iterations=iterations,
         phases=results.rows_of(connection, "phases", run_id),

@@ -28,8 +28,8 @@ from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
-from queue_runner.store import attempts, jobs, lanes, results, waiting
-from queue_runner.store import hooks as calls
+from queue_runner.store import hook_calls as calls
+from queue_runner.store import jobs, lanes, ready, results, retries
 from queue_runner.store import schedules as stored
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
@@ -78,24 +78,24 @@ class Supervisor:
     def something_waits(self) -> bool:
         """Whether a run is QUEUED that will start some day, without a hand."""
         with looking(self._engine) as connection:
-            return waiting.something_waits(connection, DEFAULT_LANE, time.time())
+            return ready.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
         """The next time (Unix seconds) at which a waiting run may start or has missed its deadline, or a schedule
         submits."""
         with looking(self._engine) as connection:
             now = time.time()
-            times = (waiting.next_change_at(connection, DEFAULT_LANE, now), stored.next_at(connection, now))
+            times = (ready.next_change_at(connection, DEFAULT_LANE, now), stored.next_at(connection, now))
         return min((at for at in times if at is not None), default=None)
 
     def _skip_hopeless(self) -> None:
         """End what waits for what cannot happen any more, and what waits for that, and so on."""
         while True:
             with looking(self._engine) as connection:
-                if not waiting.hopeless(connection, time.time()):
+                if not ready.hopeless(connection, time.time()):
                     return
             with writing(self._engine) as connection:
-                skipped = waiting.hopeless(connection, now := time.time())
+                skipped = ready.hopeless(connection, now := time.time())
                 for run_id, ending in skipped:
                     jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
                 if skipped:
@@ -223,7 +223,7 @@ class Supervisor:
 
     def _something_can_start(self) -> bool:
         with looking(self._engine) as connection:
-            return waiting.something_can_start(connection, DEFAULT_LANE, time.time())
+            return ready.something_can_start(connection, DEFAULT_LANE, time.time())
 
     def _start_next(self) -> bool:
         if not self._something_can_start():
@@ -253,7 +253,7 @@ class Supervisor:
                 return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
-                _, *before = attempts.segments(connection, run.run_id)
+                _, *before = retries.segments(connection, run.run_id)
             folder = launch.prepare(self._layout, self._config, run, lane.fd, before[0][1] if before else None)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):

@@ -42,7 +42,7 @@ def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
     The folder is read first: a wish is committed before it is filed, so that one that is seen there and not in the
     store was taken back.
     """
-    from queue_runner.store import pauses
+    from queue_runner.store import suspend as pauses
 
     filed = os.path.lexists(folder.suspend)
     wished = pauses.is_wished(connection, run_id)
@@ -51,11 +51,12 @@ def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
 
 
 def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, within_s: float) -> list[Changed]:
-    from queue_runner.store import choose, pauses
+    from queue_runner.store import resolve
+    from queue_runner.store import suspend as pauses
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
-        rows = choose.runs_of(connection, selectors)
+        rows = resolve.runs_of(connection, selectors)
         new = {row["run"] for row in rows if pauses.wish(connection, row["id"], suspended, "user")}
     failpoints.reach("suspend.committed")
     running = [row for row in rows if row["state"] == State.RUNNING]

@@ -116,7 +116,7 @@ class Helper:
 
     def _has_work(self) -> bool:
         """Whether a worker would stay: a run is active, or will start some day, without a hand."""
-        from queue_runner.store import waiting
+        from queue_runner.store import ready
         from queue_runner.store.engine import looking, open_engine
 
         with read.reading(self._layout.db) as connection:
@@ -124,7 +124,7 @@ class Helper:
                 return True
         engine = open_engine(self._layout.db)
         with looking(engine) as writer:
-            return waiting.something_waits(writer, DEFAULT_LANE, time.time())
+            return ready.something_waits(writer, DEFAULT_LANE, time.time())
 
     def _useless(self, what: str) -> MpsqError:
         errors = re.findall(rb"^.* ERROR (?!hint: )(.*)$", read_end(self._layout.worker_log), re.MULTILINE)

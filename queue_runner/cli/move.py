@@ -28,7 +28,7 @@ def move(
     from queue_runner import change
     from queue_runner.errors import UsageError
     from queue_runner.model import parse_selector
-    from queue_runner.store.order import Where
+    from queue_runner.store.edit import Where
 
     wishes = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before) + [Where.AFTER] * bool(after)
     if len(wishes) != 1:

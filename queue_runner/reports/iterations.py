@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from queue_runner import segments, units
+from queue_runner import units
 from queue_runner.reports import Context, Result, Row, _choose
+from queue_runner.store import resume_chain
 from queue_runner.tables import Column
 
 NAME = "iterations"
@@ -29,7 +30,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not rows:
         return Result(COLUMNS, [], lines=[_choose.nothing(context, "with iterations")])
     if not options.selectors and not options.where and len(rows) > 1:
-        parts = {segment.run_id for segment in segments.chain(context.connection, rows[-1]["run_id"])}
+        parts = {segment.run_id for segment in resume_chain.chain(context.connection, rows[-1]["run_id"])}
         newest, n = rows[-1]["run"], len(rows)
         rows = [row for row in rows if row["run_id"] in parts]
         if len(rows) < n:
@@ -43,7 +44,7 @@ def finish(rows: list[Row], context: Context) -> Result:
             " WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset",
             [row["run_id"], first, last],
         )
-        again = segments.redone(segments.chain(context.connection, row["run_id"]), row["run_id"])
+        again = resume_chain.redone(resume_chain.chain(context.connection, row["run_id"]), row["run_id"])
         again = [segment for segment in again if segment.run_id in chosen]
         lines += [f"{segment.run} went on from a checkpoint of {row['run']}, at {segment.first_i}" for segment in again]
         for iteration in iterations:
@@ -61,5 +62,5 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, [{c.key: iteration[c.key] for c in COLUMNS} for iteration in found], lines=lines)
 
 
-def _has(segment: segments.Segment, i: int) -> bool:
+def _has(segment: resume_chain.Segment, i: int) -> bool:
     return segment.first_i is not None and segment.last_i is not None and segment.first_i <= i <= segment.last_i

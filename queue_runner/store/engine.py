@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError
-from queue_runner.store import access
+from queue_runner.store import access_lock
 from queue_runner.store.read import DAMAGE, HEAD, no_queue, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
@@ -89,7 +89,7 @@ def writing(engine: Engine, *, alone: bool = False) -> Iterator[Connection]:
 def _shared(engine: Engine) -> AbstractContextManager[object]:
     if isinstance(engine.pool, QueuePool):  # the worker's: its own lock keeps away who would have the database alone
         return nullcontext()
-    return access.shared(Path(str(engine.url.database)))
+    return access_lock.shared(Path(str(engine.url.database)))
 
 
 def explain(error: BaseException) -> BaseException:

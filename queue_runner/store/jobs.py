@@ -15,8 +15,8 @@ from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
-from queue_runner.store.waiting import MAY_START
 
 
 class StateConflict(Exception):

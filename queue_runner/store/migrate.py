@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.store import access, backup
+from queue_runner.store import access_lock, backup
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
 
     Raises: SchemaError (newer file, worker running, run active), MpsqError (disk, damage).
     """
-    lock = access.alone(layout.db)
+    lock = access_lock.alone(layout.db)
     try:
         revision = schema_revision(layout.db)
         if revision == HEAD:

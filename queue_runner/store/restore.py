@@ -20,7 +20,7 @@ from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.store import access, backup
+from queue_runner.store import access_lock, backup
 from queue_runner.store.engine import checkpoint
 from queue_runner.store.read import HEAD, reading, schema_revision
 
@@ -52,7 +52,7 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
     if worker is None:
         raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C")
     partial = layout.home / "mpsq.db.partial"
-    with worker, access.alone(layout.db):
+    with worker, access_lock.alone(layout.db):
         _refuse_active(layout)
         try:
             with reading(source, any_schema=True) as connection:

@@ -15,7 +15,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.store.hooks import Orders
+from queue_runner.store.hook_calls import Orders
 
 
 @pytest.fixture

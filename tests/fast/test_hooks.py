@@ -16,10 +16,10 @@ from queue_runner.config import Config
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import hooks as store
+from queue_runner.store import hook_calls as store
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.store.hooks import Call, Orders
+from queue_runner.store.hook_calls import Call, Orders
 from tests.cli_support import Cli, empty_queue, full_queue
 
 ALL = Orders("d", "f", "i", frozenset({"done", "idle"}))

@@ -16,7 +16,7 @@ from queue_runner.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
-from queue_runner.store import attempts, jobs
+from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, end_running_run, full_queue
 
@@ -206,7 +206,7 @@ def test_a_job_is_followed_through_its_retries(queue: Layout, mpsq: Cli, no_wait
             run_id = connection.exec_driver_sql("SELECT id FROM runs WHERE state = 'RUNNING'").scalar_one()
         end_running_run(queue, Ending(Outcome.FAILED, 1))
         with writing(engine) as connection:
-            attempts.again(connection, run_id, actor="worker", first=True)
+            retries.again(connection, run_id, actor="worker", first=True)
 
     def start() -> None:
         with writing(engine) as connection:

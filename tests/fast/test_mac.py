@@ -24,7 +24,7 @@ from queue_runner.source import git_commands
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.store.hooks import Orders
+from queue_runner.store.hook_calls import Orders
 from queue_runner.text import last_line
 from queue_runner.warden import processes
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import finish, resume, segments, submit
+from queue_runner import finish, resume, submit
 from queue_runner.analysis.summary import summarize
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
@@ -21,9 +21,9 @@ from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import attempts, jobs, read
+from queue_runner.store import jobs, read, resume_chain, retries
 from queue_runner.store.engine import looking, open_engine, writing
-from queue_runner.store.hooks import Orders
+from queue_runner.store.hook_calls import Orders
 from tests.fast.report_fixture import Store, words
 
 
@@ -107,13 +107,13 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
     fail_once(engine, layout)
     with read.reading(layout.db) as connection:
         rows = read.runs(connection)
-        chain = segments.chain(connection, rows[3]["run_id"])
+        chain = resume_chain.chain(connection, rows[3]["run_id"])
         taints = [taint["kind"] for taint in read.detail(connection, "taints", rows[2]["run_id"])]
     ids = [row["run_id"] for row in rows]
     assert [row["resumed_from"] for row in rows] == [None, None, ids[1], ids[1], ids[3]]
     assert [part.run for part in chain] == ["1.2", "1.3", "1.4", "1.5"] and taints == ["resumed"]
     with looking(engine) as connection:
-        assert [str(name) for _, name in attempts.segments(connection, ids[4])] == ["1.5", "1.4", "1.2"]
+        assert [str(name) for _, name in retries.segments(connection, ids[4])] == ["1.5", "1.4", "1.2"]
         assert resume.find(connection, layout, ids[4]).run == RunId(1, 4)
         with pytest.raises(UsageError, match=r"run 1\.1 left no checkpoint") as refused:
             resume.find(connection, layout, ids[0])

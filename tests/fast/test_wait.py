@@ -13,7 +13,7 @@ from queue_runner import wait
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import attempts, jobs
+from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import SPEC, Cli, empty_queue
 
@@ -49,7 +49,7 @@ def end_next(engine: Engine, ending: Ending) -> None:
         run = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot")
         assert run is not None
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
-        attempts.retry_as_agreed(connection, run.run_id, ending, time.time())
+        retries.retry_as_agreed(connection, run.run_id, ending, time.time())
 
 
 def test_a_job_with_a_retry_to_come_has_not_ended(engine: Engine, mpsq: Cli) -> None:

@@ -18,7 +18,7 @@ from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
 from queue_runner.run_dir import RunDir
-from queue_runner.store import attempts, jobs
+from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, end_running_run, full_queue
 
@@ -130,7 +130,7 @@ def test_a_retry_brings_a_job_back(mpsq: Cli, queue: Layout) -> None:
     mpsq.ok("delete", "2")
     engine = open_engine(queue.db)
     with writing(engine) as connection:
-        attempts.again(connection, query(queue, "SELECT id FROM runs WHERE job_id = 2")[0][0], actor="user")
+        retries.again(connection, query(queue, "SELECT id FROM runs WHERE job_id = 2")[0][0], actor="user")
     engine.dispose()
     assert "2" in [str(job["job"]) for job in mpsq.ok("list", "--json").json()["jobs"]]
     assert "waits" in mpsq("delete", "2").err

@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import attempts, jobs, lanes, order, waiting
+from queue_runner.store import edit, jobs, lanes, ready, retries
 from queue_runner.store.engine import open_engine, writing
 
 SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/")
@@ -38,14 +38,14 @@ def play(engine: Engine, given: list[Job], *, fails: tuple[int, ...] = (), until
             turns = [(0, repeat) for repeat in range(1, repeats + 1)]
             jobs.submit(connection, "test", 0, [NewJob(SPEC, repeats, Terms(**terms))], turns)
         for job_id, job in enumerate(given, start=1):
-            order.set_dependencies(connection, job_id, job.get("after", ()))
+            edit.set_dependencies(connection, job_id, job.get("after", ()))
     told, now = [], NOW
     while now < until:
         with writing(engine) as connection:
             told += skip(connection, now)
             run = jobs.claim(connection, "machine", "t" * 32, "boot", now)
             if run is None:
-                soonest = waiting.next_change_at(connection, "machine", now)
+                soonest = ready.next_change_at(connection, "machine", now)
                 if soonest is None:
                     return told
                 now = soonest
@@ -55,13 +55,13 @@ def play(engine: Engine, given: list[Job], *, fails: tuple[int, ...] = (), until
             failed = run.id.job in fails
             ending = Ending(Outcome.FAILED, 1) if failed else Ending(Outcome.SUCCEEDED, 0)
             jobs.move(connection, run.run_id, Verb.FINISH, actor="test", ending=ending)
-            attempts.retry_as_agreed(connection, run.run_id, ending, now)
+            retries.retry_as_agreed(connection, run.run_id, ending, now)
     return told
 
 
 def skip(connection: Connection, now: float) -> list[str]:
     told: list[str] = []
-    while late := waiting.hopeless(connection, now):
+    while late := ready.hopeless(connection, now):
         for run_id, ending in late:
             jobs.move(connection, run_id, Verb.SKIP, actor="test", ending=ending)
             told.append(f"-{connection.exec_driver_sql(f'SELECT job_id FROM runs WHERE id = {run_id}').scalar_one()}")
@@ -107,7 +107,7 @@ def test_order_time_and_dependencies(engine: Engine, given: list[Job], fails: tu
 
 
 def queue(connection: Connection) -> list[int]:
-    return [job for _, job, _ in order.waiting(connection)]
+    return [job for _, job, _ in edit.waiting(connection)]
 
 
 def submit(connection: Connection, *priorities: int) -> None:
@@ -118,25 +118,25 @@ def submit(connection: Connection, *priorities: int) -> None:
 @pytest.mark.parametrize(
     ("priorities", "moved", "where", "others", "then"),
     [
-        ((0, 0, 0, 0), {3}, order.Where.TOP, set(), [3, 1, 2, 4]),
-        ((0, 0, 0, 0), {4, 2}, order.Where.TOP, set(), [2, 4, 1, 3]),
-        ((0, 0, 0, 0), {1}, order.Where.BOTTOM, set(), [2, 3, 4, 1]),
-        ((0, 0, 0, 0), {1}, order.Where.AFTER, {3}, [2, 3, 1, 4]),
-        ((0, 0, 0, 0), {4}, order.Where.BEFORE, {2}, [1, 4, 2, 3]),
-        ((0, 0, 0, 0), {4}, order.Where.BEFORE, {2, 3}, [1, 4, 2, 3]),
-        ((5, 0, 0, -5), {4}, order.Where.TOP, set(), [4, 1, 2, 3]),
-        ((5, 0, 0, -5), {1}, order.Where.BOTTOM, set(), [2, 3, 4, 1]),
-        ((5, 0, 0, -5), {1}, order.Where.AFTER, {2}, [2, 1, 3, 4]),
-        ((5, 0, 0, -5), {4}, order.Where.BEFORE, {1}, [4, 1, 2, 3]),
-        ((5, 0, -5), {2}, order.Where.AFTER, {1}, [1, 2, 3]),
+        ((0, 0, 0, 0), {3}, edit.Where.TOP, set(), [3, 1, 2, 4]),
+        ((0, 0, 0, 0), {4, 2}, edit.Where.TOP, set(), [2, 4, 1, 3]),
+        ((0, 0, 0, 0), {1}, edit.Where.BOTTOM, set(), [2, 3, 4, 1]),
+        ((0, 0, 0, 0), {1}, edit.Where.AFTER, {3}, [2, 3, 1, 4]),
+        ((0, 0, 0, 0), {4}, edit.Where.BEFORE, {2}, [1, 4, 2, 3]),
+        ((0, 0, 0, 0), {4}, edit.Where.BEFORE, {2, 3}, [1, 4, 2, 3]),
+        ((5, 0, 0, -5), {4}, edit.Where.TOP, set(), [4, 1, 2, 3]),
+        ((5, 0, 0, -5), {1}, edit.Where.BOTTOM, set(), [2, 3, 4, 1]),
+        ((5, 0, 0, -5), {1}, edit.Where.AFTER, {2}, [2, 1, 3, 4]),
+        ((5, 0, 0, -5), {4}, edit.Where.BEFORE, {1}, [4, 1, 2, 3]),
+        ((5, 0, -5), {2}, edit.Where.AFTER, {1}, [1, 2, 3]),
     ],
 )
 def test_moving(
-    engine: Engine, priorities: tuple[int, ...], moved: set[int], where: order.Where, others: set[int], then: list[int]
+    engine: Engine, priorities: tuple[int, ...], moved: set[int], where: edit.Where, others: set[int], then: list[int]
 ) -> None:
     with writing(engine) as connection:
         submit(connection, *priorities)
-        order.move(connection, moved, where, others, "test")
+        edit.move(connection, moved, where, others, "test")
         assert queue(connection) == then
         submit(connection, -5)
         assert queue(connection) == [*then, len(priorities) + 1]
@@ -145,12 +145,12 @@ def test_moving(
 def test_a_circle_of_dependencies_is_refused(engine: Engine) -> None:
     with writing(engine) as connection:
         submit(connection, 0, 0, 0)
-        order.set_dependencies(connection, 2, [(1, OK)])
-        order.set_dependencies(connection, 3, [(2, OK)])
+        edit.set_dependencies(connection, 2, [(1, OK)])
+        edit.set_dependencies(connection, 3, [(2, OK)])
         with pytest.raises(UsageError, match="1 waits for 3 waits for 2 waits for 1"):
-            order.set_dependencies(connection, 1, [(3, ANY)])
+            edit.set_dependencies(connection, 1, [(3, ANY)])
         with pytest.raises(UsageError, match="1 waits for 1"):
-            order.set_dependencies(connection, 1, [(1, ANY)])
+            edit.set_dependencies(connection, 1, [(1, ANY)])
 
 
 def test_a_paused_lane_starts_nothing(engine: Engine) -> None:
@@ -158,7 +158,7 @@ def test_a_paused_lane_starts_nothing(engine: Engine) -> None:
         submit(connection, 0)
         assert lanes.pause(connection, "machine", "lunch") and not lanes.pause(connection, "machine", "lunch")
         assert jobs.claim(connection, "machine", "t" * 32, "boot") is None
-        assert not waiting.something_waits(connection, "machine", NOW)
+        assert not ready.something_waits(connection, "machine", NOW)
         assert lanes.pause(connection, "machine", None)
         assert jobs.claim(connection, "machine", "t" * 32, "boot") is not None
 
@@ -171,7 +171,7 @@ def test_what_was_cancelled_is_not_tried_again(engine: Engine) -> None:
         jobs.request_cancel(connection, [run.run_id], "user")
         ending = Ending(Outcome.FAILED, 1)  # it failed before the cancel reached it
         jobs.move(connection, run.run_id, Verb.FINISH, actor="test", ending=ending)
-        assert attempts.retry_as_agreed(connection, run.run_id, ending, NOW) is None
+        assert retries.retry_as_agreed(connection, run.run_id, ending, NOW) is None
 
 
 def test_what_waits_for_a_hand_does_not_keep_a_worker(engine: Engine) -> None:
@@ -179,6 +179,6 @@ def test_what_waits_for_a_hand_does_not_keep_a_worker(engine: Engine) -> None:
         jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(hold=True))], [(0, 1)])
         for on in (1, 2):
             jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(after=((on, OK),)))], [(0, 1)])
-        assert not waiting.something_waits(connection, "machine", NOW)
+        assert not ready.something_waits(connection, "machine", NOW)
         jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(not_before_at=NOW + 60))], [(0, 1)])
-        assert waiting.something_waits(connection, "machine", NOW)
+        assert ready.something_waits(connection, "machine", NOW)

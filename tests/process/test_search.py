@@ -14,7 +14,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.search import Asked, Probe, standing
-from queue_runner.store import attempts, jobs, migrate, results
+from queue_runner.store import jobs, migrate, results, retries
 from queue_runner.store.engine import open_engine, writing
 
 MEMORY = 2.0**34
@@ -169,7 +169,7 @@ def end(layout: Layout, most: int) -> int | None:
         results.save_exit(connection, run.run_id, exit_)
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
         if not find_max.is_answer(run.spec, ending):
-            attempts.retry_as_agreed(connection, run.run_id, ending, 1.0)
+            retries.retry_as_agreed(connection, run.run_id, ending, 1.0)
         find_max.go_on(connection, run.id.job, run.spec, MEMORY)
     engine.dispose()
     return value
@@ -208,7 +208,7 @@ def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
         lost = Ending(Outcome.LOST, reason="reboot: gone")
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=lost, ended_at=1.0)
         assert find_max.go_on(connection, run.id.job, run.spec, MEMORY) is None
-        attempts.again(connection, run.run_id, actor="user")
+        retries.again(connection, run.run_id, actor="user")
     tried = []
     while (value := end(layout, 4)) is not None:
         tried.append(value)

@@ -13,7 +13,7 @@ from queue_runner import cancel as cancelling
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import attempts, choose, jobs, order, read
+from queue_runner.store import edit, jobs, read, resolve, retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, empty_queue
 
@@ -49,7 +49,7 @@ def end(connection: Connection, ending: Ending = FAILED) -> None:
     run = jobs.claim(connection, "machine", "t" * 32, "boot")
     assert run is not None
     jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
-    attempts.retry_as_agreed(connection, run.run_id, ending, time.time())
+    retries.retry_as_agreed(connection, run.run_id, ending, time.time())
 
 
 def states(layout: Layout) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_retries_go_before_all_that_waits_the_second_too(engine: Engine) -> None
         end(connection)
         connection.exec_driver_sql("UPDATE runs SET not_before_at = 1e12 WHERE state = 'QUEUED' AND job_id = 1")
         end(connection)
-        assert [job for _, job, _ in order.waiting(connection)] == [other, one, 3]
+        assert [job for _, job, _ in edit.waiting(connection)] == [other, one, 3]
 
 
 @pytest.mark.parametrize("terms", [{"deadline_at": 5.0}, {"after": ((1, Condition.OK),)}])
@@ -93,7 +93,7 @@ def test_a_retry_that_would_be_skipped_at_once_is_refused(engine: Engine, mpsq: 
         end(connection)
     submit(engine, **terms)
     with writing(engine) as connection:
-        (row,) = choose.runs_of(connection, [parse_selector("2")])
+        (row,) = resolve.runs_of(connection, [parse_selector("2")])
         skipped = Ending(Outcome.SKIPPED, reason="whatever: it was")
         jobs.move(connection, row["id"], Verb.SKIP, actor="worker", ending=skipped, ended_at=1.0)
     ran = mpsq("retry", "2")
@@ -153,7 +153,7 @@ def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
         with writing(engine) as connection:
             connection.exec_driver_sql(f"UPDATE runs SET attempt = 900 WHERE job_id = {job}")
             end(connection)
-            (new,) = (r for r in choose.runs_of(connection, [parse_selector(str(job))]) if r["state"] == "QUEUED")
+            (new,) = (r for r in resolve.runs_of(connection, [parse_selector(str(job))]) if r["state"] == "QUEUED")
             at = connection.exec_driver_sql(f"SELECT not_before_at FROM runs WHERE id = {new['id']}").scalar_one()
             waits[backoff_s] = round((at - time.time()) / 1000)
     assert waits == {3600.0: 86, 200_000.0: 200}

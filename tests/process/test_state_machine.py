@@ -19,7 +19,10 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import attempts, jobs, lanes, order, read, waiting
+from queue_runner.store import edit as order
+from queue_runner.store import jobs, lanes, read
+from queue_runner.store import ready as waiting
+from queue_runner.store import retries as attempts
 from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
 
