@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import catalog, grid, launches, probing, redact, search, variants
+from queue_runner import grid, launches, probing, redact, search, variants
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
 from queue_runner.units import parse_duration
-from queue_runner.workload_file import Workload
+from queue_runner.workloads import catalog
+from queue_runner.workloads.manifest import Workload
 
 
 class Place(TypedDict):

@@ -193,7 +193,7 @@ def _choices(param: Mapping[str, Any], value: str) -> list[str]:
 def _literals() -> list[dict[str, Any]]:
     """The WORKLOAD literals of all job files, each cut out of its file: parsing all of the files takes too long."""
     from queue_runner.paths import home, jobs_dir
-    from queue_runner.workload_file import joined
+    from queue_runner.workloads.manifest import joined
 
     found: dict[str, dict[str, Any]] = {}
     for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):
@@ -206,13 +206,13 @@ def _literals() -> list[dict[str, Any]]:
 
 def _environments(_current: str, _line: Line) -> list[Candidate]:
     from queue_runner.paths import layout
-    from queue_runner.venvs import every
+    from queue_runner.workloads.environments import every
 
     return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
 
 
 def _mps(current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.mps_options import NONE, SWITCHES
+    from queue_runner.workloads.mps_switches import NONE, SWITCHES
 
     before = current[: current.rfind(",") + 1]
     given = {part.partition("=")[0] for part in before.split(",")}

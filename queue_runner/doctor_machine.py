@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from queue_runner import mps_options, queue_state, units
+from queue_runner import queue_state, units
 from queue_runner.doctor_check import Check, warn_if
 from queue_runner.host import conditions, machine, power
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
+from queue_runner.workloads import mps_switches
 
 BUSY_SHARE = 0.1
 """A GPU that others use more than this tells little about a job; a window server alone stays below."""
@@ -171,7 +172,7 @@ def caches(layout: Layout, variables: Mapping[str, str] = os.environ) -> Check:
 
 def of_variables(variables: Mapping[str, str] = os.environ) -> Iterator[Check]:
     """Variables of frameworks that every job would take along."""
-    trouble = mps_options.trouble(variables)
+    trouble = mps_switches.trouble(variables)
     if trouble:
         yield Check("variables", "fail", *trouble)
         return

@@ -17,7 +17,7 @@ from queue_runner.host import trash as discard
 from queue_runner.keep import Ended, Keep
 from queue_runner.paths import Layout
 from queue_runner.store import backup, read
-from queue_runner.venvs import RECORD
+from queue_runner.workloads.environments import RECORD
 
 YOUNG_S = 3600.0
 """Whatever has no row in the database must be older than this: no submit takes nearly as long."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.workload_file import DTYPES
+from queue_runner.workloads.manifest import DTYPES
 
 T = TypeVar("T")
 

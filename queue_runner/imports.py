@@ -21,7 +21,7 @@ from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.summarize_run import summarize_run
-from queue_runner.workload_file import DTYPES
+from queue_runner.workloads.manifest import DTYPES
 
 MAX_LOG_BYTES = 1 << 30
 _LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config")

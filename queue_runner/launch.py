@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import argv, redact, resume, warden
+from queue_runner import redact, resume, warden
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
@@ -24,6 +24,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.source import working_copy
 from queue_runner.store.jobs import Claimed
+from queue_runner.workloads import command_line
 
 SPEC_VERSION = 1
 
@@ -47,7 +48,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
         cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
         command = working_copy.command(run.spec, folder.tree, cwd)
     else:
-        command, cwd = argv.of(run.spec, layout.snapshots), Path(run.spec.cwd)
+        command, cwd = command_line.of(run.spec, layout.snapshots), Path(run.spec.cwd)
     env = environment(layout, run, folder)
     if origin is not None:
         checkpoint = str(resume.copy(layout, origin, folder.resume))

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from queue_runner import catalog
 from queue_runner.errors import UsageError
 from queue_runner.search import MOST, MOST_SAID, Asked, with_value
 from queue_runner.spec import JobSpec, Value
-from queue_runner.workload_file import Param, Workload
+from queue_runner.workloads import catalog
+from queue_runner.workloads.manifest import Param, Workload
 
 BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0}
 """A workload's settings where --set does not name them: memory is at its highest in the second iteration, when the

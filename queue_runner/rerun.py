@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import failpoints, grid, terms, venvs
+from queue_runner import failpoints, grid, terms
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, wakeup
 from queue_runner.model import Selector
@@ -16,6 +16,7 @@ from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
+from queue_runner.workloads import environments
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
     """The question with the code that it was asked of, and a sentence where that is another place than before."""
     spec, job = JobSpec.from_json(row["spec_json"]), row["job_id"]
     if spec.env_name:
-        spec = replace(spec, packages=venvs.find(layout, spec.env_name).packages)
+        spec = replace(spec, packages=environments.find(layout, spec.env_name).packages)
     if spec.kind == "import":
         raise UsageError(f"job {job} was imported: it never ran here", "submit a job that asks the same")
     if spec.kind == "workload" or spec.copy:

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import argv, find_max, redact
+from queue_runner import find_max, redact
 from queue_runner.analysis import stats
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import read, resume_chain
+from queue_runner.workloads import command_line
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
 
@@ -73,7 +74,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
     phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
     return Details(
         run=run_object(row),
-        argv=redact.redact(argv.of(spec, layout.snapshots)),
+        argv=redact.redact(command_line.of(spec, layout.snapshots)),
         cwd=spec.cwd,
         python=spec.python,
         env=sorted(spec.env),

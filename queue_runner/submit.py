@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import catalog, cells, failpoints, grid, launches, probing, terms, units, variants, venvs
+from queue_runner import cells, failpoints, grid, launches, probing, terms, units, variants
 from queue_runner.cells import Request
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, wakeup
@@ -18,6 +18,7 @@ from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
+from queue_runner.workloads import catalog, environments
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -213,7 +214,9 @@ def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     for place, job in zip(places, planned.jobs, strict=True):
         if place not in taken:
             name = job.spec.env_name  # looked up again: now nobody can remove it before the job is there
-            taken[place] = replace(_take(layout, job), packages=venvs.find(layout, name).packages if name else {})
+            taken[place] = replace(
+                _take(layout, job), packages=environments.find(layout, name).packages if name else {}
+            )
     return [taken[place] for place in places]
 
 

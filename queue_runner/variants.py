@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import grid, launches, mps_options, paths, venvs
+from queue_runner import grid, launches, paths
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
-from queue_runner.venvs import Venv
+from queue_runner.workloads import environments, mps_switches
+from queue_runner.workloads.environments import Venv
 
 if TYPE_CHECKING:
     from queue_runner.cells import Request
@@ -54,7 +55,7 @@ def _environments(request: Request) -> list[Venv]:
     if request.python is not None:
         raise UsageError("--python and --env-name both name an interpreter", "give one of them")
     layout = home(request)
-    return [venvs.find(layout, name) for name in grid.names(request.env_name, "--env-name")]
+    return [environments.find(layout, name) for name in grid.names(request.env_name, "--env-name")]
 
 
 def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
@@ -73,10 +74,10 @@ def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
 
 def _settings(request: Request) -> list[dict[str, str]]:
     said = [request.mps] if isinstance(request.mps, str) else request.mps
-    found = [mps_options.parse(text) for text in said] or [{}]
+    found = [mps_switches.parse(text) for text in said] or [{}]
     taken = {pair.partition("=")[0] for pair in request.env}
     for name in {name for one in found for name in one}:
-        if (variable := mps_options.SWITCHES[name].variable) in taken:
+        if (variable := mps_switches.SWITCHES[name].variable) in taken:
             raise UsageError(f"--mps {name} and --env {variable} say the same thing", "leave --env out")
     return [one for at, one in enumerate(found) if one not in found[:at]]
 
@@ -86,4 +87,4 @@ def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:
         raise UsageError(
             f"--mps means nothing to device {spec.device}", "submit what runs on other devices apart, without --mps"
         )
-    return replace(spec, mps=settings, env=mps_options.environment(settings, spec.env)) if settings else spec
+    return replace(spec, mps=settings, env=mps_switches.environment(settings, spec.env)) if settings else spec

@@ -1,7 +1,7 @@
 """The command line that every workload has, from its WORKLOAD literal: options, presets, and --set key=value.
 
 What a key takes is what the literal says of it (choices, each_of, least, most, above, below), and is checked here and
-nowhere else. queue_runner/workload_file.py reads the same words for a workload that is asked for.
+nowhere else. queue_runner/workloads/manifest.py reads the same words for a workload that is asked for.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import typer
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.venvs import Venv
+    from queue_runner.workloads.environments import Venv
 
 app = new_app("Keep environments by name: other versions of torch, another framework.")
 
@@ -30,16 +30,16 @@ def create(
     """Make a venv, install packages into it and record them."""
     import shlex
 
-    from queue_runner import venv_make
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
+    from queue_runner.workloads import environment_create
 
     try:
         words = [word for text in pip or () for word in shlex.split(text)]
     except ValueError as error:
         raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside of it") from error
     start = f"making {name}; torch takes minutes" if any("torch" in word for word in words) else f"making {name}"
-    made = venv_make.create(ensure_home(), name, words, python, on_start=lambda: say(start))
+    made = environment_create.create(ensure_home(), name, words, python, on_start=lambda: say(start))
     count = len(made.packages)
     print(f"{made.name}: Python {made.python_version}, {count} package{'s' * (count != 1)}, {made.folder}")
     hint(f"mpsq submit nanogpt --env-name {made.name}; several with commas between are compared")
@@ -48,9 +48,10 @@ def create(
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the environments and what is in them."""
-    from queue_runner import tables, venvs
+    from queue_runner import tables
+    from queue_runner.workloads import environments
 
-    found = venvs.every(home())
+    found = environments.every(home())
     if json:
         print_json("mpsq.envs/1", envs=[_object(venv) for venv in found])
         return
@@ -70,9 +71,9 @@ def list_(json: Json = False) -> None:
 @app.command("remove")
 def remove(name: Annotated[str, typer.Argument(metavar="ENV", help="One of mpsq env list.")]) -> None:
     """Remove an environment that no waiting or running job needs."""
-    from queue_runner import venv_make
+    from queue_runner.workloads import environment_create
 
-    print(f"removed {venv_make.remove(home(), name)}")
+    print(f"removed {environment_create.remove(home(), name)}")
 
 
 def _object(venv: Venv) -> dict[str, Any]:

@@ -102,10 +102,11 @@ def print_plan(planned: Plan, json: bool) -> None:
     import shlex
     from dataclasses import asdict
 
-    from queue_runner import argv, listing, redact
+    from queue_runner import listing, redact
+    from queue_runner.workloads import command_line
 
     snapshots = home().snapshots
-    lines = [redact.redact(argv.of(job.spec, snapshots)) for job in planned.jobs]
+    lines = [redact.redact(command_line.of(job.spec, snapshots)) for job in planned.jobs]
     if json:
         cells = [
             {k: v for k, v in asdict(job.spec).items() if k in _CELL} | {"sets": dict(job.spec.params), "argv": line}

@@ -9,7 +9,7 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.workload_file import Workload
+    from queue_runner.workloads.manifest import Workload
 
 app = new_app()
 
@@ -30,7 +30,8 @@ def workloads(
     json: Json = False,
 ) -> None:
     """List the workloads, show one's settings, or begin one of your own."""
-    from queue_runner import catalog, paths, tables
+    from queue_runner import paths, tables
+    from queue_runner.workloads import catalog
 
     folder, own = paths.jobs_dir(), home().workloads
     name = _name(words or [])
@@ -70,10 +71,11 @@ def _name(words: list[str]) -> str | None:
 
 
 def _new(name: str | None, json: bool) -> None:
-    from queue_runner import new_workload, paths
+    from queue_runner import paths
     from queue_runner.host.home import ensure_home
+    from queue_runner.workloads import template
 
-    file = new_workload.write(ensure_home(), paths.jobs_dir(), str(name))
+    file = template.write(ensure_home(), paths.jobs_dir(), str(name))
     if json:
         print_json("mpsq.workload.new/1", name=name, file=str(file))
         return
@@ -82,7 +84,7 @@ def _new(name: str | None, json: bool) -> None:
 
 
 def _object(workload: Workload) -> dict[str, Any]:
-    from queue_runner.workload_file import LIMITS
+    from queue_runner.workloads.manifest import LIMITS
 
     return {
         "name": workload.name,

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from queue_runner import mps_options
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import MAIN, SUBJECT, taints
 from queue_runner.errors import UsageError
 from queue_runner.reports import Context, Row, _arguments, _choose
+from queue_runner.workloads import mps_switches
 
 RUN = (
     "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device, "
@@ -101,7 +101,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> str:
-    if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_options.SWITCHES:
+    if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_switches.SWITCHES:
         return name
     if name == "tag":
         raise UsageError(f"{option}: tags choose runs, they do not tell rows apart", "--where tag=NAME chooses")
@@ -144,7 +144,7 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
         if name == "packages":
             continue  # compared among environments whose packages are known
         if isinstance(value, Mapping):
-            flat.update(mps_options.factor(*pair) for pair in value.items())
+            flat.update(mps_switches.factor(*pair) for pair in value.items())
         elif name == "code":
             flat["code"] = str(value)[:8] if value else None
         elif value is not None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, paths, workload_file
+from queue_runner import paths
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.workload_file import Workload
+from queue_runner.workloads import catalog, manifest
+from queue_runner.workloads.manifest import Workload
 from tests.cli_support import ROOT, TOY
 
 
@@ -25,7 +26,7 @@ def test_workloads_are_read_and_sorted(folder: Path) -> None:
     assert [(w.name, w.framework) for w in catalog.workloads(folder)] == [("toy", "mlx"), ("toy", "torch")]
     found = catalog.find(folder, "toy")
     assert found.framework == "torch" and list(found.configs) == ["tiny", "large"]
-    assert found.params["lr"] == workload_file.Param("lr", 1e-3, "1/step", "learning rate")
+    assert found.params["lr"] == manifest.Param("lr", 1e-3, "1/step", "learning rate")
 
 
 @pytest.mark.parametrize(
@@ -187,14 +188,14 @@ def test_ours_can_be_read() -> None:
             unknown = set(values) - set(workload.params)
             assert not unknown, f"{workload.file.name}: config {name} sets {unknown}"
         assert all(param.help for param in workload.params.values())
-        modes = (workload_file._literal(workload.file) or {}).get("modes")
+        modes = (manifest._literal(workload.file) or {}).get("modes")
         assert not modes or workload.params["mode"].choices == ("train", *modes)
 
 
 def test_a_workload_may_have_dtypes_of_its_own(folder: Path) -> None:
     (folder / "exact_torch.py").write_text(TOY.replace('"name": "toy"', '"name": "exact", "dtypes": ["fp64"]'))
     assert catalog.find(folder, "exact").dtypes == ("fp64",)
-    assert catalog.find(folder, "toy").dtypes == workload_file.DTYPES
+    assert catalog.find(folder, "toy").dtypes == manifest.DTYPES
 
 
 def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
     spec.loader.exec_module(harness)
     alike = 0
     for file in sorted((ROOT / "jobs").glob("*_*.py")):
-        said, found = workload_file._literal(file), workload_file.read(file)
+        said, found = manifest._literal(file), manifest.read(file)
         if said is not None and found is not None and "like" in said:
             alike += 1
             theirs = harness.whole(said)
@@ -213,10 +214,10 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
             defaults = {name: param["default"] for name, param in theirs["params"].items()}
             assert found.configs == theirs["configs"] and {k: p.default for k, p in found.params.items()} == defaults
             for name, param in found.params.items():
-                told = {key: value for key, value in theirs["params"][name].items() if key in workload_file.LIMITS}
+                told = {key: value for key, value in theirs["params"][name].items() if key in manifest.LIMITS}
                 assert param.limits == told and list(param.choices) == theirs["params"][name].get("choices", [])
             assert not set(said.get("without", ())) & set(found.params)
     assert alike >= 8
     (tmp_path / "a_torch.py").write_text("WORKLOAD = {'like': 'b_torch'}\n")
     with pytest.raises(MpsqError, match="which has no whole one"):
-        workload_file.read(tmp_path / "a_torch.py")
+        manifest.read(tmp_path / "a_torch.py")

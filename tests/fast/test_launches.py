@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, launches, submit
+from queue_runner import launches, submit
 from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.paths import jobs_dir
+from queue_runner.workloads import catalog
 
 SEVERAL = [
     ("torchrun --nproc_per_node=4 train.py", "torchrun --nproc_per_node=4"),

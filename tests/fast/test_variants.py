@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import asking, cells, fingerprint, mps_options, pip_install, schedules, venv_make, venvs
+from queue_runner import asking, cells, fingerprint, schedules
 from queue_runner.asking import request
 from queue_runner.cells import Request
 from queue_runner.client import Client
@@ -18,6 +18,7 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
+from queue_runner.workloads import environment_create, environments, mps_switches, pip_install
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.fast.report_fixture import Store, words
 
@@ -46,8 +47,8 @@ def toy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_switches_have_one_spelling_and_watermarks_are_a_pair(text: str, found: dict[str, str]) -> None:
-    assert mps_options.parse(text) == found
-    assert mps_options.parse(mps_options.words(found) or "default") == found
+    assert mps_switches.parse(text) == found
+    assert mps_switches.parse(mps_switches.words(found) or "default") == found
 
 
 @pytest.mark.parametrize(
@@ -67,14 +68,14 @@ def test_switches_have_one_spelling_and_watermarks_are_a_pair(text: str, found: 
 )
 def test_what_torch_would_refuse_is_refused_before(text: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
-        mps_options.parse(text)
+        mps_switches.parse(text)
     assert said in f"{error.value.message} {error.value.hint}"
 
 
 def test_the_variables_are_the_childs() -> None:
     inherited = {"PYTORCH_MPS_FAST_MATH": "1", "PATH": "/bin"}
-    asked = mps_options.parse("fallback=on,high_watermark=0,fast_math=off,layout_optimization=off")
-    assert mps_options.environment(asked, inherited) == {
+    asked = mps_switches.parse("fallback=on,high_watermark=0,fast_math=off,layout_optimization=off")
+    assert mps_switches.environment(asked, inherited) == {
         "PATH": "/bin",
         "PYTORCH_ENABLE_MPS_FALLBACK": "1",
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0",
@@ -173,7 +174,7 @@ def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.Captur
         assert refused.code == 1 and f"needed by job {job}" in refused.err and f"mpsq cancel {job}" in refused.err
     mpsq.ok("cancel", "1", "2")
     mpsq.ok("env", "remove", "old")
-    assert [venv.name for venv in venvs.every(layout)] == ["new"]
+    assert [venv.name for venv in environments.every(layout)] == ["new"]
     assert not (home / "envs" / "old").exists() and not list((home / "envs").glob(".trash-*"))
     gone = mpsq("rerun", "1")
     assert gone.code == 2 and 'no environment "old"' in gone.err
@@ -202,7 +203,7 @@ def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "envs" / "half").mkdir()
     out = Cli(capsys).ok("env", "list").out
     assert "torch 2.14.0" in out and "half" not in out
-    (home / "envs" / "old" / venvs.RECORD).write_text("{")
+    (home / "envs" / "old" / environments.RECORD).write_text("{")
     broken = Cli(capsys)("env", "list")
     assert broken.code == 1 and "mpsq env remove old" in broken.err
     Cli(capsys).ok("env", "remove", "old")
@@ -246,10 +247,10 @@ def test_an_interpreter_that_makes_none(home: Path, tmp_path: Path) -> None:
     broken.write_text("#!/bin/sh\nmkdir -p $3/lib\necho 'ensurepip is not available' >&2\nexit 1\n")
     broken.chmod(0o755)
     with pytest.raises(MpsqError, match="ensurepip is not available") as error:
-        venv_make.create(Layout(home), "fresh", [], str(broken))
+        environment_create.create(Layout(home), "fresh", [], str(broken))
     assert "python3-venv" in error.value.hint and not (home / "envs" / "fresh").exists()
     with pytest.raises(UsageError, match="it is no Python"):
-        venv_make.create(Layout(home), "fresh", [], "true")
+        environment_create.create(Layout(home), "fresh", [], "true")
     assert not (home / "envs" / "fresh").exists()
 
 

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from queue_runner import catalog, paths, workload_file
+from queue_runner import paths
 from queue_runner.errors import MpsqError
+from queue_runner.workloads import catalog, manifest
 from tests.jobs.conftest import SCRIPT, Run, read, spawn
 
 
@@ -68,7 +69,7 @@ def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
 
     n = 0
     for workload in catalog.workloads(paths.jobs_dir()):
-        literal = whole(workload_file._literal(workload.file) or {})
+        literal = whole(manifest._literal(workload.file) or {})
         for name, param in workload.params.items():
             for text in _at_the_limits(param):
                 ours = theirs = ""
@@ -85,7 +86,7 @@ def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
     assert n > 200
 
 
-def _at_the_limits(param: workload_file.Param) -> list[str]:
+def _at_the_limits(param: manifest.Param) -> list[str]:
     near = [limit + step for limit in param.limits.values() for step in (-1, 0, 1)]
     words = [*param.choices, *param.each_of, "", "nan", "nope", "+".join(param.each_of), "fp32+fp99"]
     return [str(one) for one in (*near, *words, param.default)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from harness import problems
-from queue_runner import catalog
+from queue_runner.workloads import catalog
 from tests.jobs.conftest import JOBS, Run, shared
 
 SMALL_NANOGPT = {

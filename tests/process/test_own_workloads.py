@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import catalog, new_workload, paths, workload_file
+from queue_runner import paths
 from queue_runner.errors import MpsqError
+from queue_runner.workloads import catalog, manifest, template
 from tests.cli_support import TOY, Cli, empty_queue, use_toy_workloads
 
 
@@ -57,8 +58,8 @@ def test_other_words(own: Path, words: list[str], capsys: pytest.CaptureFixture[
 
 def test_what_is_written_is_a_whole_workload(tmp_path: Path) -> None:
     file = tmp_path / "mine_torch.py"
-    file.write_text(new_workload.TEMPLATE.replace("@NAME@", "mine"))
-    found = workload_file.read(file)
+    file.write_text(template.TEMPLATE.replace("@NAME@", "mine"))
+    found = manifest.read(file)
     assert found is not None and (found.name, found.framework, list(found.configs)) == (
         "mine",
         "torch",

@@ -8,9 +8,9 @@ import re
 import sys
 from pathlib import Path
 
-from queue_runner import catalog
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
+from queue_runner.workloads import catalog
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED = ("new", "path")

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from queue_runner import pip_install, venvs
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.venvs import RECORD, Venv
+from queue_runner.workloads import environments, pip_install
+from queue_runner.workloads.environments import RECORD, Venv
 
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 """Come with a venv, and change no number."""
@@ -41,7 +41,7 @@ def create(
     Raises: UsageError for a name that cannot be or is taken and for options of pip that leave the venv; MpsqError with
     the last lines of what venv or pip said, after which there is nothing left.
     """
-    if not venvs.NAME.fullmatch(name):
+    if not environments.NAME.fullmatch(name):
         raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots, dashes and _")
     words = list(pip)
     pip_install.refuse_elsewhere(words)
@@ -69,7 +69,7 @@ def remove(layout: Layout, name: str) -> Path:
     be removed.
     """
     folder = layout.envs / name
-    half_made = venvs.NAME.fullmatch(name) and folder.is_dir() and not (folder / RECORD).exists()
+    half_made = environments.NAME.fullmatch(name) and folder.is_dir() and not (folder / RECORD).exists()
     if not half_made:
         folder = _known(layout, name)
     with _making(layout, name), _alone(layout):
@@ -94,7 +94,7 @@ def remove(layout: Layout, name: str) -> Path:
 
 def _known(layout: Layout, name: str) -> Path:
     try:
-        return venvs.find(layout, name).folder
+        return environments.find(layout, name).folder
     except UsageError:
         raise
     except MpsqError:  # a record that nobody can read is removed like any other

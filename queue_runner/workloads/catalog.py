@@ -10,7 +10,7 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.spec import Value
-from queue_runner.workload_file import Param, Workload, read
+from queue_runner.workloads.manifest import Param, Workload, read
 
 
 def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
