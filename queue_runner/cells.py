@@ -99,7 +99,7 @@ def expand(request: Request) -> list[JobSpec]:
     if not (request.name or "").isprintable():
         raise UsageError("--name holds a line break or another control character", "write --name on one line")
     if request.parser is not None:
-        from queue_runner import parsers  # and every log format's expressions
+        from queue_runner.ingest import parsers  # and every log format's expressions
 
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:

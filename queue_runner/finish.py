@@ -11,13 +11,13 @@ from sqlalchemy import Connection, Engine
 from queue_runner import failpoints, find_max, resume
 from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.fingerprint import of_machine, of_software
+from queue_runner.ingest.summarize_run import hello_of, summarize_run
 from queue_runner.model import Ending, Verb
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.store import hook_calls, jobs, results, retries
 from queue_runner.store.engine import writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
-from queue_runner.summarize_run import hello_of, summarize_run
 from queue_runner.text import last_line, plain
 
 _STDERR_BYTES = 1 << 20

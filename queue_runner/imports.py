@@ -11,16 +11,17 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from queue_runner import grid, parsers
+from queue_runner import grid
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
+from queue_runner.ingest import parsers
+from queue_runner.ingest.summarize_run import summarize_run
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.summarize_run import summarize_run
 from queue_runner.workloads.manifest import DTYPES
 
 MAX_LOG_BYTES = 1 << 30

@@ -7,7 +7,7 @@ import time
 from sqlalchemy import Engine
 
 from queue_runner.host import conditions
-from queue_runner.ingest import Ingest
+from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import writing

@@ -31,8 +31,9 @@ def import_(
     """Take over the logs of runs that happened elsewhere."""
     from dataclasses import asdict
 
-    from queue_runner import imports, parsers, redact, units
+    from queue_runner import imports, redact, units
     from queue_runner.host.home import ensure_home
+    from queue_runner.ingest import parsers
     from queue_runner.text import plain
 
     labels = redact.assignments(set_ or (), "--set")

@@ -46,7 +46,7 @@ def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
     def fail(**_: object) -> None:
         raise ZeroDivisionError("of ours")
 
-    monkeypatch.setattr("queue_runner.summarize_run.summarize", fail)
+    monkeypatch.setattr("queue_runner.ingest.summarize_run.summarize", fail)
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",))
         jobs.submit(connection, "test", 0, [NewJob(spec, 1, Terms(retries=1))], [(0, 1)])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner.ingest import Ingest
+from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -182,7 +182,7 @@ def test_no_file_is_no_event(case: Case) -> None:
 
 
 def test_a_large_file_is_taken_in_chunks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_runner.ingest.CHUNK_BYTES", 250)
+    monkeypatch.setattr("queue_runner.ingest.ingest.CHUNK_BYTES", 250)
     case.append(*range(50))
     case.ingest().finish()
     assert case.numbers() == list(range(50))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_runner import parsers
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
+from queue_runner.ingest import parsers
 from tests.fast.test_parsers import of, shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers" / "lightning"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import parsers
 from queue_runner.events import Eval, Hello, Iter, Metric, Note
+from queue_runner.ingest import parsers
 from tests.fast.test_parsers import of, shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers" / "trainer"

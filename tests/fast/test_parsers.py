@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_runner import parsers
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.errors import UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Note, Rusage
+from queue_runner.ingest import parsers
+from queue_runner.ingest.parsers import LogReader
 from queue_runner.model import PHASES
-from queue_runner.parsers import LogReader
 from tests.events_support import fields
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import wire
+from queue_runner.ingest import wire
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "protocol"

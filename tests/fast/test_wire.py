@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_runner import wire
-from queue_runner.wire import Bad, Bye, Counts, Eval, Forged, Hello, Iter, Metric, Note, Phase, Unknown
+from queue_runner.ingest import wire
+from queue_runner.ingest.wire import Bad, Bye, Counts, Eval, Forged, Hello, Iter, Metric, Note, Phase, Unknown
 from tests.events_support import fields
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "protocol"

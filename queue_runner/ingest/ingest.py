@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from queue_runner import parsers, wire
 from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note
+from queue_runner.ingest import parsers, wire
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import writing

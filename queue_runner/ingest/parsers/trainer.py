@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, LogEvent, Metric, Note
-from queue_runner.parsers._base import LogParser
+from queue_runner.ingest.parsers._base import LogParser
 
 NAME = "trainer"
 HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time of a step; no single iterations"

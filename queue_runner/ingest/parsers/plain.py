@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from queue_runner.parsers._base import LogParser
+from queue_runner.ingest.parsers._base import LogParser
 
 NAME = "plain"
 HELP = "any log: no iterations, only the lines of time(1) and shells' time"

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.events import Counts, LogEvent
-from queue_runner.parsers._base import LogParser
+from queue_runner.ingest.parsers._base import LogParser
 
 __all__ = ["DEFAULT", "LogParser", "LogReader", "find", "helps", "load", "names", "read_log", "sniff"]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from json.decoder import JSONDecoder
 from typing import Any, NoReturn
 
-from queue_runner import wire_fields as fields
 from queue_runner.errors import MpsqError
 from queue_runner.events import (
     PROTOCOL,
@@ -31,6 +30,7 @@ from queue_runner.events import (
     Rusage,
     Unknown,
 )
+from queue_runner.ingest import fields
 from queue_runner.model import PHASES
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from queue_runner.events import LogEvent, Note
-from queue_runner.parsers._time import TimeOutput
+from queue_runner.ingest.parsers._time import TimeOutput
 from queue_runner.text import plain
 
 _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported on the MPS backend")

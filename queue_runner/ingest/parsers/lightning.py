@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.parsers._base import LogParser
+from queue_runner.ingest.parsers._base import LogParser
 
 NAME = "lightning"
 HELP = "a Lightning Trainer's progress bar: mean times between its lines, losses, validations"
