@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import terms, times
+from queue_runner import times
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, State, Verb
 from queue_runner.paths import Layout
+from queue_runner.submit import policy
 
 if TYPE_CHECKING:
     from queue_runner.store.edit import Where
@@ -117,8 +118,8 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
     columns = _columns(wanted, now)
     said = _said(wanted)
     at = times.parse_time(wanted.at, now) if wanted.at else None
-    after = [terms.wanted(text) for text in wanted.after or ()]
-    tags = [terms.check_tag(tag) for tag in wanted.tags]
+    after = [policy.wanted(text) for text in wanted.after or ()]
+    tags = [policy.check_tag(tag) for tag in wanted.tags]
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
         jobs = sorted({row["job_id"] for row in rows})
@@ -153,13 +154,13 @@ def _columns(wanted: Edit, now: float) -> dict[str, Any]:
     """Columns of jobs that change."""
     columns: dict[str, Any] = {}
     if wanted.priority is not None:
-        columns["priority"] = terms.check_priority(wanted.priority)
+        columns["priority"] = policy.check_priority(wanted.priority)
     if wanted.deadline is not None:
         columns["deadline_at"] = times.parse_time(wanted.deadline, now, "--deadline") if wanted.deadline else None
     if wanted.note is not None:
-        columns["note"] = terms.check_note(wanted.note)
+        columns["note"] = policy.check_note(wanted.note)
     if wanted.retries is not None:
-        columns["retries"] = terms.check_retries(wanted.retries)
+        columns["retries"] = policy.check_retries(wanted.retries)
     return columns
 
 

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import cancel as cancelling
-from queue_runner import cells, change, listing, paths, reports
+from queue_runner import change, listing, paths, reports
 from queue_runner import delete as removing
 from queue_runner import rerun as again
 from queue_runner import retry as retrying
 from queue_runner import status as looking
-from queue_runner import submit as submitting
 from queue_runner import suspend as suspending
 from queue_runner import wait as waiting
 from queue_runner import why as asking
@@ -36,6 +35,8 @@ from queue_runner.paths import Layout
 from queue_runner.reports._options import read_options
 from queue_runner.spec import Value
 from queue_runner.store import read
+from queue_runner.submit import expand
+from queue_runner.submit import plan as submitting
 
 if TYPE_CHECKING:
     import pandas
@@ -101,11 +102,11 @@ class Client:
         """Queue a workload, or a `command`, over a grid of settings; a list of values is swept.
 
         `after` holds ids, or pairs of an id and ok, any or fail. `options` are the other fields of
-        queue_runner.cells.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
+        queue_runner.submit.expand.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
 
         Raises: UsageError for what cannot be understood or is not there; nothing is stored then.
         """
-        request = cells.Request(
+        request = expand.Request(
             workload=workload,
             argv=tuple(command),
             device=_list(device),
@@ -239,10 +240,10 @@ def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options themselves. Raises: UsageError for one that a submission does not have."""
     from queue_runner.errors import did_you_mean
 
-    fields = cells.Request.__dataclass_fields__
+    fields = expand.Request.__dataclass_fields__
     for name in options:
         if name not in fields:
             raise UsageError(
-                f'submit has no option "{name}"', did_you_mean(name, fields, "see queue_runner.cells.Request")
+                f'submit has no option "{name}"', did_you_mean(name, fields, "see queue_runner.submit.expand.Request")
             )
     return options

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import failpoints, find_max, resume
+from queue_runner import failpoints, resume
 from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.ingest.summarize_run import hello_of, summarize_run
@@ -18,6 +18,7 @@ from queue_runner.store import hook_calls, jobs, results, retries
 from queue_runner.store.engine import writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
+from queue_runner.submit.find_max import next
 from queue_runner.text import last_line, plain
 
 _STDERR_BYTES = 1 << 20
@@ -61,11 +62,11 @@ def finish(
         )
         failpoints.reach("finish.before_retry")
         again = None
-        if not find_max.is_answer(run.spec, ending):
+        if not next.is_answer(run.spec, ending):
             checkpoint = _checkpoint(connection, run, folder)
             again = retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
         if again is None:
-            find_max.go_on(connection, run.id.job, run.spec, find_max.memory_bytes(machine))
+            next.go_on(connection, run.id.job, run.spec, next.memory_bytes(machine))
         hook_calls.note_end(connection, run.run_id, ending.outcome, orders)
         failpoints.reach("finish.before_commit")
     return ending

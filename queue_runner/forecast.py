@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue_runner import config, eta, listing, times, units
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.submit import Plan
+from queue_runner.submit.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from queue_runner import grid
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
 from queue_runner.ingest import parsers
@@ -22,6 +21,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
+from queue_runner.submit import grid
 from queue_runner.workloads.manifest import DTYPES
 
 MAX_LOG_BYTES = 1 << 30

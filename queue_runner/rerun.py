@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import failpoints, grid, terms
+from queue_runner import failpoints
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, wakeup
 from queue_runner.model import Selector
@@ -16,6 +16,7 @@ from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
+from queue_runner.submit import grid, policy
 from queue_runner.workloads import environments
 
 
@@ -101,9 +102,9 @@ def _store(
 def _terms(row: Mapping[str, Any], wanted: Wanted) -> Terms:
     old = row["tags"].split(",") if row["tags"] else []
     return Terms(
-        priority=row["priority"] if wanted.priority is None else terms.check_priority(wanted.priority),
-        tags=tuple(dict.fromkeys([*old, *map(terms.check_tag, wanted.tags)])),
-        note=row["note"] if wanted.note is None else terms.check_note(wanted.note),
+        priority=row["priority"] if wanted.priority is None else policy.check_priority(wanted.priority),
+        tags=tuple(dict.fromkeys([*old, *map(policy.check_tag, wanted.tags)])),
+        note=row["note"] if wanted.note is None else policy.check_note(wanted.note),
         hold=wanted.hold,
         retries=row["retries"],
         backoff_s=row["backoff_s"],

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import find_max, redact
+from queue_runner import redact
 from queue_runner.analysis import stats
 from queue_runner.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import read, resume_chain
+from queue_runner.submit.find_max import next
 from queue_runner.workloads import command_line
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
@@ -119,7 +120,7 @@ def _gpu_busy_share(connection: sqlite3.Connection, run_id: int) -> float | None
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:
     """Where the search stands that the job is a probe of (--find-max)."""
-    at = find_max.standing_of(connection, job_id)
+    at = next.standing_of(connection, job_id)
     return None if at is None else f"--find-max {spec.find_max}: {at.sentence(spec.find_max.partition('=')[0])}"
 
 

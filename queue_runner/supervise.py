@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import disk, failpoints, hooks, launch, resume, schedules, suspend
+from queue_runner import disk, failpoints, hooks, launch, resume, suspend
 from queue_runner.backups import Backups
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
@@ -33,6 +33,7 @@ from queue_runner.store import jobs, lanes, ready, results, retries
 from queue_runner.store import schedules as stored
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
+from queue_runner.submit import schedules
 from queue_runner.text import last_line
 
 RETRY_AFTER_S = 30.0

@@ -10,7 +10,7 @@ from queue_runner.cli.asked import OfWorkload, title, with_options
 from queue_runner.cli.common import Json, hint, home, new_app, remark, say
 
 if TYPE_CHECKING:
-    from queue_runner.submit import Plan
+    from queue_runner.submit.plan import Plan
 
 app = new_app()
 
@@ -32,14 +32,14 @@ def bench(
     """Queue a workload over this machine's devices and modes, with repeats."""
     import sys
 
-    from queue_runner import asking
-    from queue_runner import bench as use_case
-    from queue_runner import submit as submitting
     from queue_runner.cli.submit import print_plan, print_stored, store
+    from queue_runner.submit import bench as use_case
+    from queue_runner.submit import options
+    from queue_runner.submit import plan as submitting
 
     hint("looking which devices compute here")
     full, notes = use_case.preset(said)
-    planned = submitting.plan(asking.request(full, title(ctx)))
+    planned = submitting.plan(options.request(full, title(ctx)))
     for text in (*notes, *planned.warnings):
         remark(text)
     _foretell(planned)

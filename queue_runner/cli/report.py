@@ -96,9 +96,10 @@ def report(
 
 def _submit_missing(words: str, result: Result, format: str) -> None:
     """Queue what a report of what is missing has found. With --json what is printed is what submit prints."""
-    from queue_runner import missing, printing
+    from queue_runner import printing
     from queue_runner.cli.submit import print_stored, store
     from queue_runner.store.read import reading
+    from queue_runner.submit import missing
 
     if format != "json":
         print(printing.as_text("missing", result, format) + "\n")

@@ -33,11 +33,11 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
     Exit 0: all succeeded. 3: some did not. 130: Ctrl-C.
     """
-    from queue_runner import asking
-    from queue_runner import submit as use_case
     from queue_runner.cli.submit import sentence, store
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
+    from queue_runner.submit import options as asking
+    from queue_runner.submit import plan as use_case
     from queue_runner.worker_process import Helper
 
     if said.get("hold"):

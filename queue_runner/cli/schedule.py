@@ -11,7 +11,7 @@ from queue_runner.cli.asked import WithCommand, title, with_options
 from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
 
 if TYPE_CHECKING:
-    from queue_runner.cells import Request
+    from queue_runner.submit.expand import Request
 
 app = new_app("Submit by the clock: every night, every Monday.")
 
@@ -45,9 +45,10 @@ def add(
     """Submit a command line whenever its time comes."""
     import shlex
 
-    from queue_runner import queue_state, redact, schedules
+    from queue_runner import queue_state, redact
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
+    from queue_runner.submit import schedules
 
     words = ctx.meta.get("command", ())
     if not words:
@@ -78,10 +79,10 @@ _submission = new_app()
 @with_options
 def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
     """What submit understands: the same options, the same checks, the same errors."""
-    from queue_runner import asking
-    from queue_runner import submit as use_case
+    from queue_runner.submit import options
+    from queue_runner.submit import plan as use_case
 
-    request = asking.request(said, title(ctx))
+    request = options.request(said, title(ctx))
     for warning in use_case.plan(request).warnings:
         remark(warning)
     ctx.obj.append(request)
@@ -148,8 +149,8 @@ def next_(
     import time
     from datetime import datetime
 
-    from queue_runner import schedules
     from queue_runner.store import read
+    from queue_runner.submit import schedules
 
     with read.reading(home().db) as connection:
         row, times = schedules.coming(read.schedules(connection), which, n, time.time())
@@ -167,7 +168,7 @@ def next_(
 @app.command("remove")
 def remove(which: Which) -> None:
     """Forget a schedule; the jobs that it has submitted stay."""
-    from queue_runner import schedules
+    from queue_runner.submit import schedules
 
     print(f"{schedules.remove(home(), which)}: removed")
 
@@ -175,7 +176,7 @@ def remove(which: Which) -> None:
 @app.command("pause")
 def pause(which: Which) -> None:
     """Let a schedule rest; what it misses meanwhile is not made up for."""
-    from queue_runner import schedules
+    from queue_runner.submit import schedules
 
     print(f"{schedules.pause(home(), which)}: paused")
 
@@ -183,7 +184,7 @@ def pause(which: Which) -> None:
 @app.command("resume")
 def resume(which: Which) -> None:
     """Let a paused schedule go on with its next time."""
-    from queue_runner import schedules
+    from queue_runner.submit import schedules
 
     name, at = schedules.resume(home(), which)
     print(f"{name}: next {_clock(at)}" if at is not None else f"{name}: it has no next time")

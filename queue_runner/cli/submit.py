@@ -10,7 +10,7 @@ from queue_runner.cli.asked import WithCommand, title, with_options
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, remark, say
 
 if TYPE_CHECKING:
-    from queue_runner.submit import Plan, Submitted
+    from queue_runner.submit.plan import Plan, Submitted
 
 app = new_app()
 
@@ -49,24 +49,24 @@ def submit(
 
 def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
     if path is None:
-        from queue_runner import asking
-        from queue_runner import submit as use_case
+        from queue_runner.submit import options
+        from queue_runner.submit import plan as use_case
 
-        return use_case.plan(asking.request(said, words))
+        return use_case.plan(options.request(said, words))
     import sys
 
-    from queue_runner import batch
+    from queue_runner.submit import from_file
 
     if path == "-" and sys.stdin.isatty():
         hint("one JSON object a line; Ctrl-D ends")
-    return batch.plan(path, said, words)
+    return from_file.plan(path, said, words)
 
 
 def store(planned: Plan) -> Submitted:
     """Store a plan in the queue of this machine."""
     from queue_runner import queue_state
-    from queue_runner import submit as use_case
     from queue_runner.host.home import ensure_home
+    from queue_runner.submit import plan as use_case
 
     layout = ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored

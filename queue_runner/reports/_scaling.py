@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from queue_runner import find_max, search, units
+from queue_runner import units
 from queue_runner.analysis.grouping import word
 from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.model import Ending, Outcome
 from queue_runner.reports import Context, Row, _notes
 from queue_runner.reports._curves import KNOWN, Curve
+from queue_runner.submit.find_max import next, search
 
 WHAT_A_KNEE_IS = (
     f"knee: the smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none where"
@@ -148,7 +149,7 @@ def _searches(curves: Sequence[Curve], context: Context) -> Iterable[str]:
             apart = row["group_id"], row["find_max"], search.without(JobSpec.from_json(row["spec_json"]), asked.key)
             if apart not in told:
                 told.add(apart)
-                at = find_max.standing_of(context.connection, row["job_id"])
+                at = next.standing_of(context.connection, row["job_id"])
                 if at is not None:
                     which = f" ({_short(curve, curves)})" if len(curves) > 1 else ""
                     yield f"--find-max {asked} of g{row['group_id']}{which}: {at.sentence(asked.key)}"

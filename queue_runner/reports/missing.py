@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queue_runner import listing, units
-from queue_runner.missing import Gap, look
 from queue_runner.reports import Context, Result, Row, Section, _choose
+from queue_runner.submit.missing import Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import cells
-from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
+from queue_runner.submit import expand
+from queue_runner.submit.expand import Request
 from tests.cli_support import use_toy_workloads
 
 
@@ -22,7 +22,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_workload_has_defaults() -> None:
-    (spec,) = cells.expand(Request(workload="toy"))
+    (spec,) = expand.expand(Request(workload="toy"))
     assert (spec.device, spec.compile, spec.dtype, spec.config, spec.seed) == ("auto", False, "fp32", "tiny", 1337)
     assert (spec.workload, spec.framework, spec.script, spec.params) == ("toy", "torch", "toy_torch.py", {})
     assert spec.python == sys.executable and spec.cwd == str(Path.cwd())
@@ -40,7 +40,7 @@ def test_a_workload_has_defaults() -> None:
 def test_a_command_gets_compile_in_the_words_that_it_understands(
     parser: str | None, asked: str, written: list[str]
 ) -> None:
-    specs = cells.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), compile=asked, parser=parser))
+    specs = expand.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), compile=asked, parser=parser))
     assert [spec.argv[-1] for spec in specs] == [f"--compile={word}" for word in written]
     assert [spec.compile for spec in specs] == [word in ("on", "True") for word in written]
 
@@ -48,38 +48,38 @@ def test_a_command_gets_compile_in_the_words_that_it_understands(
 def test_what_reports_know_is_no_setting_of_a_command() -> None:
     """As a setting it would be told as another than it is: compile=True as eager."""
     with pytest.raises(UsageError, match="compile is an option of its own"):
-        cells.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), sets=("compile=True,False",)))
+        expand.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), sets=("compile=True,False",)))
 
 
 def test_a_workload_grid() -> None:
     request = Request(
         workload="toy", framework="torch,mlx", device="cpu,mps", compile="both", sets=("lr=1e-3,1e-4", "data=a")
     )
-    specs = cells.expand(request)
+    specs = expand.expand(request)
     assert len(specs) == 16 and len({spec.content_hash() for spec in specs}) == 16
     assert {spec.params["data"] for spec in specs} == {"a"}
     assert {spec.script for spec in specs} == {"toy_torch.py", "toy_mlx.py"}
 
 
 def test_equal_questions_have_equal_hashes(tmp_path: Path) -> None:
-    (one,) = cells.expand(Request(workload="toy"))
-    (other,) = cells.expand(Request(workload="toy", name="other", env=("X=1",), cwd=str(tmp_path / "jobs")))
+    (one,) = expand.expand(Request(workload="toy"))
+    (other,) = expand.expand(Request(workload="toy", name="other", env=("X=1",), cwd=str(tmp_path / "jobs")))
     assert one.content_hash() == other.content_hash()
     assert JobSpec.from_json(one.to_json()) == one
 
 
 def test_a_command_says_its_device_and_mode_in_nanogpts_way() -> None:
-    (spec,) = cells.expand(Request(argv=("sh", "train.sh", "--device=mps", "--compile=False")))
+    (spec,) = expand.expand(Request(argv=("sh", "train.sh", "--device=mps", "--compile=False")))
     assert (spec.kind, spec.name, spec.device, spec.compile) == ("command", "train.sh", "mps", False)
-    (spec,) = cells.expand(Request(argv=("sh", "--device=tpu")))
+    (spec,) = expand.expand(Request(argv=("sh", "--device=tpu")))
     assert (spec.name, spec.device, spec.compile) == ("sh", None, None)
-    (spec,) = cells.expand(Request(argv=("sh", "--device=mps"), device="cpu"))
+    (spec,) = expand.expand(Request(argv=("sh", "--device=mps"), device="cpu"))
     assert spec.device == "cpu"
 
 
 def test_a_command_is_swept_by_its_braces() -> None:
     request = Request(argv=("sh", "--lr={lr}", "{device}", "{other}"), device="cpu,mps", sets=("lr=1,2",))
-    argvs = {spec.argv for spec in cells.expand(request)}
+    argvs = {spec.argv for spec in expand.expand(request)}
     assert argvs == {("sh", f"--lr={lr}", device, "{other}") for lr in "12" for device in ("cpu", "mps")}
 
 
@@ -87,13 +87,13 @@ def test_an_interpreter_keeps_its_links(tmp_path: Path) -> None:
     """A virtual environment is where the link to its python lies."""
     link = tmp_path / "venv-python"
     link.symlink_to(sys.executable)
-    (spec,) = cells.expand(Request(workload="toy", python="./venv-python"))
+    (spec,) = expand.expand(Request(workload="toy", python="./venv-python"))
     assert spec.python == str(link)
 
 
 def test_the_environment_is_the_submitters_with_additions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "A": "1", "HF_TOKEN": "x", "MPSQ_HOME": "/x"})
-    (spec,) = cells.expand(Request(workload="toy", env=("A=2", "HF_TOKEN=said")))
+    (spec,) = expand.expand(Request(workload="toy", env=("A=2", "HF_TOKEN=said")))
     assert spec.env == {"PATH": os.environ["PATH"], "A": "2", "HF_TOKEN": "said"}
 
 
@@ -101,10 +101,10 @@ def test_a_program_is_looked_for_in_the_jobs_folder(tmp_path: Path) -> None:
     program = tmp_path / "jobs" / "run.sh"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    (spec,) = cells.expand(Request(argv=("./run.sh",), cwd="jobs"))
+    (spec,) = expand.expand(Request(argv=("./run.sh",), cwd="jobs"))
     assert spec.cwd == str(tmp_path / "jobs")
     with pytest.raises(UsageError, match="no program"):
-        cells.expand(Request(argv=("./run.sh",)))
+        expand.expand(Request(argv=("./run.sh",)))
 
 
 @pytest.mark.parametrize(
@@ -121,5 +121,5 @@ def test_a_program_is_looked_for_in_the_jobs_folder(tmp_path: Path) -> None:
 )
 def test_refused(request_: Request) -> None:
     with pytest.raises(UsageError) as error:
-        cells.expand(request_)
+        expand.expand(request_)
     assert error.value.hint

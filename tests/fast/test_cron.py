@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from queue_runner.cron import Cron
 from queue_runner.errors import UsageError
+from queue_runner.submit.cron import Cron
 
 Fits = Callable[[datetime], bool]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_runner import grid
 from queue_runner.errors import UsageError
+from queue_runner.submit import grid
 
 
 def test_product_varies_the_last_axis_fastest() -> None:

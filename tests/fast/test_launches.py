@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import launches, submit
-from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.paths import jobs_dir
+from queue_runner.submit import launchers, plan
+from queue_runner.submit.expand import Request
 from queue_runner.workloads import catalog
 
 SEVERAL = [
@@ -43,18 +43,18 @@ ONE = [
 
 @pytest.mark.parametrize(("command", "how"), SEVERAL)
 def test_several_processes_are_recognised(command: str, how: str) -> None:
-    assert launches.several(command.split()) == how
-    assert launches.several(["sh", "-c", f"cd x && {command}"]) == how
+    assert launchers.several(command.split()) == how
+    assert launchers.several(["sh", "-c", f"cd x && {command}"]) == how
     with pytest.raises(UsageError, match="neither gloo nor nccl"):
-        launches.refuse_several_on_mps(command.split(), "mps", {})
-    launches.refuse_several_on_mps(command.split(), "cpu", {})
-    launches.refuse_several_on_mps(command.split(), None, {"WORLD_SIZE": "2"})
+        launchers.refuse_several_on_mps(command.split(), "mps", {})
+    launchers.refuse_several_on_mps(command.split(), "cpu", {})
+    launchers.refuse_several_on_mps(command.split(), None, {"WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize("command", ONE)
 def test_one_process_is_left_alone(command: str) -> None:
-    assert launches.several(command.split()) is None
-    launches.refuse_several_on_mps(command.split(), "mps", {"WORLD_SIZE": "1"})
+    assert launchers.several(command.split()) is None
+    launchers.refuse_several_on_mps(command.split(), "mps", {"WORLD_SIZE": "1"})
 
 
 CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_machines: 1\nnum_processes: {n}\n"
@@ -64,27 +64,27 @@ def test_accelerate_may_start_several_by_its_configuration(tmp_path: Path) -> No
     """Without --num_processes it takes what `accelerate config` wrote; without that, a Mac's one device."""
     home, words = {"HF_HOME": str(tmp_path)}, ["accelerate", "launch", "train.py"]
     path = tmp_path / "accelerate" / "default_config.yaml"
-    assert launches.several(words, home) is None
+    assert launchers.several(words, home) is None
     path.parent.mkdir()
     for kind, n, many in (("MULTI_GPU", 4, True), ("FSDP", 2, True), ("MULTI_GPU", 1, False), ("MPS", 2, False)):
         path.write_text(CONFIG.format(kind=kind, n=n))
-        assert (launches.several(words, home) is not None) is many
+        assert (launchers.several(words, home) is not None) is many
     path.write_text(CONFIG.format(kind="DEEPSPEED", n=3))
     with pytest.raises(UsageError, match=r"default_config\.yaml says num_processes: 3: several processes cannot"):
-        launches.refuse_several_on_mps(words, "mps", home)
-    assert launches.several(["accelerate", "launch", "--num_processes", "1", "train.py"], home) is None
+        launchers.refuse_several_on_mps(words, "mps", home)
+    assert launchers.several(["accelerate", "launch", "--num_processes", "1", "train.py"], home) is None
     named = ["accelerate", "launch", "--config_file", "mine.json", "train.py"]
-    assert launches.several(named, home, str(tmp_path)) is None
+    assert launchers.several(named, home, str(tmp_path)) is None
     (tmp_path / "mine.json").write_text('{"distributed_type": "MULTI_GPU",\n "num_processes": 2}')
-    assert "mine.json says num_processes: 2" in str(launches.several(named, home, str(tmp_path)))
+    assert "mine.json says num_processes: 2" in str(launchers.several(named, home, str(tmp_path)))
     (tmp_path / "mine.json").write_bytes(b"\xff\0: [")
-    assert launches.several(named, home, str(tmp_path)) is None
+    assert launchers.several(named, home, str(tmp_path)) is None
 
 
 def test_torchrun_takes_its_options_from_variables_too() -> None:
     words = ["torchrun", "train.py"]
-    assert launches.several(words, {"PET_NPROC_PER_NODE": "2"}) == "torchrun --nproc_per_node=2"
-    assert launches.several([*words[:1], "--nproc_per_node=1", *words[1:]], {"PET_NPROC_PER_NODE": "2"}) is None
+    assert launchers.several(words, {"PET_NPROC_PER_NODE": "2"}) == "torchrun --nproc_per_node=2"
+    assert launchers.several([*words[:1], "--nproc_per_node=1", *words[1:]], {"PET_NPROC_PER_NODE": "2"}) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_torchrun_takes_its_options_from_variables_too() -> None:
 )
 def test_a_launcher_that_is_not_on_the_path_has_a_remedy(program: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f'no program "{program}"') as caught:
-        submit.plan(Request(argv=(program, "train.py"), env=(f"PATH={tmp_path}",)))
+        plan.plan(Request(argv=(program, "train.py"), env=(f"PATH={tmp_path}",)))
     assert said in caught.value.hint
 
 
@@ -103,28 +103,28 @@ def test_submit_refuses_them_on_mps(tmp_path: Path) -> None:
     program.chmod(0o755)
     argv = (str(program), "--nproc_per_node=2", "train.py", "--device={device}")
     with pytest.raises(UsageError, match="torchrun --nproc_per_node=2: several processes"):
-        submit.plan(Request(argv=argv, device="cpu,mps"))
-    assert len(submit.plan(Request(argv=argv, device="cpu")).jobs) == 1
+        plan.plan(Request(argv=argv, device="cpu,mps"))
+    assert len(plan.plan(Request(argv=argv, device="cpu")).jobs) == 1
     with pytest.raises(UsageError, match="WORLD_SIZE=3: several processes"):
-        submit.plan(Request(workload="glue", device="mps", env=("WORLD_SIZE=3",)))
+        plan.plan(Request(workload="glue", device="mps", env=("WORLD_SIZE=3",)))
 
 
 def test_flags_that_are_gone_get_a_sentence() -> None:
     def said(command: str) -> list[str]:
-        return [text.split()[0] for text in launches.gone(command.split())]
+        return [text.split()[0] for text in launchers.gone(command.split())]
 
     guide = "python run_glue.py --use_mps_device --output_dir /tmp/x --no_cuda --evaluation_strategy=epoch"
     assert said(guide) == ["--evaluation_strategy", "--no_cuda", "--use_mps_device"]
     assert said("python mnist.py --no-cuda --logging_dir x") == []  # may be anybody's
     assert said("python x.py --per-gpu-train-batch-size 4") == ["--per_gpu_train_batch_size"]
     assert said("python run_glue.py --use_cpu --eval_strategy epoch --output_dir x") == []
-    assert launches.gone(["sh", "-c", "echo 'unended --use_mps_device"])[0].endswith("(not with --use_cpu)")
+    assert launchers.gone(["sh", "-c", "echo 'unended --use_mps_device"])[0].endswith("(not with --use_cpu)")
 
 
 def test_a_key_that_is_gone_says_what_to_write() -> None:
     glue = catalog.find(jobs_dir(), "glue")
     for key, hint in (("use_mps_device", "--device mps"), ("evaluation_strategy", "eval_strategy")):
         with pytest.raises(UsageError) as caught:
-            submit.plan(Request(workload="glue", sets=(f"{key}=true",)))
+            plan.plan(Request(workload="glue", sets=(f"{key}=true",)))
         assert hint in caught.value.hint and hint in glue.gone[key]
     assert not glue.gone.keys() & glue.params.keys()

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import finish, resume, submit
+from queue_runner import finish, resume
 from queue_runner.analysis.summary import summarize
-from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
@@ -24,6 +23,8 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, resume_chain, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.hook_calls import Orders
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
 from tests.fast.report_fixture import Store, words
 
 
@@ -125,8 +126,8 @@ def test_how_often_it_is_tried_is_no_part_of_the_question() -> None:
     assert replace(spec, resume=True).content_hash() == spec.content_hash()
 
 
-def planned(**options: Any) -> submit.Plan:
-    return submit.plan(Request(argv=("/bin/true",), **options))
+def planned(**options: Any) -> plan.Plan:
+    return plan.plan(Request(argv=("/bin/true",), **options))
 
 
 def test_what_submit_makes_of_it() -> None:
@@ -137,9 +138,9 @@ def test_what_submit_makes_of_it() -> None:
     with pytest.raises(UsageError, match="--resume need --retries"):
         planned(resume=True)
     workload = Request(workload="nanogpt", device="cpu", retries=1, resume=True)
-    assert any("checkpoint_interval" in warning for warning in submit.plan(workload).warnings)
+    assert any("checkpoint_interval" in warning for warning in plan.plan(workload).warnings)
     saving = replace(workload, sets=("checkpoint_interval=10",))
-    assert not any("checkpoint_interval" in warning for warning in submit.plan(saving).warnings)
+    assert not any("checkpoint_interval" in warning for warning in plan.plan(saving).warnings)
 
 
 def rows(first: int, last: int, dur_s: float = 0.5) -> list[dict[str, Any]]:

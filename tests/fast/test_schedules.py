@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from queue_runner import schedules, status, submit
-from queue_runner.cells import Request
+from queue_runner import status
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine
+from queue_runner.submit import plan, schedules
+from queue_runner.submit.expand import Request
 from tests.cli_support import Cli, empty_queue
 
 DAY_S = 86_400.0
@@ -156,19 +157,19 @@ def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(
 ) -> None:
     add(layout)
     make_due(layout)
-    take = submit.take_snapshots
+    take = plan.take_snapshots
 
     def remove_first(*arguments: Any) -> Any:
         schedules.remove(layout, "nightly")
         return take(*arguments)
 
-    monkeypatch.setattr(submit, "take_snapshots", remove_first)
+    monkeypatch.setattr(plan, "take_snapshots", remove_first)
     work(layout)
     assert submitted(layout) == []
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
-    submit.store(layout, submit.plan(Request(argv=("/bin/true",))))
+    plan.store(layout, plan.plan(Request(argv=("/bin/true",))))
     add(layout, after=("1",))
     make_due(layout)
     with sqlite3.connect(layout.db) as connection:

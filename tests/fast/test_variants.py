@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import asking, cells, fingerprint, schedules
-from queue_runner.asking import request
-from queue_runner.cells import Request
+from queue_runner import fingerprint
 from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
+from queue_runner.submit import expand, options, schedules
+from queue_runner.submit.expand import Request
+from queue_runner.submit.options import request
 from queue_runner.workloads import environment_create, environments, mps_switches, pip_install
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.fast.report_fixture import Store, words
@@ -88,7 +89,7 @@ def test_the_variables_are_the_childs() -> None:
 
 
 def test_both_are_axes_and_part_of_the_question() -> None:
-    specs = cells.expand(
+    specs = expand.expand(
         Request(workload="toy", device="mps", env_name="old,new", mps=("default", "fast_math=on"), compile="both")
     )
     assert len(specs) == 8 == len({spec.content_hash() for spec in specs})
@@ -100,7 +101,7 @@ def test_both_are_axes_and_part_of_the_question() -> None:
 
 
 def test_questions_that_say_neither_keep_their_hashes() -> None:
-    (spec,) = cells.expand(Request(workload="toy"))
+    (spec,) = expand.expand(Request(workload="toy"))
     stored = json.loads(spec.to_json())
     for name in ("env_name", "packages", "mps"):
         del stored[name]
@@ -122,24 +123,24 @@ def test_questions_that_say_neither_keep_their_hashes() -> None:
 )
 def test_what_cannot_be_asked(asked: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError) as error:
-        cells.expand(Request(workload="toy", **asked))  # type: ignore[arg-type]
+        expand.expand(Request(workload="toy", **asked))  # type: ignore[arg-type]
     assert said in f"{error.value.message} {error.value.hint}"
 
 
 def test_a_command_finds_the_programs_of_its_environment(home: Path) -> None:
     tool = home / "envs" / "new" / "bin" / "only-there"
     tool.symlink_to("/bin/sh")
-    (spec,) = cells.expand(Request(argv=("only-there", "-c", "true"), env_name="new"))
+    (spec,) = expand.expand(Request(argv=("only-there", "-c", "true"), env_name="new"))
     assert spec.env["PATH"].startswith(f"{tool.parent}:") and spec.env["VIRTUAL_ENV"] == str(tool.parent.parent)
     with pytest.raises(UsageError, match="only-there"):
-        cells.expand(Request(argv=("only-there",), env_name="old,new"))
+        expand.expand(Request(argv=("only-there",), env_name="old,new"))
     with pytest.raises(UsageError, match="names its own interpreter"):
-        cells.expand(Request(argv=("/usr/bin/python3", "x.py"), env_name="old"))
+        expand.expand(Request(argv=("/usr/bin/python3", "x.py"), env_name="old"))
 
 
 def test_a_line_of_a_file_says_them_too() -> None:
-    said = asking.of_json({"workload": "toy", "device": "mps", "env_name": ["old", "new"], "mps": ["fallback=on"]})
-    assert len(cells.expand(request(said, ""))) == 2
+    said = options.of_json({"workload": "toy", "device": "mps", "env_name": ["old", "new"], "mps": ["fallback=on"]})
+    assert len(expand.expand(request(said, ""))) == 2
 
 
 def test_from_python(home: Path) -> None:

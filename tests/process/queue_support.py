@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from queue_runner import submit
-from queue_runner.cells import Request
 from queue_runner.host import processes
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
 
 PATIENCE_S = 40.0
 
@@ -47,8 +47,8 @@ class Queue:
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
         """Queue a shell script; returns the job's id. `$J` in it is the journal."""
         argv = ("/bin/sh", "-c", script.replace("$J", str(self.journal)))
-        planned = submit.plan(Request(argv=argv, repeats=repeats, cwd=str(self.folder), **options))
-        return submit.store(self.layout, planned).jobs[0]
+        planned = plan.plan(Request(argv=argv, repeats=repeats, cwd=str(self.folder), **options))
+        return plan.store(self.layout, planned).jobs[0]
 
     def worker(self, stop_at: str = "", *arguments: str) -> subprocess.Popen[bytes]:
         """Start a worker; with `stop_at`, it or its warden stops itself there."""

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from queue_runner import asking, batch
-from queue_runner.cells import Request
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
+from queue_runner.submit import from_file
+from queue_runner.submit import options as asking
+from queue_runner.submit.expand import Request
 from tests.cli_support import Cli, Ran, empty_queue, use_toy_workloads
 
 TOY = {"workload": "toy"}
@@ -237,7 +238,7 @@ def test_other_ways_to_write_it(layout: Layout, submit: From, content: bytes) ->
 def test_files_that_cannot_be_read(layout: Layout, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be read: no such file" in mpsq("submit", "--from", "absent").err
     assert "cannot be read: is a directory" in mpsq("submit", "--from", ".").err
-    monkeypatch.setattr(batch, "MAX_BYTES", 10)
+    monkeypatch.setattr(from_file, "MAX_BYTES", 10)
     (tmp_path / "large").write_text('{"workload": "toy"}')
     assert "large is larger than 10 B" in mpsq("submit", "--from", "large").err
 

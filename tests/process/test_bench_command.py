@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import bench
 from queue_runner.errors import UsageError
 from queue_runner.forecast import Forecast
 from queue_runner.host import compiler, torch_probe
+from queue_runner.submit import bench
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 
 Machine = Callable[..., None]
@@ -20,7 +20,7 @@ Machine = Callable[..., None]
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     folder = use_toy_workloads(tmp_path / "jobs", monkeypatch)
-    monkeypatch.setattr("queue_runner.bench.jobs_dir", lambda: folder)
+    monkeypatch.setattr("queue_runner.submit.bench.jobs_dir", lambda: folder)
     monkeypatch.chdir(tmp_path)
     return Cli(capsys)
 

@@ -82,7 +82,7 @@ def test_repeats_are_as_many_as_a_verdict_in_that_table_needs() -> None:
 
 
 def test_every_command_of_claims_and_recipes_is_one(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_runner.variants.check_program", lambda *_: None)  # torchrun need not be here
+    monkeypatch.setattr("queue_runner.submit.environments.check_program", lambda *_: None)  # torchrun need not be here
     lines = {line for claim in CLAIMS for line in claim.commands}
     for page in RECIPES:
         lines |= {line for text in blocks(page) for line in commands(text) if line.startswith("mpsq ")}

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from queue_runner import rerun, submit
-from queue_runner.cells import Request
+from queue_runner import rerun
 from queue_runner.errors import MpsqError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.paths import Layout
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
 from tests.process.queue_support import Queue, until
 
 pytestmark = [
@@ -61,8 +62,8 @@ def code(tmp_path: Path) -> Repository:
 
 
 def queue_it(queue: Queue, folder: Path, command: str = ". ./say.sh", **options: Any) -> int:
-    planned = submit.plan(Request(argv=("/bin/sh", "-c", command), cwd=str(folder), **options))
-    return submit.store(queue.layout, planned).jobs[0]
+    planned = plan.plan(Request(argv=("/bin/sh", "-c", command), cwd=str(folder), **options))
+    return plan.store(queue.layout, planned).jobs[0]
 
 
 def said(queue: Queue, run: str) -> str:

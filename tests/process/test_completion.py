@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import schedules, shells, submit
-from queue_runner.cells import Request
+from queue_runner import shells
 from queue_runner.paths import Layout
+from queue_runner.submit import plan, schedules
+from queue_runner.submit.expand import Request
 
 PATIENCE_S = 20.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ def _without_escapes(text: str) -> str:
 def environment(layout: Layout, tmp_path: Path) -> dict[str, str]:
     """A queue with a schedule and jobs in it, and `mpsq` on the PATH."""
     request = Request(argv=("/bin/true",), cwd=str(tmp_path), tags=("night", "a$(touch${IFS}pwned)"))
-    submit.store(layout, submit.plan(request))
+    plan.store(layout, plan.plan(request))
     schedules.add(layout, "0 2 * * *", Request(argv=("/bin/true",)), "-- true", name="nightly", timezone="UTC")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "mpsq"

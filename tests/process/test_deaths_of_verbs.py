@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import submit, suspend
-from queue_runner.cells import Request
+from queue_runner import suspend
 from queue_runner.model import parse_selector
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
 from tests.process.queue_support import Queue, until
 
 pytestmark = [
@@ -43,7 +44,7 @@ def code(tmp_path: Path) -> Path:
 
 def queue_it(queue: Queue, code: Path, **options: object) -> None:
     argv = ("/bin/sh", "-c", f"export J={queue.journal}; . ./a.sh; . ./b.sh; . ./c.sh")
-    submit.store(queue.layout, submit.plan(Request(argv=argv, cwd=str(code), **options)))  # type: ignore[arg-type]
+    plan.store(queue.layout, plan.plan(Request(argv=argv, cwd=str(code), **options)))  # type: ignore[arg-type]
 
 
 def test_the_worker_dies_in_the_middle_of_a_copy(queue: Queue, code: Path) -> None:

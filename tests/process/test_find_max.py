@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import cancel, find_max, retry, wait
+from queue_runner import cancel, retry, wait
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from queue_runner.submit.find_max import next
 from tests.process.queue_support import Queue, until
 
 NO_ROOM = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.' >&2; exit 1"
@@ -27,7 +28,7 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
 
 def sentence(queue: Queue) -> str:
     with read.reading(queue.layout.db) as connection:
-        standing = find_max.standing_of(connection, 1)
+        standing = next.standing_of(connection, 1)
     assert standing is not None
     return standing.sentence("n")
 

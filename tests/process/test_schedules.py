@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import schedules
-from queue_runner.cells import Request
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from queue_runner.submit import schedules
+from queue_runner.submit.expand import Request
 from tests.process.queue_support import Queue, until
 
 

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from queue_runner import asking, cells, find_max, search, submit, wait
+from queue_runner import wait
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
-from queue_runner.search import Asked, Probe, standing
 from queue_runner.store import jobs, migrate, results, retries
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.submit import expand, options
+from queue_runner.submit import plan as submit
+from queue_runner.submit.find_max import next, search
+from queue_runner.submit.find_max.search import Asked, Probe, standing
 
 MEMORY = 2.0**34
 
@@ -92,7 +95,7 @@ def test_what_may_not_be_asked(said: str) -> None:
 
 
 def plan(**said: Any) -> submit.Plan:
-    return submit.plan(asking.request({"workload": "nanogpt", "device": "cpu", **said}, "test"))
+    return submit.plan(options.request({"workload": "nanogpt", "device": "cpu", **said}, "test"))
 
 
 def test_probes_are_brief_and_begin_at_the_preset() -> None:
@@ -147,11 +150,11 @@ def test_searches_that_cannot_be(said: dict[str, Any], words: str) -> None:
 
 
 def test_a_command_has_its_value_in_braces() -> None:
-    request = cells.Request(argv=("true", "--batch={batch}"), find_max="batch=4")
-    (spec,) = cells.expand(request)
+    request = expand.Request(argv=("true", "--batch={batch}"), find_max="batch=4")
+    (spec,) = expand.expand(request)
     assert spec.argv == ("true", "--batch=4") and spec.params == {"batch": "4"}
     assert search.with_value(spec, "batch", 8).argv == ("true", "--batch=8")
-    (plain,) = cells.expand(cells.Request(argv=("true", "--batch={batch}"), sets=("batch=4",)))
+    (plain,) = expand.expand(expand.Request(argv=("true", "--batch={batch}"), sets=("batch=4",)))
     assert plain.content_hash() == spec.content_hash()
 
 
@@ -168,9 +171,9 @@ def end(layout: Layout, most: int) -> int | None:
         exit_ = {"real_s": 1.0, "max_rss_bytes": 10**8}
         results.save_exit(connection, run.run_id, exit_)
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
-        if not find_max.is_answer(run.spec, ending):
+        if not next.is_answer(run.spec, ending):
             retries.retry_as_agreed(connection, run.run_id, ending, 1.0)
-        find_max.go_on(connection, run.id.job, run.spec, MEMORY)
+        next.go_on(connection, run.id.job, run.spec, MEMORY)
     engine.dispose()
     return value
 
@@ -207,7 +210,7 @@ def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
         assert run is not None
         lost = Ending(Outcome.LOST, reason="reboot: gone")
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=lost, ended_at=1.0)
-        assert find_max.go_on(connection, run.id.job, run.spec, MEMORY) is None
+        assert next.go_on(connection, run.id.job, run.spec, MEMORY) is None
         retries.again(connection, run.run_id, actor="user")
     tried = []
     while (value := end(layout, 4)) is not None:

@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import cells, failpoints, grid, launches, probing, terms, units, variants
-from queue_runner.cells import Request
+from queue_runner import failpoints, units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
+from queue_runner.submit import environments as variants
+from queue_runner.submit import expand, grid, launchers, policy
+from queue_runner.submit.expand import Request
+from queue_runner.submit.find_max import first
 from queue_runner.workloads import catalog, environments
 
 if TYPE_CHECKING:
@@ -64,11 +67,11 @@ def plan(request: Request) -> Plan:
     """
     if request.repeats < 1:
         raise UsageError(f"--repeats {request.repeats} runs nothing", "give 1 or more")
-    specs = cells.expand(request)
+    specs = expand.expand(request)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
-    agreed, after = terms.of_request(request, time.time())
+    agreed, after = policy.of_request(request, time.time())
     seed = drawn(request.order_seed)
     return Plan(
         request.title,
@@ -95,13 +98,13 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         found.append("--find-max tries until memory ends: batch_size=8:512 ends it earlier, --timeout limits each try")
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
-    found += launches.gone(request.argv)
+    found += launchers.gone(request.argv)
     unsaid = next((spec for spec in specs if spec.device is None), None)
-    if sys.platform == "darwin" and unsaid and (how := launches.several(request.argv, unsaid.env, unsaid.cwd)):
+    if sys.platform == "darwin" and unsaid and (how := launchers.several(request.argv, unsaid.env, unsaid.cwd)):
         found.append(f"{how}: on a Mac several processes can train together on the CPU only, not on mps")
     if request.copy and (named := _names_its_folder(request)):
         found.append(f"{named} is named in the command: what it reads there is not the copy")
-    limits = cells.stalls(request.stall)
+    limits = expand.stalls(request.stall)
     if request.workload is None and set(limits) - {"*"}:
         held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
         found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
@@ -133,7 +136,7 @@ def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
 def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
     brief = ""
     if request.workload:
-        shown = ", ".join(f"{key}={specs[0].params[key]}" for key in probing.BRIEF if key in specs[0].params)
+        shown = ", ".join(f"{key}={specs[0].params[key]}" for key in first.BRIEF if key in specs[0].params)
         brief = f" Each runs with {shown} (--set changes that)." if shown else ""
     asked, key = specs[0].find_max, specs[0].find_max.partition("=")[0]
     if ":" in asked and ":" not in str(request.find_max):
@@ -145,7 +148,7 @@ def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
 
 def _names_its_folder(request: Request) -> str | None:
     """The job's folder, where the command names it otherwise than in the path of a file, which the copy has too."""
-    folder = str(cells.folder(request))
+    folder = str(expand.folder(request))
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
     named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
     return folder if any(named) else None

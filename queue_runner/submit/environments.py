@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import grid, launches, paths
+from queue_runner import paths
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
+from queue_runner.submit import grid, launchers
 from queue_runner.workloads import environments, mps_switches
 from queue_runner.workloads.environments import Venv
 
 if TYPE_CHECKING:
-    from queue_runner.cells import Request
+    from queue_runner.submit.expand import Request
 
 
 def of(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
@@ -46,7 +47,7 @@ def check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
     """Raises: UsageError when there is no such program, unless its name is still to be filled in."""
     path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
     if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
-        raise UsageError(f'there is no program "{program}"', launches.instead(program))
+        raise UsageError(f'there is no program "{program}"', launchers.instead(program))
 
 
 def _environments(request: Request) -> list[Venv]:

@@ -19,14 +19,15 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import failpoints, redact, submit, terms
-from queue_runner.cells import Request
-from queue_runner.cron import Cron
+from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import locks, wakeup
 from queue_runner.paths import Layout
 from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.submit import plan, policy
+from queue_runner.submit.cron import Cron
+from queue_runner.submit.expand import Request
 from queue_runner.times import local_zone
 
 _LATER_S = 10 * 366 * 86_400.0
@@ -57,7 +58,7 @@ def add(
     """
     line = " ".join(line.split())  # a line break in it would break every list
     cron = Cron(line, zone := timezone or local_zone())
-    planned = submit.plan(request)
+    planned = plan.plan(request)
     _refuse_days(request)
     spec = planned.jobs[0].spec
     python = None if request.env_name else spec.python
@@ -138,12 +139,12 @@ class _CannotSubmit(Exception):
 def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callable[[str], None]) -> None:
     try:
         following = Cron(row["cron"], row["timezone"]).next_after(time.time())
-        planned = submit.plan(_request(row["request_json"]))
+        planned = plan.plan(_request(row["request_json"]))
         planned = replace(
             planned,
             jobs=tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs),
         )
-        taken = submit.take_snapshots(layout, planned)
+        taken = plan.take_snapshots(layout, planned)
     except Exception as error:  # whatever has become of the workload, the folder or the request: the worker goes on
         raise _CannotSubmit(_words(error)) from error
     failpoints.reach("schedule.planned")
@@ -151,7 +152,7 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
         if not schedules.answer(connection, row, following, last_at=time.time(), last_error=None):
             return
         try:
-            stored = submit.insert(connection, planned, taken, actor="schedule")
+            stored = plan.insert(connection, planned, taken, actor="schedule")
         except UsageError as error:
             raise _CannotSubmit(_words(error)) from error
         schedules.note_group(connection, row["id"], stored.group)
@@ -194,7 +195,7 @@ def _request(text: str) -> Request:
 def _refuse_days(request: Request) -> None:
     """--at and --deadline of a schedule have to mean something each time."""
     try:
-        terms.of_request(request, time.time() + _LATER_S)
+        policy.of_request(request, time.time() + _LATER_S)
     except UsageError as error:
         raise UsageError(
             "--at or --deadline names a day, and a schedule comes again", "give a time of day or +2h"

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from queue_runner import grid, launches, probing, redact, search, variants
+from queue_runner import redact
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
+from queue_runner.submit import environments, grid, launchers
+from queue_runner.submit.find_max import first, search
 from queue_runner.units import parse_duration
 from queue_runner.workloads import catalog
 from queue_runner.workloads.manifest import Workload
@@ -104,7 +106,7 @@ def expand(request: Request) -> list[JobSpec]:
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
         raise UsageError("--find-max tries each value once", "leave --repeats out; mpsq rerun repeats what it found")
-    return variants.of(request, list(_workload_cells(request) if request.workload else _command_cells(request)))
+    return environments.of(request, list(_workload_cells(request) if request.workload else _command_cells(request)))
 
 
 def _workload_cells(request: Request) -> Iterator[JobSpec]:
@@ -113,7 +115,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
     folder, place = jobs_dir(), _place(request)
     frameworks = grid.names(request.framework, "--framework") if request.framework else [None]
     for framework in frameworks:
-        workload = catalog.find(folder, str(request.workload), framework, own=variants.home(request).workloads)
+        workload = catalog.find(folder, str(request.workload), framework, own=environments.home(request).workloads)
         axes: dict[str, Sequence[str | bool | Value]] = {
             "config": grid.names(request.config, "--config") if request.config else [next(iter(workload.configs), "")],
             "device": grid.devices(request.device or "auto"),
@@ -128,7 +130,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
         asked = search.parse(request.find_max) if request.find_max is not None else None
         said = sets.get(asked.key, []) if asked else []
         if asked:
-            sets = probing.settings(workload, sets, asked)
+            sets = first.settings(workload, sets, asked)
         for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
             spec = JobSpec(
                 kind="workload",
@@ -144,8 +146,8 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
                 params={k: cell[f"set:{k}"] for k in sets},
                 **place,
             )
-            launches.refuse_several_on_mps((), spec.device, spec.env)
-            yield probing.of_workload(workload, spec, asked, said) if asked else spec
+            launchers.refuse_several_on_mps((), spec.device, spec.env)
+            yield first.of_workload(workload, spec, asked, said) if asked else spec
 
 
 def _sweep(workload: Workload, key: str, text: str) -> list[Value]:
@@ -185,7 +187,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
     if request.env_name is None:  # else the program may be one of the environment's
-        variants.check_program(request.argv[0], place["cwd"], place["env"])
+        environments.check_program(request.argv[0], place["cwd"], place["env"])
     for cell in grid.product(axes):
         spec = JobSpec(
             kind="command",
@@ -199,8 +201,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             parser=request.parser,
             **place,
         )
-        launches.refuse_several_on_mps(spec.argv, spec.device, spec.env, spec.cwd)
-        yield probing.of_command(spec, asked, begin) if asked else spec
+        launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env, spec.cwd)
+        yield first.of_command(spec, asked, begin) if asked else spec
 
 
 _OPTIONS = ("device", "compile", "dtype", "config")

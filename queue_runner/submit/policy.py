@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from queue_runner import times
-from queue_runner.cells import Request
 from queue_runner.errors import UsageError
 from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
 from queue_runner.spec import Terms
+from queue_runner.submit.expand import Request
 
 MOST_RETRIES = 1000
 MOST_PRIORITY = 1_000_000

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from queue_runner.errors import UsageError
-from queue_runner.search import MOST, MOST_SAID, Asked, with_value
 from queue_runner.spec import JobSpec, Value
+from queue_runner.submit.find_max.search import MOST, MOST_SAID, Asked, with_value
 from queue_runner.workloads import catalog
 from queue_runner.workloads.manifest import Param, Workload
 

@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import search
 from queue_runner.model import Ending, Outcome, RunId, State
-from queue_runner.search import Asked, Probe, Standing
 from queue_runner.spec import JobSpec
+from queue_runner.submit.find_max import search
+from queue_runner.submit.find_max.search import Asked, Probe, Standing
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queue_runner import grid, submit
 from queue_runner.model import Outcome, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.submit import Plan
+from queue_runner.submit import grid
+from queue_runner.submit import plan as submit
+from queue_runner.submit.plan import Plan
 
 Row = Mapping[str, Any]
 

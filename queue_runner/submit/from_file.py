@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from queue_runner import asking, grid, submit, units
-from queue_runner.asking import Said
+from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Condition, Dependency
-from queue_runner.submit import Plan, Sibling
+from queue_runner.submit import grid, options
+from queue_runner.submit import plan as submit
+from queue_runner.submit.options import Said
+from queue_runner.submit.plan import Plan, Sibling
 
 MAX_BYTES = 64 << 20
 """Of a file: 100,000 jobs of 600 bytes each."""
@@ -58,7 +60,7 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
         said = {**line.said, "order_seed": seed}
         try:
             siblings, said["after"] = _siblings(number, said.get("after", ()), named, lines)
-            plans.append(submit.plan(asking.request(said, title)))
+            plans.append(submit.plan(options.request(said, title)))
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
         waits.append(siblings)
@@ -208,8 +210,8 @@ def _line(where: str, item: Any, defaults: Said) -> Line:
     if not isinstance(item, dict):
         raise UsageError(f"{where} is no JSON object", _EXAMPLE)
     try:
-        said = asking.of_json(item)
-        return Line(where, asking.over(defaults, said), said.get("name"))
+        said = options.of_json(item)
+        return Line(where, options.over(defaults, said), said.get("name"))
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}", error.hint) from error
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from queue_runner.asking import Said
 from queue_runner.errors import UsageError
 from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import jobs_dir, layout
+from queue_runner.submit.options import Said
 from queue_runner.workloads import catalog
 from queue_runner.workloads import environments as venvs
 
