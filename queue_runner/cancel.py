@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from queue_runner import failpoints, queue_state
+from queue_runner import failpoints
 from queue_runner.host import wakeup
 from queue_runner.model import Outcome, RunId, Selector, State
+from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read

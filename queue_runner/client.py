@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import cancel as cancelling
-from queue_runner import change, listing, paths, reports
+from queue_runner import change, paths, reports
 from queue_runner import delete as removing
 from queue_runner import rerun as again
 from queue_runner import retry as retrying
-from queue_runner import status as looking
 from queue_runner import suspend as suspending
-from queue_runner import wait as waiting
-from queue_runner import why as asking
 from queue_runner.errors import UsageError
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, parse_selector
+from queue_runner.monitor import listing
+from queue_runner.monitor import status as looking
+from queue_runner.monitor import wait as waiting
+from queue_runner.monitor import why as asking
 from queue_runner.paths import Layout
 from queue_runner.reports._options import read_options
 from queue_runner.spec import Value

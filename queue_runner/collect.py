@@ -12,11 +12,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import disk, failpoints, units
+from queue_runner import failpoints, units
 from queue_runner.errors import MpsqError
 from queue_runner.garbage import Item
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
+from queue_runner.monitor import disk_usage
 from queue_runner.paths import Layout
 from queue_runner.store import delete
 from queue_runner.store.engine import open_engine, writing
@@ -83,7 +84,7 @@ def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, de
         failpoints.reach("gc.aside")
         _remove("runs", trash, stuck)
         for item in gone:
-            disk.remember(layout, item.name)
+            disk_usage.remember(layout, item.name)
         yield from gone
 
 

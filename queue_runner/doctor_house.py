@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from queue_runner import config, queue_state, units
+from queue_runner import config, units
 from queue_runner.doctor_check import Check, warn_if
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks, notify
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
+from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.store.backup import remedy, stored
 from queue_runner.store.read import HEAD, reading, schema_revision

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from queue_runner import queue_state, units
+from queue_runner import units
 from queue_runner.doctor_check import Check, warn_if
 from queue_runner.host import conditions, machine, power
 from queue_runner.host.command import Ask, ask
+from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.workloads import mps_switches
 

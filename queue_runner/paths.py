@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def sizes(self) -> Path:
-        """What queue_runner.disk remembers of the sizes of folders."""
+        """What queue_runner.monitor.disk_usage remembers of the sizes of folders."""
         return self.home / "sizes"
 
     def run_dir(self, run_id: object) -> Path:

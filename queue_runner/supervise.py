@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import disk, failpoints, hooks, launch, resume, suspend
+from queue_runner import failpoints, hooks, launch, resume, suspend
 from queue_runner.backups import Backups
 from queue_runner.config import Config
 from queue_runner.ending import of_exit, of_silence
@@ -23,6 +23,7 @@ from queue_runner.host.clocks import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.leftovers import end_leftovers, lock_is_held, warden_is_there
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
+from queue_runner.monitor import disk_usage
 from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
 from queue_runner.retention import compact_logs
@@ -172,7 +173,7 @@ class Supervisor:
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
-        disk.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
+        disk_usage.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))

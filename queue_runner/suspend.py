@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import failpoints, queue_state
+from queue_runner import failpoints
 from queue_runner.change import Changed
 from queue_runner.model import Selector, State
+from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 

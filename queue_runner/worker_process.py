@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import queue_runner
-from queue_runner import queue_state
 from queue_runner.errors import AlreadyRunning, MpsqError
 from queue_runner.model import DEFAULT_LANE
+from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_end
 from queue_runner.store import read

@@ -57,7 +57,7 @@ def _foretell(planned: Plan) -> None:
     import time
 
     from queue_runner import tables
-    from queue_runner.forecast import forecast, lines
+    from queue_runner.monitor.forecast import forecast, lines
 
     foreseen = forecast(home(), planned)
     say(tables.facts(lines(planned, foreseen)))

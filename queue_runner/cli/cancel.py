@@ -31,7 +31,8 @@ def cancel(
     from dataclasses import asdict
 
     from queue_runner import cancel as use_case
-    from queue_runner import config, queue_state, units
+    from queue_runner import config, units
+    from queue_runner.monitor import queue_state
 
     layout = home()
     selectors = chosen(ids, tag)

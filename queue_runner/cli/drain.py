@@ -22,8 +22,8 @@ def drain(
     The lane stays paused, also when waiting is given up: mpsq resume lets it go on.
     """
     from queue_runner import change, units
-    from queue_runner import wait as waiting
-    from queue_runner.queue_state import idle
+    from queue_runner.monitor import wait as waiting
+    from queue_runner.monitor.queue_state import idle
 
     layout = home()
     limit_s = units.parse_duration(timeout, "--timeout") if timeout else None

@@ -26,8 +26,8 @@ def list_(
     json: Json = False,
 ) -> None:
     """List jobs."""
-    from queue_runner import listing
     from queue_runner.model import parse_selector
+    from queue_runner.monitor import listing
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *(_group(text) for text in group or ())])
@@ -51,7 +51,8 @@ def _group(text: str) -> str:
 
 
 def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
-    from queue_runner import listing, tables, units
+    from queue_runner import tables, units
+    from queue_runner.monitor import listing
 
     if not jobs:
         say("no job fits")
@@ -78,12 +79,12 @@ def _job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_failure(job: dict[str, Any]) -> str:
-    from queue_runner import listing
+    from queue_runner.monitor import listing
 
     return listing.ending(next((r for r in job["runs"] if r["outcome"] != "SUCCEEDED"), job["runs"][-1]))
 
 
 def _run(run: dict[str, Any]) -> dict[str, Any]:
-    from queue_runner import listing
+    from queue_runner.monitor import listing
 
     return {**run, "id": run["run"], "state": listing.ending(run)}

@@ -32,10 +32,10 @@ def logs(
     import sys
     from collections.abc import Sequence
 
-    from queue_runner import logs as use_case
     from queue_runner.host.low_priority import Wait, descriptor
-    from queue_runner.log_text import Outputs
     from queue_runner.model import parse_selector
+    from queue_runner.monitor import logs as use_case
+    from queue_runner.monitor.log_text import Outputs
     from queue_runner.run_dir import RunDir
     from queue_runner.store import read
 
@@ -53,7 +53,7 @@ def logs(
         return sources
 
     if follow and any(row["state"] != "DONE" for row in rows):
-        from queue_runner.follow import follow as run_follow
+        from queue_runner.monitor.follow import follow as run_follow
 
         run_follow(layout, selector, rows, open_logs, tail, out, Wait(descriptor(sys.stdout)))
         return

@@ -12,9 +12,9 @@ from queue_runner.cli.common import Json, new_app, print_json, remark, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queue_runner.follow import Follower
-    from queue_runner.log_text import Outputs
-    from queue_runner.logs import Row
+    from queue_runner.monitor.follow import Follower
+    from queue_runner.monitor.log_text import Outputs
+    from queue_runner.monitor.logs import Row
     from queue_runner.paths import Layout
     from queue_runner.worker_process import Helper
 
@@ -79,7 +79,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 def _outputs(json: bool) -> Outputs:
     import sys
 
-    from queue_runner.log_text import Outputs
+    from queue_runner.monitor.log_text import Outputs
 
     return Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
 
@@ -87,10 +87,10 @@ def _outputs(json: bool) -> Outputs:
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follower:
     import sys
 
-    from queue_runner import logs
-    from queue_runner.follow import Follower
     from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.model import Selector
+    from queue_runner.monitor import logs
+    from queue_runner.monitor.follow import Follower
     from queue_runner.run_dir import RunDir
 
     def open_logs(folder: RunDir, lines: int | None) -> Sequence[logs.Source]:
@@ -131,7 +131,7 @@ def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Seq
 
 
 def _print_json(group: int, rows: Sequence[Row]) -> None:
-    from queue_runner import listing, wait
+    from queue_runner.monitor import listing, wait
 
     ok = not wait.failed(rows)
     print_json("mpsq.run/1", group=group, ok=ok, runs=[listing.run_object(row) for row in rows])
@@ -139,8 +139,9 @@ def _print_json(group: int, rows: Sequence[Row]) -> None:
 
 def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     """The table of devices where there are iterations to compare, else the times."""
-    from queue_runner import config, printing, reports, wait
+    from queue_runner import config, printing, reports
     from queue_runner.model import Selector
+    from queue_runner.monitor import wait
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops
@@ -155,8 +156,8 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
 
 
 def _judge(rows: Sequence[Row]) -> None:
-    from queue_runner import wait
     from queue_runner.errors import WaitedJobFailed
+    from queue_runner.monitor import wait
 
     counted, failed = wait.last_attempts(rows), wait.failed(rows)
     if failed:

@@ -45,9 +45,10 @@ def add(
     """Submit a command line whenever its time comes."""
     import shlex
 
-    from queue_runner import queue_state, redact
+    from queue_runner import redact
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
+    from queue_runner.monitor import queue_state
     from queue_runner.submit import schedules
 
     words = ctx.meta.get("command", ())

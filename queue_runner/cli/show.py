@@ -10,7 +10,7 @@ import typer
 from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.show import Details, Patch
+    from queue_runner.monitor.show import Details, Patch
 
 app = new_app()
 
@@ -27,7 +27,7 @@ def show(
     """Show all that is known of a job or a run."""
     from dataclasses import asdict
 
-    from queue_runner import show as use_case
+    from queue_runner.monitor import show as use_case
     from queue_runner.store.read import reading, select
 
     layout, selectors = home(), chosen(ids, tag, "@last")
@@ -92,7 +92,8 @@ _PROSE = (
 def _text(one: Details, again: bool) -> str:
     import shlex
 
-    from queue_runner import listing, tables, units
+    from queue_runner import tables, units
+    from queue_runner.monitor import listing
 
     run = one.run
     facts = [
@@ -229,7 +230,8 @@ def _segment(part: Any) -> str:
 
 
 def _hook(call: Any) -> str:
-    from queue_runner import listing, tables
+    from queue_runner import tables
+    from queue_runner.monitor import listing
 
     said = (call["output"] or "").splitlines()
     lines = [f"{call['event']}: {listing.hook_ending(call)}", *(said[-_HOOK_LINES:] if call["state"] != "ok" else [])]

@@ -9,8 +9,8 @@ import typer
 from queue_runner.cli.common import Json, home, new_app, print_json
 
 if TYPE_CHECKING:
-    from queue_runner.eta import Turn
-    from queue_runner.status import Status
+    from queue_runner.monitor.eta import Turn
+    from queue_runner.monitor.status import Status
 
 app = new_app()
 
@@ -26,15 +26,15 @@ def status(
     --watch draws on a terminal, and prints anew at each start and end where stdout is none or TERM is dumb. It looks
     twice a second, at a low priority, and takes about 0.3 % of a core: docs/methodology.md.
     """
-    from queue_runner import status as use_case
-    from queue_runner import status_text
     from queue_runner.errors import UsageError
+    from queue_runner.monitor import status as use_case
+    from queue_runner.monitor import status_text
 
     if watch and json:
         raise UsageError("--watch has no --json", "mpsq status --json prints it once; mpsq wait waits for an end")
     shown = -1 if all or json else status_text.SHOWN
     if watch:
-        from queue_runner.watch import watch as run_watch
+        from queue_runner.monitor.watch import watch as run_watch
 
         run_watch(home(), shown)
         return
@@ -48,7 +48,7 @@ def status(
 def _print_json(found: Status) -> None:
     from dataclasses import asdict
 
-    from queue_runner.listing import run_object
+    from queue_runner.monitor.listing import run_object
 
     running = None
     if found.running is not None and found.progress is not None:

@@ -64,8 +64,8 @@ def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
 
 def store(planned: Plan) -> Submitted:
     """Store a plan in the queue of this machine."""
-    from queue_runner import queue_state
     from queue_runner.host.home import ensure_home
+    from queue_runner.monitor import queue_state
     from queue_runner.submit import plan as use_case
 
     layout = ensure_home()
@@ -78,7 +78,7 @@ def store(planned: Plan) -> Submitted:
 
 def print_stored(planned: Plan, stored: Submitted, json: bool) -> None:
     """Say what was stored, and who will run it."""
-    from queue_runner import queue_state
+    from queue_runner.monitor import queue_state
 
     runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
@@ -102,7 +102,8 @@ def print_plan(planned: Plan, json: bool) -> None:
     import shlex
     from dataclasses import asdict
 
-    from queue_runner import listing, redact
+    from queue_runner import redact
+    from queue_runner.monitor import listing
     from queue_runner.workloads import command_line
 
     snapshots = home().snapshots

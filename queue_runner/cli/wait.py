@@ -27,9 +27,10 @@ def wait(
 
     Exit 0: all succeeded. 3: some did not. 124: the time is over.
     """
-    from queue_runner import listing, queue_state, units
-    from queue_runner import wait as use_case
+    from queue_runner import units
     from queue_runner.errors import WaitedJobFailed
+    from queue_runner.monitor import listing, queue_state
+    from queue_runner.monitor import wait as use_case
     from queue_runner.text import plain
 
     layout = home()

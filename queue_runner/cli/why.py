@@ -22,7 +22,7 @@ def why(
     """Say why a job is in its state, and what to do next."""
     from dataclasses import asdict
 
-    from queue_runner import why as use_case
+    from queue_runner.monitor import why as use_case
     from queue_runner.store.read import reading
     from queue_runner.text import plain
 

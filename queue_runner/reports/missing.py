@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from queue_runner import listing, units
+from queue_runner import units
+from queue_runner.monitor import listing
 from queue_runner.reports import Context, Result, Row, Section, _choose
 from queue_runner.submit.missing import Gap, look
 from queue_runner.tables import Column

@@ -50,7 +50,7 @@ def test_status_names_the_worker_and_what_blocks_the_lane(queue: Layout, mpsq: C
 
 
 def test_status_shows_a_few_of_many(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_runner.status_text.SHOWN", 1)
+    monkeypatch.setattr("queue_runner.monitor.status_text.SHOWN", 1)
     assert "and 1 more: mpsq status --all" in mpsq.ok("status").out
     assert "6.1" in mpsq.ok("status", "--all").out
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import logs
 from queue_runner.host import locks
 from queue_runner.model import Ending, Outcome
+from queue_runner.monitor import logs
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store.read import reading
@@ -190,7 +190,7 @@ def test_wait_has_three_ends(queue: Layout, mpsq: Cli) -> None:
 
 def test_wait_sees_the_end(queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = threading.Timer(0, end_running_run, (queue, Ending(Outcome.SUCCEEDED, 0)))
-    monkeypatch.setattr("queue_runner.wait._POLL_S", 0.005)
+    monkeypatch.setattr("queue_runner.monitor.wait._POLL_S", 0.005)
     ends.start()
     assert mpsq.ok("wait", "4", "--timeout", "20s").out == "1 of 1 runs succeeded\n"
     ends.join()

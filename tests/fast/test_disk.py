@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import disk
 from queue_runner.host.home import ensure_home
+from queue_runner.monitor import disk_usage
 from queue_runner.paths import Layout
 
 
@@ -27,9 +27,9 @@ def layout(home: Path) -> Layout:
     return layout
 
 
-def look(layout: Layout, active: Sequence[str] = (), budget_s: float = 60.0) -> disk.DiskUse:
+def look(layout: Layout, active: Sequence[str] = (), budget_s: float = 60.0) -> disk_usage.DiskUse:
     """Without what others do to the disk meanwhile."""
-    use = disk.look(layout, active, budget_s=budget_s)
+    use = disk_usage.look(layout, active, budget_s=budget_s)
     assert use.free_bytes
     return replace(use, free_bytes=None)
 
@@ -49,7 +49,7 @@ def test_it_is_what_du_says(layout: Layout) -> None:
 
 
 def test_without_time_it_is_a_lower_bound(layout: Layout) -> None:
-    assert look(layout, budget_s=0) == disk.DiskUse(0, 0, 0, None, False)
+    assert look(layout, budget_s=0) == disk_usage.DiskUse(0, 0, 0, None, False)
 
 
 def test_what_runs_is_measured_each_time(layout: Layout) -> None:
@@ -58,7 +58,7 @@ def test_what_runs_is_measured_each_time(layout: Layout) -> None:
     (layout.run_dir("1.1") / "more").write_bytes(b"x" * 1_000_000)
     after = look(layout, ["2.1"])
     assert 1_000_000 <= after.runs_bytes - before.runs_bytes < 2_000_000
-    disk.remember(layout, "1.1")
+    disk_usage.remember(layout, "1.1")
     assert look(layout, ["2.1"]).runs_bytes == blocks(layout.runs)
 
 
@@ -79,9 +79,9 @@ def test_its_memory_may_be_lost_torn_or_read_only(layout: Layout) -> None:
 
 
 def test_its_memory_stays_small(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_TIDY_BYTES", 1000)
+    monkeypatch.setattr(disk_usage, "_TIDY_BYTES", 1000)
     for _ in range(150):
-        disk.remember(layout, "1.1")
+        disk_usage.remember(layout, "1.1")
     (layout.snapshots / "new").mkdir()
     use = look(layout)
     assert len(layout.sizes.read_text().splitlines()) == 6
@@ -97,9 +97,9 @@ def test_links_are_not_followed(layout: Layout, tmp_path: Path) -> None:
 
 
 def test_a_giant_is_given_up_and_tried_again_when_old(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_ONE_S", -1.0)
+    monkeypatch.setattr(disk_usage, "_ONE_S", -1.0)
     first = look(layout)
     assert not first.exact and not look(layout).exact
-    monkeypatch.setattr(disk, "_ONE_S", 1.0)
-    monkeypatch.setattr(disk, "_OLD_S", 0.0)
+    monkeypatch.setattr(disk_usage, "_ONE_S", 1.0)
+    monkeypatch.setattr(disk_usage, "_OLD_S", 0.0)
     assert look(layout).exact

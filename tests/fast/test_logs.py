@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import follow, logs
 from queue_runner.client import Client
 from queue_runner.host.low_priority import Wait
-from queue_runner.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
+from queue_runner.monitor import follow, logs
+from queue_runner.monitor.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import jobs, retries

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner import status
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.monitor import status
 from queue_runner.paths import Layout
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine

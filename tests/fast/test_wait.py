@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import wait
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
+from queue_runner.monitor import wait
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, retries

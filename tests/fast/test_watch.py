@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_runner import status, watch
-from queue_runner.dashboard import bar, frame
-from queue_runner.disk import DiskUse
-from queue_runner.eta import Eta
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
+from queue_runner.monitor import status, watch
+from queue_runner.monitor.dashboard import bar, frame
+from queue_runner.monitor.disk_usage import DiskUse
+from queue_runner.monitor.eta import Eta
+from queue_runner.monitor.progress import NEWEST, Progress, Tracker
+from queue_runner.monitor.queue_state import QueueState
+from queue_runner.monitor.sparkline import ASCII_BARS, BARS, sparkline
+from queue_runner.monitor.status import Status
+from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
-from queue_runner.progress import NEWEST, Progress, Tracker
-from queue_runner.queue_state import QueueState
-from queue_runner.reasons import Reason
-from queue_runner.sparkline import ASCII_BARS, BARS, sparkline
-from queue_runner.status import Status
 from queue_runner.store import read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.text import width

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from queue_runner.model import Outcome
-from queue_runner.queue_state import QueueState
-from queue_runner.reasons import Reason
-from queue_runner.why import Around, _before, _telling, explain
+from queue_runner.monitor.queue_state import QueueState
+from queue_runner.monitor.waiting import Reason
+from queue_runner.monitor.why import Around, _before, _telling, explain
 
 WORKER = QueueState(True, 42, None, None)
 TURN = Reason("turn", "its turn", "run 1.1 is before it", "mpsq move 12 --top changes it")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.forecast import Forecast
 from queue_runner.host import compiler, torch_probe
+from queue_runner.monitor.forecast import Forecast
 from queue_runner.submit import bench
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 

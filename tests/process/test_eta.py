@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, update
 
-from queue_runner import eta
-from queue_runner.eta import Eta, History
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb
+from queue_runner.monitor import eta
+from queue_runner.monitor.eta import Eta, History
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
@@ -218,7 +218,7 @@ def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], m
     assert "done in  about 2 h 00 min from its start\n" in mpsq.ok("status").out
     state = mpsq.ok("status", "--json").json()["eta"]
     assert [turn["basis"] for turn in state["turns"]] == ["same", "same", None]
-    monkeypatch.setattr("queue_runner.queue_state.worker", lambda _: (True, 1))
+    monkeypatch.setattr("queue_runner.monitor.queue_state.worker", lambda _: (True, 1))
     out = mpsq.ok("status").out
     assert "done in  about 2 h 00 min, until " in out and " now" in out and max(map(len, out.splitlines())) <= 80
     past.start(time.time())

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import cancel, retry, wait
+from queue_runner import cancel, retry
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
+from queue_runner.monitor import wait
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit.find_max import next

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from queue_runner import wait
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.monitor import wait
 from queue_runner.paths import Layout
 from queue_runner.store import jobs, migrate, results, retries
 from queue_runner.store.engine import open_engine, writing

@@ -6,11 +6,12 @@ import textwrap
 import time
 from typing import Any
 
-from queue_runner import eta, listing, tables, units
-from queue_runner.disk import DiskUse
-from queue_runner.progress import Progress
-from queue_runner.queue_state import START_A_WORKER
-from queue_runner.status import Row, Status
+from queue_runner import tables, units
+from queue_runner.monitor import eta, listing
+from queue_runner.monitor.disk_usage import DiskUse
+from queue_runner.monitor.progress import Progress
+from queue_runner.monitor.queue_state import START_A_WORKER
+from queue_runner.monitor.status import Row, Status
 from queue_runner.text import cut, one_line, width
 from queue_runner.times import clock as clock_of_day
 

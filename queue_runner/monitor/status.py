@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import config, disk, eta, queue_state
-from queue_runner.disk import DiskUse
-from queue_runner.eta import Eta
+from queue_runner import config
 from queue_runner.model import State
+from queue_runner.monitor import disk_usage, eta, queue_state
+from queue_runner.monitor.disk_usage import DiskUse
+from queue_runner.monitor.eta import Eta
+from queue_runner.monitor.progress import Progress, Tracker
+from queue_runner.monitor.queue_state import QueueState
+from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
-from queue_runner.progress import Progress, Tracker
-from queue_runner.queue_state import QueueState
-from queue_runner.reasons import Reason, reasons
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
@@ -95,7 +96,7 @@ def look(
         ended=read.ended(connection, ENDED),
         schedules=read.schedules(connection),
         hooks=hooks(connection, now),
-        disk=disk_use or disk.look(layout, [running["run"]] if running is not None else []),
+        disk=disk_use or disk_usage.look(layout, [running["run"]] if running is not None else []),
         eta=eta.estimate(connection, rows, now, left_s=at.left_s if at else None, gap_s=gap_s),
         expected=len(waits),
     )

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from queue_runner import status_text, units
-from queue_runner.progress import Progress
-from queue_runner.sparkline import sparkline
-from queue_runner.status import Status
+from queue_runner import units
+from queue_runner.monitor import status_text
+from queue_runner.monitor.progress import Progress
+from queue_runner.monitor.sparkline import sparkline
+from queue_runner.monitor.status import Status
+from queue_runner.monitor.watch import Seen
 from queue_runner.text import plain
-from queue_runner.watch import Seen
 
 FOOTER = "Ctrl-C leaves; the queue goes on"
 _INDENT = 9

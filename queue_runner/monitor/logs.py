@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from queue_runner.errors import MpsqError
-from queue_runner.log_text import LINE_BYTES, Text
 from queue_runner.model import State
+from queue_runner.monitor.log_text import LINE_BYTES, Text
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 

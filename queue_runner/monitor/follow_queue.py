@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from queue_runner import queue_state
-from queue_runner import why as explaining
-from queue_runner.logs import Row
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
+from queue_runner.monitor import queue_state
+from queue_runner.monitor import why as explaining
+from queue_runner.monitor.logs import Row
+from queue_runner.monitor.why import Why
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.why import Why
 
 _ANEW_S = 10.0
 """The queue is read anew after so long even where nothing changed it: some reasons change with time alone."""

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queue_runner import config, eta, queue_state, units
-from queue_runner import reasons as waiting
+from queue_runner import config, units
 from queue_runner.model import Outcome, Selector, State
+from queue_runner.monitor import eta, queue_state, waiting
+from queue_runner.monitor.progress import Tracker
+from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
+from queue_runner.monitor.wait import is_probe
+from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
-from queue_runner.progress import Tracker
-from queue_runner.queue_state import START_A_WORKER, QueueState
-from queue_runner.reasons import Reason
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
-from queue_runner.wait import is_probe
 
 Row = Mapping[str, Any]
 

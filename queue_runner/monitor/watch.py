@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, NoReturn
 
-from queue_runner import queue_state, status, status_text
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import DEFAULT_LANE
+from queue_runner.monitor import queue_state, status, status_text
+from queue_runner.monitor.progress import Tracker
+from queue_runner.monitor.status import Status
 from queue_runner.paths import Layout
-from queue_runner.progress import Tracker
-from queue_runner.status import Status
 from queue_runner.store import read
 
 POLL_S = 0.5
@@ -58,7 +58,7 @@ def watch(layout: Layout, shown: int) -> None:
 
 
 def _draw(layout: Layout) -> None:
-    from queue_runner.dashboard import Dashboard
+    from queue_runner.monitor.dashboard import Dashboard
 
     give_way()
     looks = look_again(layout, _ON_SCREEN)

@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.model import Condition, State
-from queue_runner.queue_state import START_A_WORKER, QueueState
+from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.times import clock
 
 Row = Mapping[str, Any]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from queue_runner import follow_queue, listing, logs, queue_state, units
+from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
-from queue_runner.log_text import Outputs
-from queue_runner.logs import Row, Source
 from queue_runner.model import Selector, State
+from queue_runner.monitor import follow_queue, listing, logs, queue_state
+from queue_runner.monitor.log_text import Outputs
+from queue_runner.monitor.logs import Row, Source
+from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.paths import Layout
-from queue_runner.queue_state import START_A_WORKER
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 

@@ -10,8 +10,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.errors import WaitTimeout
 from queue_runner.model import Outcome, Selector, State
+from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
-from queue_runner.queue_state import idle
 from queue_runner.store import read
 
 _POLL_S = 0.1

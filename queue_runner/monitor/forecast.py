@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import config, eta, listing, times, units
+from queue_runner import config, times, units
+from queue_runner.monitor import eta, listing
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit.plan import Plan

@@ -11,7 +11,7 @@ from typing import Any
 
 from queue_runner import redact
 from queue_runner.analysis import stats
-from queue_runner.listing import run_object
+from queue_runner.monitor.listing import run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
