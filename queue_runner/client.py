@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import cancel as cancelling
-from queue_runner import change, paths, reports
-from queue_runner import delete as removing
-from queue_runner import rerun as again
-from queue_runner import retry as retrying
-from queue_runner import suspend as suspending
+from queue_runner import paths, reports
+from queue_runner.control import cancel as cancelling
+from queue_runner.control import delete as removing
+from queue_runner.control import edit as change
+from queue_runner.control import rerun as again
+from queue_runner.control import retry as retrying
+from queue_runner.control import suspend as suspending
 from queue_runner.errors import UsageError
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, parse_selector
@@ -187,7 +188,7 @@ class Client:
         return suspending.go_on(self._layout, _selectors(ids))
 
     def rerun(self, *ids: Id, **wanted: Any) -> Group:
-        """Queue jobs once more, with the very code that they ran; `wanted` are fields of queue_runner.rerun.Wanted."""
+        """Queue jobs once more, with the very code that they ran; `wanted` are fields of queue_runner.control.rerun.Wanted."""
         done = again.rerun(self._layout, _selectors(ids), again.Wanted(**wanted), "Client.rerun")
         return Group(done.group, done.jobs)
 
@@ -208,7 +209,7 @@ class Client:
         return change.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
     def edit(self, *ids: Id, **changes: Any) -> list[int]:
-        """Change jobs; `changes` are fields of queue_runner.change.Edit. Returns their ids."""
+        """Change jobs; `changes` are fields of queue_runner.control.edit.Edit. Returns their ids."""
         return change.edit(self._layout, _selectors(ids), change.Edit(**changes))
 
     def pause(self, reason: str = "by hand") -> bool:

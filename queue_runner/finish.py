@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from queue_runner import failpoints, resume
+from queue_runner import failpoints
+from queue_runner.control import checkpoints
 from queue_runner.ending import failed_on_metal, with_last_words
 from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.ingest.summarize_run import hello_of, summarize_run
@@ -76,7 +77,7 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     """The run whose checkpoint a retry goes on from; None where that was not agreed, or there is none."""
     if not run.spec.resume:
         return None
-    found = resume.newest(folder.path.parent, retries.segments(connection, run.run_id))
+    found = checkpoints.newest(folder.path.parent, retries.segments(connection, run.run_id))
     return found.run_id if found else None
 
 

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import redact, resume, warden
+from queue_runner import redact, warden
 from queue_runner.config import Config
+from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
 from queue_runner.host.clocks import boot_id
@@ -51,7 +52,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
         command, cwd = command_line.of(run.spec, layout.snapshots), Path(run.spec.cwd)
     env = environment(layout, run, folder)
     if origin is not None:
-        checkpoint = str(resume.copy(layout, origin, folder.resume))
+        checkpoint = str(checkpoints.copy(layout, origin, folder.resume))
         env["MPSQ_RESUME"] = checkpoint
         command += ["--resume", checkpoint] if run.spec.kind == "workload" else []
     instructions = {

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import failpoints, hooks, launch, resume, suspend
+from queue_runner import failpoints, hooks, launch
 from queue_runner.backups import Backups
 from queue_runner.config import Config
+from queue_runner.control import checkpoints, suspend
 from queue_runner.ending import of_exit, of_silence
 from queue_runner.finish import finish
 from queue_runner.host import locks, wakeup
@@ -265,7 +266,7 @@ class Supervisor:
             self._warden = launch.spawn(folder, lane)
         except archive.Damaged as error:
             return self._refuse(run, verify.lost(error))
-        except resume.Gone as error:
+        except checkpoints.Gone as error:
             return self._refuse(run, error.ending())
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S

@@ -9,7 +9,7 @@ import typer
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.cancel import Cancelled
+    from queue_runner.control.cancel import Cancelled
 
 app = new_app()
 
@@ -30,8 +30,8 @@ def cancel(
     """
     from dataclasses import asdict
 
-    from queue_runner import cancel as use_case
     from queue_runner import config, units
+    from queue_runner.control import cancel as use_case
     from queue_runner.monitor import queue_state
 
     layout = home()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from queue_runner.change import Changed
+    from queue_runner.control.edit import Changed
     from queue_runner.model import Selector
     from queue_runner.paths import Layout
 

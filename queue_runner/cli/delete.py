@@ -24,8 +24,8 @@ def delete(
     Logs, events, checkpoints and working copies go. The numbers stay in reports unless --results is given; mpsq list
     --deleted shows what is hidden. A job that waits or runs has to be cancelled first.
     """
-    from queue_runner import delete as use_case
     from queue_runner import units
+    from queue_runner.control import delete as use_case
     from queue_runner.errors import MpsqError
     from queue_runner.model import parse_selector
 

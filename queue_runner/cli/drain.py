@@ -21,13 +21,14 @@ def drain(
 
     The lane stays paused, also when waiting is given up: mpsq resume lets it go on.
     """
-    from queue_runner import change, units
+    from queue_runner import units
+    from queue_runner.control import edit
     from queue_runner.monitor import wait as waiting
     from queue_runner.monitor.queue_state import idle
 
     layout = home()
     limit_s = units.parse_duration(timeout, "--timeout") if timeout else None
-    change.pause(layout, "drained")
+    edit.pause(layout, "drained")
     if not idle(layout):
         say("nothing new starts; waiting for the end of what runs")
     waiting.until_idle(layout, limit_s)

@@ -35,7 +35,7 @@ def edit(
 
     Notes and tags can be changed at any time, the rest until a job has ended.
     """
-    from queue_runner import change
+    from queue_runner.control import edit as change
     from queue_runner.errors import UsageError
 
     for said, unsaid, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):

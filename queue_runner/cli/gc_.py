@@ -10,7 +10,7 @@ import typer
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.garbage import Item
+    from queue_runner.control.gc_find import Item
 
 app = new_app()
 
@@ -35,16 +35,17 @@ def gc(
     """
     import time
 
-    from queue_runner import collect, config, garbage, units
+    from queue_runner import config, units
+    from queue_runner.control import gc_find, gc_remove
+    from queue_runner.control.retention import parse
     from queue_runner.errors import MpsqError
-    from queue_runner.keep import parse
 
     rules = parse(keep or ())
     layout = home()
     settings = config.load(layout.config)
-    items = garbage.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
+    items = gc_find.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
     stuck: list[str] = []
-    gone = items if dry_run else collect.collect(layout, items, stuck.append)
+    gone = items if dry_run else gc_remove.collect(layout, items, stuck.append)
     total = sum(item.size_bytes for item in gone)
     if json:
         shown = [{"kind": i.kind, "name": i.name, "reason": i.reason, "size_bytes": i.size_bytes} for i in gone]

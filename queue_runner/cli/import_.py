@@ -31,7 +31,8 @@ def import_(
     """Take over the logs of runs that happened elsewhere."""
     from dataclasses import asdict
 
-    from queue_runner import imports, redact, units
+    from queue_runner import redact, units
+    from queue_runner.control import import_log
     from queue_runner.host.home import ensure_home
     from queue_runner.ingest import parsers
     from queue_runner.text import plain
@@ -41,7 +42,7 @@ def import_(
         labels["name"] = name
     if parser is not None:
         parsers.find(parser)
-    found = imports.import_logs(ensure_home(), files, parser, labels, tuple(tag or ()))
+    found = import_log.import_logs(ensure_home(), files, parser, labels, tuple(tag or ()))
     if json:
         print_json("mpsq.import/1", runs=[asdict(one) for one in found])
         return

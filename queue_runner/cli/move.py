@@ -25,7 +25,7 @@ def move(
 
     A job takes over the priority of the place it is moved to, where its own would keep it elsewhere.
     """
-    from queue_runner import change
+    from queue_runner.control import edit
     from queue_runner.errors import UsageError
     from queue_runner.model import parse_selector
     from queue_runner.store.edit import Where
@@ -34,4 +34,4 @@ def move(
     if len(wishes) != 1:
         raise UsageError("move needs one place", "--top, --bottom, --before ID or --after ID")
     others = [parse_selector(before or after or "")] if before or after else []
-    tell("mpsq.move/1", change.move(home(), chosen(ids, tag), wishes[0], others), json)
+    tell("mpsq.move/1", edit.move(home(), chosen(ids, tag), wishes[0], others), json)

@@ -16,8 +16,8 @@ def pause(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="What status says of it.")] = "by hand",
 ) -> None:
     """Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it."""
-    from queue_runner import change
+    from queue_runner.control import edit
     from queue_runner.text import plain
 
-    new = change.pause(home(), plain(reason).strip() or "by hand")
+    new = edit.pause(home(), plain(reason).strip() or "by hand")
     print("the lane is paused" if new else "the lane was paused already")

@@ -10,6 +10,6 @@ app = new_app()
 @app.command("release")
 def release(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
     """Let held jobs go."""
-    from queue_runner import change
+    from queue_runner.control import edit
 
-    tell("mpsq.release/1", change.release(home(), chosen(ids, tag)), json)
+    tell("mpsq.release/1", edit.release(home(), chosen(ids, tag)), json)

@@ -32,7 +32,7 @@ def rerun(
     """
     import shlex
 
-    from queue_runner import rerun as use_case
+    from queue_runner.control import rerun as use_case
     from queue_runner.model import parse_selector
     from queue_runner.monitor import queue_state
     from queue_runner.redact import redact

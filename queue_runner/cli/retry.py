@@ -25,7 +25,7 @@ def retry(
     """Run again what did not succeed: new runs of the same jobs; the old ones are kept."""
     from dataclasses import asdict
 
-    from queue_runner import retry as use_case
+    from queue_runner.control import retry as use_case
     from queue_runner.errors import UsageError
 
     if failed and all:

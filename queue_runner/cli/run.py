@@ -121,7 +121,7 @@ def _undisturbed() -> Any:
 
 def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Sequence[Row]:
     """End the group and wait for that. A second Ctrl-C leaves: what was asked for happens all the same."""
-    from queue_runner import cancel
+    from queue_runner.control import cancel
     from queue_runner.model import Selector
 
     with _undisturbed():

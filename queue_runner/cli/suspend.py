@@ -15,6 +15,6 @@ def suspend(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
     meanwhile. --timeout and --stall stand still, and the run's numbers are marked as invalid: an iteration held the
     pause. It works without a worker. What waits is kept from starting by mpsq hold.
     """
-    from queue_runner import suspend as use_case
+    from queue_runner.control import suspend as use_case
 
     tell("mpsq.suspend/1", use_case.suspend(home(), chosen(ids, tag)), json)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queue_runner.control.retention import Ended, Keep, parse
 from queue_runner.errors import UsageError
-from queue_runner.keep import Ended, Keep, parse
 
 NOW = 1_000_000.0
 JOBS = [Ended(1, NOW - 500, 10), Ended(2, NOW - 400, 20), Ended(3, NOW - 10, 30), Ended(4, NOW - 10, 5)]

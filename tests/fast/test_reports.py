@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner import imports, printing, reports
+from queue_runner import printing, reports
+from queue_runner.control import import_log
 from queue_runner.errors import UsageError
 from queue_runner.reports import Result, _options
 from queue_runner.reports.breakdown import PARTS
@@ -82,7 +83,7 @@ def post(store: Store, tmp_path: Path) -> Store:
         log = tmp_path / f"{name}.log"
         log.write_text(text)
         labels = {"device": name.split("_")[0], "compile": "on" if "compile" in name else "off"}
-        imports.import_logs(store.layout, [log], "nanogpt", labels)
+        import_log.import_logs(store.layout, [log], "nanogpt", labels)
     return store
 
 

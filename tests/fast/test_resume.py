@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import finish, resume
+from queue_runner import finish
 from queue_runner.analysis.summary import summarize
+from queue_runner.control import checkpoints
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
@@ -43,43 +44,43 @@ def at(path: Path, time_s: float) -> None:
 
 
 def test_the_newest_that_is_whole(tmp_path: Path) -> None:
-    assert resume.in_folder(tmp_path / "nowhere") is None
+    assert checkpoints.in_folder(tmp_path / "nowhere") is None
     old, new = torch_file(tmp_path / "checkpoint.pt"), torch_file(tmp_path / "ckpt.pt")
     at(old, 100), at(new, 200)
-    assert resume.in_folder(tmp_path) == new
+    assert checkpoints.in_folder(tmp_path) == new
     torch_file(new, cut=20)
     at(new, 200)
-    assert resume.in_folder(tmp_path) == old
+    assert checkpoints.in_folder(tmp_path) == old
     (tmp_path / ".checkpoint-x1").write_bytes(b"half")
     (tmp_path / "checkpoint.txt").write_bytes(b"")
     (tmp_path / "checkpoint-link").symlink_to(new)
     os.mkfifo(tmp_path / "checkpoint-pipe")
     (tmp_path / "checkpoint-9").mkdir()
     torch_file(tmp_path / "model.pt")
-    assert resume.in_folder(tmp_path) == old, "whole, named so, neither hidden nor a link nor empty"
+    assert checkpoints.in_folder(tmp_path) == old, "whole, named so, neither hidden nor a link nor empty"
     (tmp_path / "checkpoint-500").mkdir()
     (tmp_path / "checkpoint-500" / "weights").write_text("w")
-    assert resume.in_folder(tmp_path) == tmp_path / "checkpoint-500", "as Hugging Face's Trainer leaves them"
+    assert checkpoints.in_folder(tmp_path) == tmp_path / "checkpoint-500", "as Hugging Face's Trainer leaves them"
 
 
 @pytest.mark.parametrize("name", ["model.pt", "epoch=3.ckpt", "w.safetensors", "state.npz"])
 def test_names_that_say_less_will_do(tmp_path: Path, name: str) -> None:
     torch_file(tmp_path / name)
     (tmp_path / "log.txt").write_text("no checkpoint")
-    assert resume.in_folder(tmp_path) == tmp_path / name
+    assert checkpoints.in_folder(tmp_path) == tmp_path / name
 
 
 def test_a_copy_leaves_the_old_run_as_it_was(layout: Layout) -> None:
     source = torch_file(layout.run_dir("1.1") / "out" / "checkpoint.pt")
     before = source.read_bytes()
     layout.run_dir("1.2").mkdir(parents=True)
-    copied = resume.copy(layout, RunId(1, 1), RunDir(layout.run_dir("1.2")).resume)
+    copied = checkpoints.copy(layout, RunId(1, 1), RunDir(layout.run_dir("1.2")).resume)
     assert copied.read_bytes() == before and copied.parent.stat().st_mode & 0o077 == 0
     copied.write_bytes(b"changed")
     assert source.read_bytes() == before
     source.unlink()
-    with pytest.raises(resume.Gone, match=r"run 1\.1"):
-        resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "again")
+    with pytest.raises(checkpoints.Gone, match=r"run 1\.1"):
+        checkpoints.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "again")
 
 
 @pytest.fixture
@@ -115,9 +116,9 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
     assert [part.run for part in chain] == ["1.2", "1.3", "1.4", "1.5"] and taints == ["resumed"]
     with looking(engine) as connection:
         assert [str(name) for _, name in retries.segments(connection, ids[4])] == ["1.5", "1.4", "1.2"]
-        assert resume.find(connection, layout, ids[4]).run == RunId(1, 4)
+        assert checkpoints.find(connection, layout, ids[4]).run == RunId(1, 4)
         with pytest.raises(UsageError, match=r"run 1\.1 left no checkpoint") as refused:
-            resume.find(connection, layout, ids[0])
+            checkpoints.find(connection, layout, ids[0])
         assert "mpsq retry 1.1 begins anew" in refused.value.hint
 
 
@@ -222,19 +223,19 @@ def test_what_cannot_be_copied_ends_the_run_and_does_not_hold_the_lane(
     (source / "link").symlink_to("nowhere")
     os.mkfifo(source / "pipe")
     layout.run_dir("1.2").mkdir(parents=True)
-    copied = resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "resume")
+    copied = checkpoints.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "resume")
     assert sorted(path.name for path in copied.iterdir()) == ["link", "weights"]
 
     def refuse(number: int) -> None:
         def copyfile(old: str, new: str, **_: object) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(resume.shutil, "copyfile", copyfile)
+        monkeypatch.setattr(checkpoints.shutil, "copyfile", copyfile)
 
     refuse(errno.EACCES)
-    with pytest.raises(resume.Gone, match="cannot be read"):
-        resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "denied")
+    with pytest.raises(checkpoints.Gone, match="cannot be read"):
+        checkpoints.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "denied")
     refuse(errno.ENOSPC)
     with pytest.raises(OSError, match="No space") as full:
-        resume.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "full")
+        checkpoints.copy(layout, RunId(1, 1), layout.run_dir("1.2") / "full")
     assert full.value.errno == errno.ENOSPC

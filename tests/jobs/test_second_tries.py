@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import suspend
+from queue_runner.control import suspend
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import read

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import rerun
+from queue_runner.control import rerun
 from queue_runner.errors import MpsqError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.paths import Layout

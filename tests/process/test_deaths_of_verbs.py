@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import suspend
+from queue_runner.control import suspend
 from queue_runner.model import parse_selector
 from queue_runner.submit import plan
 from queue_runner.submit.expand import Request

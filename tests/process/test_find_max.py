@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import cancel, retry
+from queue_runner.control import cancel, retry
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import wait

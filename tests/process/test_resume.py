@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import retry
+from queue_runner.control import retry
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from tests.process.queue_support import Queue, until, warden_pid

@@ -219,7 +219,7 @@ def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
 
 
 def test_reruns_and_what_is_missing_are_no_searches(layout: Layout) -> None:
-    from queue_runner import rerun
+    from queue_runner.control import rerun
     from queue_runner.model import parse_selector
 
     submit.store(layout, plan(find_max="batch_size=4"))

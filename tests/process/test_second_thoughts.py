@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine
 
-from queue_runner import cancel as cancelling
+from queue_runner.control import cancel as cancelling
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms

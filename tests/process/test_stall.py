@@ -66,7 +66,7 @@ def test_a_stalled_run_is_tried_again_where_that_was_asked_for(queue: Queue) -> 
 def test_who_is_suspended_is_not_stalled(queue: Queue) -> None:
     import time
 
-    from queue_runner import suspend
+    from queue_runner.control import suspend
     from queue_runner.model import parse_selector
 
     queue.submit("while [ ! -e go ]; do echo x | tee -a $J; sleep 0.1; done", stall=("0.8s",))

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from queue_runner import change
-from queue_runner import retry as second_tries
+from queue_runner.control import edit as change
+from queue_runner.control import retry as second_tries
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.paths import Layout

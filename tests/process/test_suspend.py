@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import cancel, suspend
+from queue_runner.control import cancel, suspend
 from queue_runner.host import process_table
 from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from queue_runner import change, retry
+from queue_runner.control import edit, retry
 from queue_runner.model import Selector, parse_selector
 from tests.process.queue_support import Queue, until
 
@@ -95,8 +95,8 @@ def test_a_worker_until_idle_does_not_wait_for_what_needs_a_hand(queue: Queue) -
     queue.submit("echo ran >> $J")
     assert queue.worker("", "--until-idle").wait(60) == 0
     assert queue.written() == ["ran"]
-    change.release(queue.layout, named("1"))
-    change.pause(queue.layout, "test")
+    edit.release(queue.layout, named("1"))
+    edit.pause(queue.layout, "test")
     assert queue.worker("", "--until-idle").wait(60) == 0
     assert queue.written() == ["ran"]
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner.control.retention import Ended, Keep
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
-from queue_runner.keep import Ended, Keep
 from queue_runner.paths import Layout
 from queue_runner.store import backup, read
 from queue_runner.workloads.environments import RECORD

@@ -37,7 +37,7 @@ def retry(
     Raises: UsageError where nothing can be tried again, all of it would be skipped at once, or a run left no
     checkpoint, with the reason.
     """
-    from queue_runner import resume
+    from queue_runner.control import checkpoints
     from queue_runner.store import resolve, retries
     from queue_runner.store.engine import open_engine, writing
 
@@ -51,7 +51,7 @@ def retry(
             raise _nothing(rows, last, named)
         found = []
         for row in again:
-            origin = resume.find(connection, layout, row["id"]) if resumed else None
+            origin = checkpoints.find(connection, layout, row["id"]) if resumed else None
             reason = f"to go on from the checkpoint of run {origin.run}" if origin else "the user asked"
             origin_id = origin.run_id if origin else None
             new = retries.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)

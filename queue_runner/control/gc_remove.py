@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints, units
+from queue_runner.control.gc_find import Item
 from queue_runner.errors import MpsqError
-from queue_runner.garbage import Item
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
 from queue_runner.monitor import disk_usage

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import failpoints
-from queue_runner.change import Changed
+from queue_runner.control.edit import Changed
 from queue_runner.model import Selector, State
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
