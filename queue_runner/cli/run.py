@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.monitor.logs import Row
     from queue_runner.paths import Layout
-    from queue_runner.worker_process import Helper
+    from queue_runner.worker.spawn import Helper
 
 app = new_app()
 
@@ -38,7 +38,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     from queue_runner.host.home import ensure_home
     from queue_runner.submit import options as asking
     from queue_runner.submit import plan as use_case
-    from queue_runner.worker_process import Helper
+    from queue_runner.worker.spawn import Helper
 
     if said.get("hold"):
         raise UsageError("run --hold would wait for ever", "mpsq submit --hold queues it; mpsq release lets it go")

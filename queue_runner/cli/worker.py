@@ -22,9 +22,9 @@ def worker(
     import os
     import sys
 
-    from queue_runner import worker_process
+    from queue_runner.worker import spawn
 
-    arguments, environment = worker_process.command(*(["--until-idle"] if until_idle else []))
+    arguments, environment = spawn.command(*(["--until-idle"] if until_idle else []))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, environment)

@@ -11,10 +11,10 @@ import pytest
 
 from queue_runner import printing
 from queue_runner.analysis import knee, stats
-from queue_runner.ending import with_last_words
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome
 from queue_runner.reports import _partings
+from queue_runner.worker.outcome import with_last_words
 from tests.fast.report_fixture import Store
 
 BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import finish as use_case
 from queue_runner.events import Iter
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
@@ -16,6 +15,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Orders
+from queue_runner.worker import finish as use_case
 
 
 @pytest.fixture

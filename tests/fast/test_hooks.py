@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import doctor_house, hook_process, hooks
+from queue_runner import doctor_house
 from queue_runner.config import Config
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, State, Verb
@@ -20,6 +20,7 @@ from queue_runner.store import hook_calls as store
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Call, Orders
+from queue_runner.worker import hook_process, hooks
 from tests.cli_support import Cli, empty_queue, full_queue
 
 ALL = Orders("d", "f", "i", frozenset({"done", "idle"}))

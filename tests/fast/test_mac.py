@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import finish, launch, paths
-from queue_runner.ending import failed_on_metal, with_last_words
+from queue_runner import paths
 from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit, process_table
 from queue_runner.host.command import Asked
 from queue_runner.model import Ending, Outcome
@@ -27,6 +26,8 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.text import last_line
 from queue_runner.warden import processes
+from queue_runner.worker import finish, launch
+from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
 Pages free:                               11061.

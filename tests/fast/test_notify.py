@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_runner.host import notify
-from queue_runner.rarely import Rarely
+from queue_runner.worker.throttled_log import Rarely
 
 EVIL = '" & (do shell script "touch x") & "\x1b[31m\n<b>&amp;'
 

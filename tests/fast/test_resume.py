@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import finish
 from queue_runner.analysis.summary import summarize
 from queue_runner.control import checkpoints
 from queue_runner.errors import UsageError
@@ -26,6 +25,7 @@ from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.submit import plan
 from queue_runner.submit.expand import Request
+from queue_runner.worker import finish
 from tests.fast.report_fixture import Store, words
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import fingerprint
 from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
@@ -19,6 +18,7 @@ from queue_runner.store.engine import open_engine
 from queue_runner.submit import expand, options, schedules
 from queue_runner.submit.expand import Request
 from queue_runner.submit.options import request
+from queue_runner.worker import fingerprint
 from queue_runner.workloads import environment_create, environments, mps_switches, pip_install
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.fast.report_fixture import Store, words

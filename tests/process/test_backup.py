@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.backups import LOOK_AGAIN_S, TRY_AGAIN_S, Backups
 from queue_runner.config import Config
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError
 from queue_runner.host import locks
 from queue_runner.paths import Layout
 from queue_runner.store import backup
 from queue_runner.store.restore import restore
+from queue_runner.worker.backups import LOOK_AGAIN_S, TRY_AGAIN_S, Backups
 from tests.cli_support import Cli, full_queue
 from tests.process.queue_support import until
 

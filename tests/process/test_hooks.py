@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import hook_process, hooks
 from queue_runner.host import processes
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from queue_runner.worker import hook_process, hooks
 from tests.process.queue_support import Queue, until
 
 

@@ -16,10 +16,10 @@ from queue_runner.control.retention import Keep, parse
 from queue_runner.host import locks, trash
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.retention import compact_logs
 from queue_runner.run_dir import RunDir
 from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.worker.truncate_logs import compact_logs
 from tests.cli_support import Cli, end_running_run, full_queue
 
 NOW = time.time()

@@ -24,14 +24,14 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, paths
 from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
-from queue_runner.hooks import Hooks
 from queue_runner.host import locks, open_file_limit, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
-from queue_runner.rarely import Rarely
 from queue_runner.store import migrate
 from queue_runner.store.engine import checkpoint, open_engine
-from queue_runner.supervise import Supervisor
+from queue_runner.worker.hooks import Hooks
+from queue_runner.worker.supervisor import Supervisor
+from queue_runner.worker.throttled_log import Rarely
 
 BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0

@@ -15,7 +15,6 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import hook_process
 from queue_runner.config import Config
 from queue_runner.host import notify, processes
 from queue_runner.paths import Layout
@@ -24,6 +23,7 @@ from queue_runner.store import read
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.text import plain
+from queue_runner.worker import hook_process
 
 NICE = ("nice", "-n", "19")
 """The lowest priority of nice(1): what a hook does must not take processors from a run that is measured."""

@@ -13,21 +13,15 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from queue_runner import failpoints, hooks, launch
-from queue_runner.backups import Backups
+from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
-from queue_runner.ending import of_exit, of_silence
-from queue_runner.finish import finish
 from queue_runner.host import locks, wakeup
 from queue_runner.host.clocks import boot_id
 from queue_runner.host.keep_awake import keep_awake
-from queue_runner.leftovers import end_leftovers, lock_is_held, warden_is_there
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.monitor import disk_usage
-from queue_runner.observe_run import Observer
 from queue_runner.paths import Layout
-from queue_runner.retention import compact_logs
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
 from queue_runner.store import hook_calls as calls
@@ -37,6 +31,13 @@ from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import schedules
 from queue_runner.text import last_line
+from queue_runner.worker import hooks, launch
+from queue_runner.worker.backups import Backups
+from queue_runner.worker.finish import finish
+from queue_runner.worker.observer import Observer
+from queue_runner.worker.orphans import end_leftovers, lock_is_held, warden_is_there
+from queue_runner.worker.outcome import of_exit, of_silence
+from queue_runner.worker.truncate_logs import compact_logs
 
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""

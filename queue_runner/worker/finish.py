@@ -10,8 +10,6 @@ from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints
 from queue_runner.control import checkpoints
-from queue_runner.ending import failed_on_metal, with_last_words
-from queue_runner.fingerprint import of_machine, of_software
 from queue_runner.ingest.summarize_run import hello_of, summarize_run
 from queue_runner.model import Ending, Verb
 from queue_runner.run_dir import RunDir, read_end
@@ -21,6 +19,8 @@ from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit.find_max import next
 from queue_runner.text import last_line, plain
+from queue_runner.worker.fingerprint import of_machine, of_software
+from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
 _STDERR_BYTES = 1 << 20
 """Of the end of stderr, in which Metal's complaints are looked for."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
-from queue_runner.rarely import Rarely
 from queue_runner.store import backup
+from queue_runner.worker.throttled_log import Rarely
 
 LOOK_AGAIN_S = 60.0
 """How often the folder of the backups is looked at."""
