@@ -54,9 +54,10 @@ def report(
     list_: Annotated[bool, typer.Option("--list", help="List the reports there are.")] = False,
 ) -> None:
     """Answer a question from the runs that are stored."""
-    from queue_runner import config, printing, reports, tables
+    from queue_runner import config, reports, tables
     from queue_runner.errors import UsageError
-    from queue_runner.reports._options import read_options
+    from queue_runner.reports import printing
+    from queue_runner.reports._common.options import read_options
     from queue_runner.store.read import reading
 
     format = "json" if json else tables.check_format(format)
@@ -96,8 +97,8 @@ def report(
 
 def _submit_missing(words: str, result: Result, format: str) -> None:
     """Queue what a report of what is missing has found. With --json what is printed is what submit prints."""
-    from queue_runner import printing
     from queue_runner.cli.submit import print_stored, store
+    from queue_runner.reports import printing
     from queue_runner.store.read import reading
     from queue_runner.submit import missing
 

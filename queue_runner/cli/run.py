@@ -139,9 +139,10 @@ def _print_json(group: int, rows: Sequence[Row]) -> None:
 
 def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     """The table of devices where there are iterations to compare, else the times."""
-    from queue_runner import config, printing, reports
+    from queue_runner import config, reports
     from queue_runner.model import Selector
     from queue_runner.monitor import wait
+    from queue_runner.reports import printing
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops

@@ -132,11 +132,11 @@ def run(name: str, connection: sqlite3.Connection, options: Options | None = Non
 
     Raises: UsageError for an unknown report, column, setting or value in the options; MpsqError when reading fails.
     """
-    from queue_runner.reports import _choose
+    from queue_runner.reports._common import select_runs
 
     options = options or Options()
     report = load(name)
-    chosen, values = _choose.condition(connection, options)
+    chosen, values = select_runs.condition(connection, options)
     context = Context(options, connection, chosen, values)
     rows = context.read(report.SQL)
     finish = getattr(report, "finish", None)

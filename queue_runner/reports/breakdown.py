@@ -10,12 +10,14 @@ from queue_runner import units
 from queue_runner.analysis.comparison import families as grouped
 from queue_runner.analysis.grouping import Cell
 from queue_runner.analysis.phases import other_remark
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _sections
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import prepare, select_runs
+from queue_runner.reports.devices import tables
 from queue_runner.tables import Column, elide
 
 NAME = "breakdown"
 HELP = "where the real time went, by phase; it adds up to real"
-SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE' ORDER BY job_id, number"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE' ORDER BY job_id, number"
 PARTS = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other", "slept")
 COLUMNS = (
     Column("label", "row"),
@@ -35,19 +37,19 @@ Spent = dict[str, float | None]
 
 def finish(rows: list[Row], context: Context) -> Result:
     """The mean over the runs of a cell, because means add up where medians do not."""
-    families = grouped(_facts.prepare(rows, context), _facts.question(rows, context)) if rows else []
+    families = grouped(prepare.prepare(rows, context), prepare.question(rows, context)) if rows else []
     raw: list[dict[str, Any]] = []
     sections, notes = [], []
     for family in families:
         spent = [(cell, _spent(cell)) for cell in family.cells if _told(cell)]
         raw += [part for cell, parts in spent for part in _rows(cell, parts)]
-        title = _sections.caption(family, [dict(row) for cell in family.cells for row in cell.shown])
+        title = tables.caption(family, [dict(row) for cell in family.cells for row in cell.shown])
         for k, some in enumerate(_abreast(spent)):
             sections.append(_side_by_side("" if k else f"{title}: seconds and % of real", some))
         notes += [note for cell in family.cells for note in _notes(cell)]
     if any(len(_told(cell)) > 1 for family in families for cell in family.cells):
         notes.insert(0, "rows of several runs show the mean: means add up, medians do not")
-    return Result(COLUMNS, raw, sections, [] if raw else [_choose.nothing(context, "with a real time")], notes)
+    return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
 
 
 def _told(cell: Cell) -> list[Mapping[str, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row, _choose
+from queue_runner.reports import Context, Result, Row
+from queue_runner.reports._common import select_runs
 from queue_runner.store import resume_chain
 from queue_runner.tables import Column
 
@@ -28,7 +29,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     options = context.options
     lines = []
     if not rows:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "with iterations")])
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with iterations")])
     if not options.selectors and not options.where and len(rows) > 1:
         parts = {segment.run_id for segment in resume_chain.chain(context.connection, rows[-1]["run_id"])}
         newest, n = rows[-1]["run"], len(rows)

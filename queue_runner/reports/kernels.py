@@ -6,14 +6,15 @@ import json
 from typing import Any
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts
-from queue_runner.reports._bench import Bench, Measured
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import microbench, prepare, select_runs
+from queue_runner.reports._common.microbench import Bench, Measured
 from queue_runner.tables import Column
 
 NAME = "kernels"
 FOR = "kernels"
 HELP = "single operations, forward and backward: TFLOP/s, GB/s, what bounds them, share of the roofline"
-SQL = _bench.sql("kernels")
+SQL = microbench.sql("kernels")
 COLUMNS = (
     Column("framework", "framework"),
     Column("framework_version", "version"),
@@ -54,28 +55,28 @@ _SHOWN = (
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device, dtype, mode and size."""
-    found = _bench.measured(_facts.prepare(rows, context), context, with_config=True)
+    found = microbench.measured(prepare.prepare(rows, context), context, with_config=True)
     if not found.cells:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of kernels with results")], notes=found.notes)
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of kernels with results")], notes=found.notes)
     told = [(cell, _row(cell)) for cell in found.cells]
     sections = []
     for machine, title in dict.fromkeys((cell.key["machine"], _title(cell)) for cell in found.cells):
         of = [(cell, row) for cell, row in told if (cell.key["machine"], _title(cell)) == (machine, title)]
         shown = [_shown(cell, row, found) for cell, row in of]
-        sections.append(Section(title, [*_SHOWN[:4], *_bench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown))
+        sections.append(Section(title, [*_SHOWN[:4], *microbench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown))
     said = [
         "bound by: compute where an operation has more FLOP per byte than the device does in the time of one byte,"
         " both measured by the run (roofline: Williams, Waterman & Patterson 2009)",
         "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved (memory),"
         " or where fewer or coarser products are computed than FLOP are counted, as by FFT, Winograd or TF32 (compute)",
-        *_bench.spreads(found.cells),
+        *microbench.spreads(found.cells),
     ]
     return Result(COLUMNS, [row for _, row in told], sections, [], [*said, *found.notes])
 
 
 def _title(cell: Measured) -> str:
     key = cell.key
-    words = ["kernels", key["config"], f"{cell.label()},", key["dtype"], _bench.caption(cell)]
+    words = ["kernels", key["config"], f"{cell.label()},", key["dtype"], microbench.caption(cell)]
     return " ".join(str(part) for part in words if part)
 
 
@@ -105,6 +106,6 @@ def _shown(cell: Measured, row: dict[str, Any], found: Bench) -> dict[str, Any]:
         "cell": cell.cell.replace(".", " "),
         "mark": found.mark(cell),
         "time": units.short_duration(cell.median_s, 3),
-        "spread": _bench.spread(cell),
+        "spread": microbench.spread(cell),
         "gb_per_s": row["bytes_per_s"] and row["bytes_per_s"] / 1e9,
     }

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts, _rows
-from queue_runner.reports._bench import Bench, Measured
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import microbench, prepare, select_runs
+from queue_runner.reports._common.microbench import Bench, Measured
+from queue_runner.reports.devices import rows as _rows
 from queue_runner.tables import Column
 
 NAME = "matmul"
 FOR = "matmul"
 HELP = "products of matrices: TFLOP/s by framework, device, dtype and n, share of the peak"
-SQL = _bench.sql("matmul")
+SQL = microbench.sql("matmul")
 COLUMNS = (
     Column("framework", "framework"),
     Column("framework_version", "version"),
@@ -56,27 +58,27 @@ _TIMES = Column("naive_times", "times", units.ratio, True)
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device."""
-    found = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
+    found = microbench.measured(prepare.prepare(rows, context), context, with_config=False)
     if not found.cells:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of matmul with results")], notes=found.notes)
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of matmul with results")], notes=found.notes)
     cells = sorted(found.cells, key=_order)
     peaks = _rows.Peaks(context)
     told = [(cell, _row(cell, peaks)) for cell in cells]
     sections, lines = [], []
-    for where in dict.fromkeys((cell.key["machine"], _bench.caption(cell)) for cell in cells):
-        some = [(cell, row) for cell, row in told if (cell.key["machine"], _bench.caption(cell)) == where]
+    for where in dict.fromkeys((cell.key["machine"], microbench.caption(cell)) for cell in cells):
+        some = [(cell, row) for cell, row in told if (cell.key["machine"], microbench.caption(cell)) == where]
         devices = {cell.key["device"] for cell, _ in some}
         title = f"matmul {where[1]}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
         shown = [_shown(cell, row, found, len(devices) > 1) for cell, row in some]
-        sections.append(Section(title, [*_SHOWN, *_bench.rates(shown, flops_per_s=""), _SHARE], shown))
+        sections.append(Section(title, [*_SHOWN, *microbench.rates(shown, flops_per_s=""), _SHARE], shown))
         if naive := [row for row in shown if row["naive_times"]]:
-            both = _bench.rates(naive, flops_per_s="true", naive_flops_per_s="said")
+            both = microbench.rates(naive, flops_per_s="true", naive_flops_per_s="said")
             title = "what the loop says that guides publish, whose clock waits for nobody"
             sections.append(Section(title, [*_SHOWN[:3], *both, _TIMES], naive))
         lines += _fastest([(cell, row) for cell, row in some if cell.valid or context.options.include_invalid])
     said = [
         "TFLOP/s = 2 n^3 / t / 10^12, t the time of one product with the device waited for",
-        *_bench.spreads(cells),
+        *microbench.spreads(cells),
         *(
             ["naive: the speed by a clock that does not wait, over the true one"]
             if any(row["naive_times"] for _, row in told)
@@ -90,7 +92,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 def _order(cell: Measured) -> tuple[Any, ...]:
     key = cell.key
     return (
-        str(key["machine"]), _bench.caption(cell), key["dtype"] != "fp32", str(key["dtype"]), _n(cell),
+        str(key["machine"]), microbench.caption(cell), key["dtype"] != "fp32", str(key["dtype"]), _n(cell),
         str(key["framework"]), str(key["framework_version"]), str(key["device"]), bool(key["compile"]),
     )  # fmt: skip
 
@@ -117,7 +119,7 @@ def _row(cell: Measured, peaks: _rows.Peaks) -> dict[str, Any]:
 def _shown(cell: Measured, row: dict[str, Any], found: Bench, device: bool) -> dict[str, Any]:
     time = units.short_duration(cell.median_s, 3)
     label = cell.label(device)
-    return {**row, "label": label, "time": time, "spread": _bench.spread(cell), "mark": found.mark(cell)}
+    return {**row, "label": label, "time": time, "spread": microbench.spread(cell), "mark": found.mark(cell)}
 
 
 def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> list[str]:
@@ -128,7 +130,7 @@ def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> list[str]:
     share = f", {units.percent(row['share_of_peak'])} of its peak" if row["share_of_peak"] else ""
     rate = units.flops_per_s(row["flops_per_s"])
     how = f"{cell.label()} {row['dtype']}, n = {units.count(row['n'])}"
-    return [f"highest {_bench.caption(cell)}: {rate}, {how}{share}"]
+    return [f"highest {microbench.caption(cell)}: {rate}, {how}{share}"]
 
 
 def _peaks(rows: Sequence[dict[str, Any]]) -> list[str]:

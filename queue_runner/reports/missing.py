@@ -7,7 +7,8 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.monitor import listing
-from queue_runner.reports import Context, Result, Row, Section, _choose
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import select_runs
 from queue_runner.submit.missing import Gap, look
 from queue_runner.tables import Column
 
@@ -43,7 +44,7 @@ def finish(rows: list[Row], context: Context) -> Result:
             lines.append(f"of the newest group, g{newest}: name others (g4 g5) to see theirs")
         rows = [row for row in rows if row["group_id"] == newest]
     if not rows:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a grid")])
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
     found = look(context.connection, rows)
     raw = [_row(gap) for gap in found.gaps]
     lacks = sum(gap.wanted - gap.valid for gap in found.gaps)

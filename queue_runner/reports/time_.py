@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row, _choose
+from queue_runner.reports import Context, Result, Row
+from queue_runner.reports._common import select_runs
 from queue_runner.tables import Column
 
 NAME = "time"
@@ -27,9 +28,9 @@ COLUMNS = (
 def finish(rows: list[Row], context: Context) -> Result:
     """A block for each run; slept only where the machine slept."""
     for row in rows:
-        row["label"] = _choose.label(row)
+        row["label"] = select_runs.label(row)
     text = "\n\n".join(_block(row) for row in rows)
-    return Result(COLUMNS, rows, text=text, lines=[] if rows else [_choose.nothing(context)])
+    return Result(COLUMNS, rows, text=text, lines=[] if rows else [select_runs.nothing(context)])
 
 
 def _block(row: Row) -> str:

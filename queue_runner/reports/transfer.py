@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row, Section, _bench, _choose, _facts
-from queue_runner.reports._bench import Bench, Measured
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import microbench, prepare, select_runs
+from queue_runner.reports._common.microbench import Bench, Measured
 from queue_runner.tables import Column
 
 NAME = "transfer"
 FOR = "transfer"
 HELP = "copies between host and device: latency and GB/s by size"
-SQL = _bench.sql("transfer")
+SQL = microbench.sql("transfer")
 COLUMNS = (
     Column("framework", "framework"),
     Column("framework_version", "version"),
@@ -50,9 +51,9 @@ _SHOWN = (
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device, and in words the latency and the highest rate of each direction."""
-    found = _bench.measured(_facts.prepare(rows, context), context, with_config=False)
+    found = microbench.measured(prepare.prepare(rows, context), context, with_config=False)
     if not found.cells:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of transfer with results")], notes=found.notes)
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of transfer with results")], notes=found.notes)
     told = sorted(((cell, _row(cell)) for cell in found.cells), key=lambda one: _order(*one))
     sections, lines = [], []
     for machine, title in dict.fromkeys((cell.key["machine"], _title(cell)) for cell, _ in told):
@@ -61,12 +62,15 @@ def finish(rows: list[Row], context: Context) -> Result:
         lines += _said([(cell, row) for cell, row in some if cell.valid or context.options.include_invalid])
     if any(cell.key["device"] == "cpu" for cell in found.cells):
         lines.append("on the cpu host and device are one: these are copies within the host's memory (memcpy)")
-    said = ["each copy is waited for by itself; GB/s counts its bytes once, 10^9 a GB", *_bench.spreads(found.cells)]
+    said = [
+        "each copy is waited for by itself; GB/s counts its bytes once, 10^9 a GB",
+        *microbench.spreads(found.cells),
+    ]
     return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *found.notes])
 
 
 def _title(cell: Measured) -> str:
-    return f"transfer, {cell.label()}, {_bench.caption(cell)}"
+    return f"transfer, {cell.label()}, {microbench.caption(cell)}"
 
 
 def _order(cell: Measured, row: dict[str, Any]) -> tuple[Any, ...]:
@@ -83,7 +87,7 @@ def _shown(cell: Measured, row: dict[str, Any], found: Bench) -> dict[str, Any]:
         **row,
         "mark": found.mark(cell),
         "time": units.short_duration(cell.median_s, 3),
-        "spread": _bench.spread(cell),
+        "spread": microbench.spread(cell),
         "rate": units.number((row["bytes_per_s"] or 0.0) / 1e9, 3),
     }
 

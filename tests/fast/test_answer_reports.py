@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from queue_runner import printing
 from queue_runner.analysis import knee, stats
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome
-from queue_runner.reports import _partings
+from queue_runner.reports import printing
+from queue_runner.reports.numerics import divergence
 from queue_runner.worker.outcome import with_last_words
 from tests.fast.report_fixture import Store
 
@@ -236,9 +236,9 @@ def test_where_losses_part(store: Answers) -> None:
 
 def test_relative_differences() -> None:
     nan, inf = math.nan, math.inf
-    assert _partings.relative(1.1, 1.0) == pytest.approx(0.1) and _partings.relative(1, 0) == inf
-    assert (_partings.relative(nan, 1), _partings.relative(1, nan), _partings.relative(nan, nan)) == (inf, inf, None)
-    assert _partings.relative(inf, inf) is None and _partings.relative(inf, -inf) == inf
+    assert divergence.relative(1.1, 1.0) == pytest.approx(0.1) and divergence.relative(1, 0) == inf
+    assert (divergence.relative(nan, 1), divergence.relative(1, nan), divergence.relative(nan, nan)) == (inf, inf, None)
+    assert divergence.relative(inf, inf) is None and divergence.relative(inf, -inf) == inf
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

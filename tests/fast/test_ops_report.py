@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner import printing
 from queue_runner.errors import UsageError
+from queue_runner.reports import printing
 from tests.fast.report_fixture import Store, words
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from queue_runner import printing, reports
+from queue_runner import reports
 from queue_runner.errors import MpsqError
+from queue_runner.reports import printing
 from tests.fast import test_awkward_reports as awkward
 from tests.fast.report_fixture import Store
 

@@ -8,8 +8,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.model import Ending, Outcome
-from queue_runner.reports import _notes
-from queue_runner.reports._memory import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, Series
+from queue_runner.reports._common import footnotes
+from queue_runner.reports.memory.series import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, Series
 
 PER = 1000
 """Iterations that growth is told for."""
@@ -79,7 +79,7 @@ def lines(series: Sequence[Series]) -> Iterable[str]:
 
 
 def _runs(series: Sequence[Series]) -> str:
-    return f"{len(series)} run{'s' if len(series) > 1 else ''} ({_notes.named([one.run['run'] for one in series])})"
+    return f"{len(series)} run{'s' if len(series) > 1 else ''} ({footnotes.named([one.run['run'] for one in series])})"
 
 
 def notes(series: Sequence[Series]) -> Iterable[str]:
@@ -95,6 +95,6 @@ def notes(series: Sequence[Series]) -> Iterable[str]:
     )
     badly = [f"{one.run['run']} {ending(one.run)}" for one in series if one.run["outcome"] != Outcome.SUCCEEDED]
     if badly:
-        yield f"up to their end: {_notes.named(badly)}"
+        yield f"up to their end: {footnotes.named(badly)}"
     if any(not one.run["valid"] for one in series):
         yield "runs whose times do not count are in: it changes none of these numbers but that swapping lowers RSS"

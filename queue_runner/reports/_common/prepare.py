@@ -10,7 +10,9 @@ from typing import Any
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import MAIN, SUBJECT, taints
 from queue_runner.errors import UsageError
-from queue_runner.reports import Context, Row, _arguments, _choose
+from queue_runner.reports import Context, Row
+from queue_runner.reports._common import arguments as _arguments
+from queue_runner.reports._common import select_runs
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -107,7 +109,7 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
         raise UsageError(f"{option}: tags choose runs, they do not tell rows apart", "--where tag=NAME chooses")
     if name in ("workload", "machine"):
         return "subject" if name == "workload" else "machine"
-    return _choose.resolve(context.connection, name, option) or name
+    return select_runs.resolve(context.connection, name, option) or name
 
 
 def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]]:

@@ -11,14 +11,16 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Cell, taints
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _sections
-from queue_runner.reports._partings import LEVELS, Parting, losses, off_words, relative
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports.devices import tables
+from queue_runner.reports.numerics.divergence import LEVELS, Parting, losses, off_words, relative
 from queue_runner.tables import Column
 
 NAME = "numerics"
 HELP = "where losses part from a baseline's, iteration by iteration: device, dtype, framework"
 SQL = (
-    f"SELECT {_facts.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
+    f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
     " ORDER BY job_id, number"
 )
 COLUMNS = (
@@ -49,11 +51,11 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --group-by: rows that pool questions have no loss of their own", "--vs dtype=fp32"
         )
-    rows = _facts.prepare(rows, context)
+    rows = prepare.prepare(rows, context)
     rows = [{**row, "valid": _UNUSABLE not in taints(row)} for row in rows]
     for row in rows:  # losses of a run that ended badly are as good as others, up to there
         row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
-    families = compare(rows, _facts.question(rows, context)) if rows else []
+    families = compare(rows, prepare.question(rows, context)) if rows else []
     families = sorted(families, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
     sections: list[Section] = []
     lines: list[str] = []
@@ -76,7 +78,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         lines += [*title, *_lines(family, base, found)]
     if not raw:
         which = "whose losses could be compared: two rows of the same settings, seed and data,"
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, which)])
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     older = [f"{n_left} older comparisons were not made: mpsq report numerics g4 chooses"] if n_left else []
     return Result(COLUMNS, raw, sections, lines, [*_notes_of(told), *older])
 
@@ -136,7 +138,7 @@ def _rows(parting: Parting) -> Iterable[dict[str, Any]]:
 
 def _title(family: Family) -> str:
     shown = [dict(row) for cell in family.cells for row in cell.used or cell.runs]
-    return _sections.caption(family, shown)
+    return tables.caption(family, shown)
 
 
 def _section(
@@ -233,7 +235,7 @@ def _notes_of(found: Sequence[Parting]) -> Iterable[str]:
     rows = {row["run"]: row for parting in found for row in (parting.run, parting.baseline)}
     badly = [f"{name} {row['ended']}" for name, row in rows.items() if row["ended"] != Outcome.SUCCEEDED]
     if badly:
-        yield f"losses up to their end: {_notes.named(badly)}"
+        yield f"losses up to their end: {footnotes.named(badly)}"
     spoiled = sorted({kind for row in rows.values() for kind in taints(row)} & {"contended", "slept", "swapping"})
     if spoiled:
         yield f"runs whose times do not count ({', '.join(spoiled)}) are in: it changes no loss"

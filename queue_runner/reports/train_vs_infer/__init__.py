@@ -8,15 +8,17 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.analysis.significance import Verdict
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _gains, _notes
-from queue_runner.reports._gains import TRAIN, Gain
-from queue_runner.reports._settings import FEW_ITERS
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.settings import FEW_ITERS
+from queue_runner.reports.train_vs_infer import speedups
+from queue_runner.reports.train_vs_infer.speedups import TRAIN, Gain
 from queue_runner.tables import Column
 
 NAME = "train-vs-infer"
 HELP = "training against inference of the same model: throughput, and the speed-up of each over the CPU"
 SQL = (
-    f"SELECT {_facts.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
+    f"SELECT {prepare.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
     " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
 )
 COLUMNS = (
@@ -58,23 +60,23 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --vs, --group-by or --iters", "--where framework=torch,dtype=fp32 narrows it"
         )
-    rows = _facts.prepare(rows, context)
-    every = _gains.gains(rows, context) if rows else []
+    rows = prepare.prepare(rows, context)
+    every = speedups.gains(rows, context) if rows else []
     inferred = {cell.alike for cell in every if cell.kind != TRAIN}
     cells = [cell for cell in every if cell.alike in inferred]
     if not cells:
         which = "of inference (submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, which)])
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     raw: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
-    found = _notes.Taints(rows, context)
+    found = footnotes.Taints(rows, context)
     caveats = _caveats(cells, found)
-    marks = _notes.letters(caveats)
+    marks = footnotes.letters(caveats)
     places = dict.fromkeys(tuple(cell.key[name] for name in _PLACE) for cell in cells)
     for place in places:
         some = [cell for cell in cells if tuple(cell.key[name] for name in _PLACE) == place]
-        judged = _gains.judged(some)
+        judged = speedups.judged(some)
         raw += [_row(cell, some, judged) for cell in some]
         sections += _tables(some, judged, marks)
         said = [*_lines(some, judged)]
@@ -234,7 +236,7 @@ def _more(inference: Verdict, training: Verdict) -> str:
     return "no difference from training shown: the intervals overlap"
 
 
-def _caveats(cells: Sequence[Gain], found: _notes.Taints) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
+def _caveats(cells: Sequence[Gain], found: footnotes.Taints) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
     kinds: dict[str, dict[int, tuple[Mapping[str, Any], str]]] = {}
     for row in (row for cell in cells for row in cell.used):
         for taint in found.of(row):
@@ -246,7 +248,7 @@ def _caveats(cells: Sequence[Gain], found: _notes.Taints) -> dict[str, list[tupl
 def _notes_of(
     cells: Sequence[Gain],
     rows: Sequence[Row],
-    found: _notes.Taints,
+    found: footnotes.Taints,
     caveats: Mapping[str, Sequence[tuple[Mapping[str, Any], str]]],
     marks: Mapping[str, str],
     context: Context,
@@ -254,11 +256,11 @@ def _notes_of(
     yield "throughput: at the runs' median time, ± their MAD; prefill and decode by themselves, both of one iteration"
     if any(_times_training(cell, cells) for cell in cells):
         yield "x training: times the throughput of training on the same device, whose batch and settings may be others"
-    yield from (_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks)
+    yield from (footnotes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks)
     used = {row["run_id"]: row for cell in cells for row in cell.used}
     few = [row for row in used.values() if (row["n_measure"] or 0) < FEW_ITERS]
     if few:
-        named = _notes.named([f"{row['run']} ({row['n_measure'] or 0})" for row in few])
+        named = footnotes.named([f"{row['run']} ({row['n_measure'] or 0})" for row in few])
         yield f"fewer than {FEW_ITERS} measured iterations: {named}; --set max_iters says how many"
     models = {name for cell in cells for name in (cell.key["model"], f"{cell.key['model']}-sample")}
     models |= {f"{cell.key['model']}-eval" for cell in cells}
@@ -271,6 +273,6 @@ def _notes_of(
         and not (row["valid"] and row["outcome"] == "SUCCEEDED")
     ]
     if bad:
-        each = "; ".join(f"{row['run']} {_notes.why(row, found)}" for row in bad[: _notes.MOST_NAMED])
-        more = f"; and {len(bad) - _notes.MOST_NAMED} more" if len(bad) > _notes.MOST_NAMED else ""
+        each = "; ".join(f"{row['run']} {footnotes.why(row, found)}" for row in bad[: footnotes.MOST_NAMED])
+        more = f"; and {len(bad) - footnotes.MOST_NAMED} more" if len(bad) > footnotes.MOST_NAMED else ""
         yield f"! {'counted all the same (--all)' if context.options.include_invalid else 'do not count'}: {each}{more}"

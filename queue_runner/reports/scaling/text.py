@@ -9,8 +9,9 @@ from queue_runner import units
 from queue_runner.analysis.grouping import word
 from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.model import Ending, Outcome
-from queue_runner.reports import Context, Row, _notes
-from queue_runner.reports._curves import KNOWN, Curve
+from queue_runner.reports import Context, Row
+from queue_runner.reports._common import footnotes
+from queue_runner.reports.scaling.curves import KNOWN, Curve
 from queue_runner.submit.find_max import next, search
 
 WHAT_A_KNEE_IS = (
@@ -97,7 +98,7 @@ def value(x: float) -> str:
     return units.count(int(x)) if x == int(x) else units.number(x, 6)
 
 
-def caveats(curves: Sequence[Curve], found: _notes.Taints) -> list[tuple[str, list[tuple[Row, str]]]]:
+def caveats(curves: Sequence[Curve], found: footnotes.Taints) -> list[tuple[str, list[tuple[Row, str]]]]:
     """By kind, the timed runs that have it and its detail."""
     kinds: dict[str, list[tuple[Row, str]]] = {}
     for row in (row for curve in curves for point in curve.points for row in point.timed):
@@ -107,7 +108,7 @@ def caveats(curves: Sequence[Curve], found: _notes.Taints) -> list[tuple[str, li
     return list(kinds.items())
 
 
-def notes(curves: Sequence[Curve], found: _notes.Taints, marks: dict[str, str], context: Context) -> Iterable[str]:
+def notes(curves: Sequence[Curve], found: footnotes.Taints, marks: dict[str, str], context: Context) -> Iterable[str]:
     """Every footnote, the searches first."""
     yield from _searches(curves, context)
     if any(curve.unit for curve in curves):
@@ -123,12 +124,12 @@ def notes(curves: Sequence[Curve], found: _notes.Taints, marks: dict[str, str], 
     words += ["(in brackets) is the MAD of the iterations of one run"] if "iterations" in over else []
     if words:
         yield "ms/iter: median; " + "; ".join(words)
-    yield from (_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats(curves, found) if kind in marks)
+    yield from (footnotes.caveat(marks[kind], kind, runs) for kind, runs in caveats(curves, found) if kind in marks)
     rows = [row for curve in curves for point in curve.points for row in point.runs]
     bad = [row for row in rows if not row["valid"] and row["median_s"]]
     if bad:
-        each = "; ".join(f"{row['run']} {_notes.why(row, found)}" for row in bad[: _notes.MOST_NAMED])
-        more = f"; and {len(bad) - _notes.MOST_NAMED} more" if len(bad) > _notes.MOST_NAMED else ""
+        each = "; ".join(f"{row['run']} {footnotes.why(row, found)}" for row in bad[: footnotes.MOST_NAMED])
+        more = f"; and {len(bad) - footnotes.MOST_NAMED} more" if len(bad) > footnotes.MOST_NAMED else ""
         counted = "counted all the same (--all)" if context.options.include_invalid else "no times of these count"
         yield f"! {counted}, but whether they fit does: {each}{more}"
     for curve in curves:

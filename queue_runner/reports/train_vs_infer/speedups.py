@@ -13,7 +13,7 @@ from queue_runner.analysis.grouping import WORK, taints
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
 from queue_runner.reports import Context, Row
-from queue_runner.reports._settings import HOW_LONG, effective
+from queue_runner.reports._common.settings import HOW_LONG, effective
 
 TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")

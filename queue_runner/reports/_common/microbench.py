@@ -15,7 +15,8 @@ from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Row, _facts, _notes
+from queue_runner.reports import Context, Row
+from queue_runner.reports._common import footnotes, prepare
 from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
@@ -116,7 +117,7 @@ class Bench:
 
 def sql(workload: str) -> str:
     """The runs of a workload of this kind."""
-    return f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND workload = '{workload}' ORDER BY job_id, number"
+    return f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = '{workload}' ORDER BY job_id, number"
 
 
 def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
@@ -151,22 +152,24 @@ def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
         replace(c, version=c.key["framework_version"] or "") if c.key["framework"] in several else c for c in cells
     ]
     shown = {row["run_id"]: row for cell in cells for row in cell.runs}
-    taints_of = _notes.Taints(rows, context)
+    taints_of = footnotes.Taints(rows, context)
     caveats: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     for row in shown.values():
         for taint in taints_of.of(row):
             if taint["severity"] == "caveat":
                 caveats.setdefault(taint["kind"], []).append((row, taint["detail"]))
-    marks = _notes.letters(caveats)
-    notes = [_notes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks]
+    marks = footnotes.letters(caveats)
+    notes = [footnotes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks]
     return Bench(cells, marks, [*notes, *_left_out(rows, shown, taints_of, invalid_too)])
 
 
-def _left_out(rows: Sequence[Row], shown: Mapping[int, Row], found: _notes.Taints, invalid_too: bool) -> Iterable[str]:
+def _left_out(
+    rows: Sequence[Row], shown: Mapping[int, Row], found: footnotes.Taints, invalid_too: bool
+) -> Iterable[str]:
     bad = [row for row in rows if row["outcome"] is not None and (row["run_id"] not in shown or not row["valid"])]
     if bad:
-        each = "; ".join(f"{row['run']} {_notes.why(row, found)}" for row in bad[: _notes.MOST_NAMED])
-        more = f"; and {len(bad) - _notes.MOST_NAMED} more" if len(bad) > _notes.MOST_NAMED else ""
+        each = "; ".join(f"{row['run']} {footnotes.why(row, found)}" for row in bad[: footnotes.MOST_NAMED])
+        more = f"; and {len(bad) - footnotes.MOST_NAMED} more" if len(bad) > footnotes.MOST_NAMED else ""
         yield f"! {'counted all the same (--all)' if invalid_too else 'do not count'}: {each}{more}"
     if any(not row["valid"] for row in shown.values()) and not invalid_too:
         yield "a row marked ! has no run that counts: its numbers are those of runs that do not"

@@ -11,15 +11,17 @@ from queue_runner.analysis.comparison import Family, families
 from queue_runner.analysis.grouping import SUBJECT, Cell, taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _memory_words, _notes
-from queue_runner.reports._memory import Point, Series
-from queue_runner.reports._settings import whatever_their_length
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.settings import whatever_their_length
+from queue_runner.reports.memory import text as _memory_words
+from queue_runner.reports.memory.series import Point, Series
 from queue_runner.tables import Column
 
 NAME = "memory"
 HELP = "allocated and reserved bytes over the iterations: the peak, fragmentation, growth, the end of what ran out"
 SQL = (
-    f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
+    f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
     " AND (n_iters > 0 OR outcome = 'OUT_OF_MEMORY') ORDER BY job_id, number"
 )
 COLUMNS = (
@@ -59,8 +61,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     """A table of runs for each family. Raises: UsageError (--group-by, any --vs)."""
     if context.options.vs:
         raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
-    rows = whatever_their_length(_facts.prepare(rows, context), context)
-    found = families(rows, _facts.question(rows, context)) if rows else []
+    rows = whatever_their_length(prepare.prepare(rows, context), context)
+    found = families(rows, prepare.question(rows, context)) if rows else []
     found = sorted(found, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
     raw, sections, told = [], [], []
     left = len(rows) if context.options.chosen else _MOST_RUNS
@@ -78,9 +80,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     silent = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {one["run"] for one in raw}
     notes = [*_memory_words.notes(told)] if raw else []
     if silent:
-        notes.append(f"out of memory before an iteration was told: {_notes.named(sorted(silent))}")
+        notes.append(f"out of memory before an iteration was told: {footnotes.named(sorted(silent))}")
     if not raw:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "that tells its memory")], notes=notes)
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "that tells its memory")], notes=notes)
     if n_left:
         notes.append(f"{n_left} older runs were not looked at: mpsq report memory g4, --since 2d or --where choose")
     return Result(COLUMNS, raw, sections, [*_memory_words.lines(told)], notes)

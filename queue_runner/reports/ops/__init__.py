@@ -9,14 +9,16 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import taints
 from queue_runner.errors import UsageError
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _ops
-from queue_runner.reports._ops import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import prepare, select_runs
+from queue_runner.reports.ops import coverage
+from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
 from queue_runner.tables import Column
 
 NAME = "ops"
 FOR = "opcheck"
 HELP = "operators by verdict: native, fallback, missing, wrong, error; what two versions of torch differ in"
-SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
 COLUMNS = (
     Column("run", "run"),
     Column("device", "device"),
@@ -70,16 +72,16 @@ def finish(rows: list[Row], context: Context) -> Result:
     """
     if context.options.iters:
         raise UsageError(f"{NAME} takes no --iters: operators have no iterations", "--where device=mps narrows it")
-    found = _facts.prepare(rows, context)
+    found = prepare.prepare(rows, context)
     for row in found:
         row["factors"].setdefault("samples", None)
         row["factors"].setdefault("env", None)
-    tables = _ops.gather(found, context)
+    tables = coverage.gather(found, context)
     left_out = [r["run"] for r in found if r["outcome"] not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
     notes = [f"did not succeed, or its log was rewritten, and not shown: {', '.join(left_out)}"] if left_out else []
     if not tables:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of opcheck with results")], notes=notes)
-    pairs = _ops.pairs(tables, context)
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
+    pairs = coverage.pairs(tables, context)
     raw = [row for table in tables for row in _rows(table, next((a for a, b in pairs if b is table), None))]
     sections = [section for table in tables for section in _sections(table)]
     sections += [_changes(before, now) for before, now in pairs]
@@ -109,7 +111,7 @@ def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
                 "detail": now.detail if now else None,
                 "before": was.verdict if was else None,
                 "before_of": before.label() if before else None,
-                "change": _ops.change(was, now) if before else None,
+                "change": coverage.change(was, now) if before else None,
             }
         )
     return rows
@@ -182,7 +184,7 @@ def _not_native(table: Coverage) -> list[dict[str, Any]]:
 
 
 def _changes(before: Coverage, now: Coverage) -> Section:
-    told = [(cell, _ops.change(before.cells.get(cell), one)) for cell, one in now.cells.items()]
+    told = [(cell, coverage.change(before.cells.get(cell), one)) for cell, one in now.cells.items()]
     told += [(cell, GONE) for cell in before.cells if cell not in now.cells]
     counts = Counter(word for _, word in told if word)
     words = [f"{units.count(counts[word])} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if counts[word]]

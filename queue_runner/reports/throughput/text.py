@@ -9,8 +9,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.significance import Word
-from queue_runner.reports import _notes
-from queue_runner.reports._settings import FEW_ITERS
+from queue_runner.reports._common import footnotes
+from queue_runner.reports._common.settings import FEW_ITERS
 
 TRAINING, EVALUATION = "training", "evaluation"
 MODES = (TRAINING, EVALUATION)
@@ -87,5 +87,5 @@ def _doubts(table: Table) -> Iterator[str]:
             yield f"not to be believed: {which}: {units.percent(row['mfu'])} of the peak: one of the two is wrong"
     few = [row for row in table.rows if row["n_valid"] and (row["n_measure"] or 0) < FEW_ITERS]
     if few:
-        named = _notes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
+        named = footnotes.named([f"{row['label']} {row['mode']} ({row['n_measure'] or 0})" for row in few])
         yield f"{table.about}: fewer than {FEW_ITERS} measured iterations a run: {named}; --set max_iters says how many"

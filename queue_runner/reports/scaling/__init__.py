@@ -10,14 +10,17 @@ from queue_runner import units
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Result, Row, Section, _choose, _curves, _facts, _notes, _scaling
-from queue_runner.reports._curves import KNOWN, Curve, Point
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports.scaling import curves as _curves
+from queue_runner.reports.scaling import text as _scaling
+from queue_runner.reports.scaling.curves import KNOWN, Curve, Point
 from queue_runner.tables import Column
 
 NAME = "scaling"
 HELP = "throughput and memory against batch size or another swept number: the knee, the largest that fits"
 SQL = (
-    f"SELECT {_facts.RUN}, spec_json, peak_allocated_bytes, peak_reserved_bytes,"
+    f"SELECT {prepare.RUN}, spec_json, peak_allocated_bytes, peak_reserved_bytes,"
     " NULLIF(json_extract(spec_json, '$.find_max'), '') AS find_max"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
@@ -62,15 +65,15 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --vs: each curve stands for itself", "--group-by batch_size names its setting"
         )
-    rows = _facts.windowed(_facts.prepare(rows, context), context)
+    rows = prepare.windowed(prepare.prepare(rows, context), context)
     curves = _curves.curves(rows, context) if rows else []
     if not curves:
         which = "that ended beside another of the same question with another number, such as --set batch_size=8,16,32,"
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, which)])
-    found = _notes.Taints(rows, context)
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
+    found = footnotes.Taints(rows, context)
     n_shown = len(curves) if context.options.chosen else MOST_CURVES
     told = curves[:n_shown]
-    marks = _notes.letters(kind for kind, _ in _scaling.caveats(told, found))
+    marks = footnotes.letters(kind for kind, _ in _scaling.caveats(told, found))
     sections = [_section(curve, marks) for curve in told]
     lines = [line for curve in told for line in _scaling.lines(curve, told)]
     notes = [*_scaling.notes(told, found, marks, context)]

@@ -11,24 +11,17 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Cell
 from queue_runner.errors import UsageError
-from queue_runner.reports import (
-    Context,
-    Result,
-    Row,
-    Section,
-    _choose,
-    _facts,
-    _frameworks,
-    _notes,
-    _partings,
-    _rows,
-    _sections,
-)
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports.devices import rows as _rows
+from queue_runner.reports.devices import tables
+from queue_runner.reports.frameworks import text as _frameworks
+from queue_runner.reports.numerics import divergence
 from queue_runner.tables import Column
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
-SQL = f"SELECT {_facts.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
+SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
 COLUMNS = (
     Column("workload", "workload"),
     Column("config", "config"),
@@ -86,13 +79,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     """A table for each device, dtype and question. Raises: UsageError (--vs, --group-by)."""
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
-    rows = _facts.windowed(_facts.prepare(rows, context), context)
+    rows = prepare.windowed(prepare.prepare(rows, context), context)
     every = _families(rows, context)
     families = [family for family in every if len(_frameworks.frameworks(family)) > 1]
     families.sort(key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
-    peaks, taints = _rows.Peaks(context), _notes.Taints(rows, context)
+    peaks, taints = _rows.Peaks(context), footnotes.Taints(rows, context)
     n_shown = len(families) if context.options.chosen else _MOST_FAMILIES
-    marks = _notes.letters(taints.caveats(families[:n_shown]))
+    marks = footnotes.letters(taints.caveats(families[:n_shown]))
     raw: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
     sections: list[Section] = []
@@ -107,14 +100,14 @@ def finish(rows: list[Row], context: Context) -> Result:
         shown += found
         sections.append(_section(family, found, marks))
         if any(row["speedup_low"] is not None for row in found):
-            sections.append(_sections.verdicts(family, found))
+            sections.append(tables.verdicts(family, found))
         about = [_title(family, found) + ":"] if len(families) > 1 else []
         lines += [*about, *_frameworks.lines(family, found, context)]
     if not families:
         which = "of a second framework for the same question (submit nanogpt --framework torch,mlx,tinygrad,jax)"
-        lines = [_choose.nothing(context, which)]
-    notes = [*_frameworks.unlike(every), *_notes.few(shown)]
-    notes += _notes.notes(families[:n_shown], raw, taints, marks, context)
+        lines = [select_runs.nothing(context, which)]
+    notes = [*_frameworks.unlike(every), *footnotes.few(shown)]
+    notes += footnotes.notes(families[:n_shown], raw, taints, marks, context)
     if any(row["loss_mean"] is not None for row in shown):
         notes.append(f"loss: the mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
     return Result(COLUMNS, raw, sections, lines, notes)
@@ -124,7 +117,7 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
     """One for each device and dtype of a question, so that frameworks and modes alone differ."""
     if not rows:
         return []
-    question = _facts.question(rows, context)
+    question = prepare.question(rows, context)
     places: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         places.setdefault((str(row["device"]), str(row["dtype"])), []).append(row)
@@ -146,13 +139,13 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
 def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | None]]:
     """Of one run of each cell, against one of the baseline with the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
-    read = {row["run_id"]: _partings.losses(row, context) for row in base[:1]}
+    read = {row["run_id"]: divergence.losses(row, context) for row in base[:1]}
     for cell in family.cells:
         pair = next(((one, other) for other in base[:1] for one in cell.shown if _same_course(one, other)), None)
         if pair is None:
             yield cell, None
             continue
-        a = read.setdefault(pair[0]["run_id"], _partings.losses(pair[0], context))
+        a = read.setdefault(pair[0]["run_id"], divergence.losses(pair[0], context))
         b = read[pair[1]["run_id"]]
         common = sorted(a.keys() & b.keys())
         last = common[-max(LAST_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
@@ -160,7 +153,7 @@ def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | No
             yield cell, None
             continue
         mine, theirs = (math.fsum(losses[i] for i in last) / len(last) for losses in (a, b))
-        off = _partings.relative(mine, theirs)
+        off = divergence.relative(mine, theirs)
         yield cell, _Loss(mine, len(last), math.inf if off is None else off)
 
 
@@ -188,7 +181,7 @@ def _mark_fastest(family: Family, found: Sequence[dict[str, Any]]) -> None:
 
 def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[str, str]) -> Section:
     unit = "samples" if all(row["tokens_per_s"] is None for row in found) else "tokens"
-    noted = any(_sections.marks_of(row, marks) for row in found)
+    noted = any(tables.marks_of(row, marks) for row in found)
     columns = [
         Column("label", "", flexible=True),
         Column("framework_version", "version"),
@@ -206,21 +199,21 @@ def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[
             "label": _label(row),
             "framework_version": str(row["framework_version"] or units.MISSING).partition("+")[0],
             "runs": f"{row['n_valid']}/{row['n_runs']}",
-            "ms": _sections.spread(row),
-            "marks": _sections.marks_of(row, marks),
+            "ms": tables.spread(row),
+            "marks": tables.marks_of(row, marks),
             "rate": units.number(row[f"{unit}_per_s"]),
             "speedup": "baseline" if row["is_baseline"] else units.ratio(row["speedup"]),
-            "apart": _partings.off_words(row["loss_apart"]),
+            "apart": divergence.off_words(row["loss_apart"]),
         }
         for row in found
     ]
     per = f" in time per {family.per_work}" if family.per_work else ""
     lines = [f"speed-up: over {family.baseline.label} ({_why(family)}){per}"] if family.baseline is not None else []
-    return _sections.told(Section(_title(family, found), columns, shown, lines))
+    return tables.told(Section(_title(family, found), columns, shown, lines))
 
 
 def _title(family: Family, found: Sequence[Mapping[str, Any]]) -> str:
-    return f"{_sections.caption(family, found)} ({found[0]['device']})"
+    return f"{tables.caption(family, found)} ({found[0]['device']})"
 
 
 def _label(row: Mapping[str, Any]) -> str:

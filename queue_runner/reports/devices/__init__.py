@@ -10,12 +10,15 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.findings import Seen, observe
 from queue_runner.analysis.grouping import Cell
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports.devices import rows as _rows
+from queue_runner.reports.devices import tables
 from queue_runner.tables import Column
 
 NAME = "devices"
 HELP = "compare devices and modes: speed, cost, losses, ratios with verdicts"
-SQL = f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 
 COLUMNS = (
     Column("workload", "workload"),
@@ -76,11 +79,11 @@ MOST_LOOKED_AT = 64
 
 def finish(rows: list[Row], context: Context) -> Result:
     """Group, compare, and say what it shows. Raises: UsageError (--vs, --group-by)."""
-    rows = _facts.windowed(_facts.prepare(rows, context), context)
-    families = _newest_first(compare(rows, _facts.question(rows, context)))
+    rows = prepare.windowed(prepare.prepare(rows, context), context)
+    families = _newest_first(compare(rows, prepare.question(rows, context)))
     n_shown = len(families) if context.options.chosen else MOST_FAMILIES
-    taints = _notes.Taints(rows, context)
-    marks = _notes.letters(taints.caveats(families))
+    taints = footnotes.Taints(rows, context)
+    marks = footnotes.letters(taints.caveats(families))
     peaks, seen = _rows.Peaks(context), _look(families, context)
     raw: list[dict[str, Any]] = []
     sections: list[Section] = []
@@ -90,17 +93,17 @@ def finish(rows: list[Row], context: Context) -> Result:
         raw += family_rows
         if k >= n_shown:
             continue
-        sections += _sections.sections(family, family_rows, marks)
+        sections += tables.sections(family, family_rows, marks)
         said = observe(family, seen)
         if len(families) > 1 and said:
-            lines.append(_sections.caption(family, family_rows) + ":")
+            lines.append(tables.caption(family, family_rows) + ":")
         lines += said
     if not rows:
-        lines = [_choose.nothing(context, "at all")]
+        lines = [select_runs.nothing(context, "at all")]
     elif not sections:
         lines = ["no run has ended yet: mpsq status shows what runs and what waits"]
     told = raw[: sum(len(family.cells) for family in families[:n_shown])]
-    notes = [*_notes.few(told), *_notes.notes(families[:n_shown], told, taints, marks, context)]
+    notes = [*footnotes.few(told), *footnotes.notes(families[:n_shown], told, taints, marks, context)]
     if (n_left := len(families) - n_shown) > 0:
         older = f"{n_left} older comparison{'s are' if n_left > 1 else ' is'} not shown"
         notes.append(f"{older}: mpsq report g4, --since 2d or --where config=NAME chooses; csv and json hold all rows")

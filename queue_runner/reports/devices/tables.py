@@ -10,7 +10,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import MAIN, word
 from queue_runner.reports import Section
-from queue_runner.reports._facts import DETAILS
+from queue_runner.reports._common.prepare import DETAILS
 from queue_runner.tables import Column, elide
 
 Raw = Mapping[str, Any]

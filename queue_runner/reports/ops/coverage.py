@@ -16,7 +16,8 @@ from typing import Any
 from queue_runner.analysis.grouping import taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Row, _choose
+from queue_runner.reports import Context, Row
+from queue_runner.reports._common import select_runs
 
 VERDICTS = ("native", "fallback", "missing", "wrong", "error", "unchecked")
 WORST_FIRST = ("wrong", "error", "missing", "fallback", "unchecked")
@@ -127,7 +128,7 @@ def _named(context: Context, name: str, option: str) -> str:
     name = _ALIASES.get(name, name)
     if name in (*_KEY, "machine"):
         return name
-    return _choose.resolve(context.connection, name, option) or name
+    return select_runs.resolve(context.connection, name, option) or name
 
 
 def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, Coverage]]:

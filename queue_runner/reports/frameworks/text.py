@@ -12,8 +12,10 @@ from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family, judge
 from queue_runner.analysis.grouping import Cell, word
 from queue_runner.analysis.significance import Word
-from queue_runner.reports import Context, _notes, _partings
-from queue_runner.reports._settings import effective
+from queue_runner.reports import Context
+from queue_runner.reports._common import footnotes
+from queue_runner.reports._common.settings import effective
+from queue_runner.reports.numerics import divergence
 
 
 def frameworks(family: Family) -> set[str]:
@@ -43,9 +45,9 @@ def lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) 
         worst = max(row["loss_apart"] for row in alike)
         n = max(row["loss_iterations"] for row in alike)
         who = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
-        yield f"{who}: the mean loss of the last {units.count(n)} iterations is within {_partings.off_words(worst)}"
+        yield f"{who}: the mean loss of the last {units.count(n)} iterations is within {divergence.off_words(worst)}"
     for row in unlike:
-        off = _partings.off_words(row["loss_apart"])
+        off = divergence.off_words(row["loss_apart"])
         yield (
             f"{row['label']} does not train alike: its loss is {off} apart; its speed is of no use until that"
             " is explained (mpsq report numerics)"
@@ -109,7 +111,7 @@ def unlike(families: Sequence[Family]) -> Iterable[str]:
         several = [f for f in several if frameworks(f) & lonely or len(frameworks(f)) > 1]
         names = [name for name in several[0].common if len({str(f.common.get(name)) for f in several}) > 1]
         each = []
-        for family in several[: _notes.MOST_NAMED]:
+        for family in several[: footnotes.MOST_NAMED]:
             settings = " ".join(word(name, family.common.get(name)) for name in names)
             each.append(f"{', '.join(sorted(frameworks(family)))} with {settings}")
         more = f"; and {len(several) - len(each)} more" if len(several) > len(each) else ""

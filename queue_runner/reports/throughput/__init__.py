@@ -11,15 +11,19 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Cell, labelled, order
-from queue_runner.reports import Context, Result, Row, Section, _choose, _facts, _notes, _rows, _sections, _throughput
-from queue_runner.reports._settings import whatever_their_length
-from queue_runner.reports._throughput import EVALUATION, MODES, TRAINING, Table
+from queue_runner.reports import Context, Result, Row, Section
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.settings import whatever_their_length
+from queue_runner.reports.devices import rows as _rows
+from queue_runner.reports.devices import tables as _sections
+from queue_runner.reports.throughput import text as _throughput
+from queue_runner.reports.throughput.text import EVALUATION, MODES, TRAINING, Table
 from queue_runner.tables import Column
 
 NAME = "throughput"
 HELP = "training and evaluation of models: samples/s by device, how many times the cpu"
 SQL = (
-    f"SELECT {_facts.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload'"
+    f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload'"
     " AND COALESCE(json_extract(spec_json, '$.find_max'), '') = '' ORDER BY job_id, number"
 )
 """Without the probes of --find-max, each of another size: `mpsq report scaling` is about them."""
@@ -63,15 +67,15 @@ _SUFFIX = "-eval"
 
 def finish(rows: list[Row], context: Context) -> Result:
     """A table for each model, with its verdicts and the work that was done. Raises: UsageError (--vs, --group-by)."""
-    rows = _facts.windowed(_facts.prepare(rows, context), context)
+    rows = prepare.windowed(prepare.prepare(rows, context), context)
     rows = whatever_their_length(_of_models(rows), context)
     if not rows:
-        return Result(COLUMNS, [], lines=[_choose.nothing(context, "of a model in samples or with mode=eval")])
-    families = compare(rows, _facts.question(rows, context))
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a model in samples or with mode=eval")])
+    families = compare(rows, prepare.question(rows, context))
     if not context.options.vs:
         families = [_over_the_cpu(family) for family in families]
-    taints = _notes.Taints(rows, context)
-    marks = _notes.letters(taints.caveats(families))
+    taints = footnotes.Taints(rows, context)
+    marks = footnotes.letters(taints.caveats(families))
     tables = _tables(families, _rows.Peaks(context))
     raw = [row for table in tables for row in table.rows]
     quiet = [{**row, "spread_s": None} for row in raw]  # what ± is of is said here: these tables have no ms/iter
@@ -80,7 +84,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         raw,
         [section for table in tables for section in _sections_of(table, marks)],
         [line for table in tables for line in _throughput.lines(table)],
-        [*_spreads(raw), *_notes.notes(families, quiet, taints, marks, context)],
+        [*_spreads(raw), *footnotes.notes(families, quiet, taints, marks, context)],
     )
 
 
