@@ -24,7 +24,7 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from queue_runner import doctor as use_case
+    from queue_runner.doctor import examine as use_case
     from queue_runner.text import plain
 
     found = use_case.examine(home(), python)

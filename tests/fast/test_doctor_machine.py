@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import doctor, doctor_machine
+from queue_runner.doctor import examine, machine_checks
 from queue_runner.host.command import Ask
 from queue_runner.host.power import Power
 from queue_runner.host.torch_probe import Torch
@@ -63,12 +63,12 @@ def mac(
 
 
 def verdicts(ask: Ask, home: Path) -> dict[str, str]:
-    found = doctor_machine.of_machine(Layout(home), ask=ask, system="darwin", variables={})
+    found = machine_checks.of_machine(Layout(home), ask=ask, system="darwin", variables={})
     return {check.name: check.verdict for check in found}
 
 
 def test_a_quiet_mac(home: Path) -> None:
-    found = list(doctor_machine.of_machine(Layout(home), ask=mac(), system="darwin", variables={}))
+    found = list(machine_checks.of_machine(Layout(home), ask=mac(), system="darwin", variables={}))
     assert {check.verdict for check in found if check.name != "memory"} == {"ok"}
     told = {check.name: check.finding for check in found}
     assert told["cores"] == "Apple M1 Max, cores: 8 Performance and 2 Efficiency"
@@ -110,7 +110,7 @@ def test_what_no_tool_tells_is_unknown_and_no_warning(home: Path) -> None:
     ],
 )
 def test_macos_against_what_torch_needs(torch: str | None, macos: str, verdict: str, fix: str) -> None:
-    found = doctor._system(Torch(torch, mps_built=True), ask=mac(macos=macos), system="darwin")
+    found = examine._system(Torch(torch, mps_built=True), ask=mac(macos=macos), system="darwin")
     assert (found.verdict, found.fix) == (verdict, fix)
     assert found.finding.startswith(f"macOS {macos}")
 
@@ -121,7 +121,7 @@ def test_macos_against_what_torch_needs(torch: str | None, macos: str, verdict: 
 )
 def test_an_intel_python_on_apple_silicon(built_for: str, arm64: str, verdict: str) -> None:
     ask = mac(**{"hw.optional.arm64": arm64})
-    found = doctor._python(Torch(python="3.11.7", machine=built_for), ask=ask, system="darwin")
+    found = examine._python(Torch(python="3.11.7", machine=built_for), ask=ask, system="darwin")
     assert found.verdict == verdict and (verdict == "ok" or "arm64 Python" in found.fix)
 
 
@@ -129,18 +129,18 @@ def test_a_card_that_is_hot_and_used(home: Path) -> None:
     def nvidia(argv: Sequence[str]) -> str | None:
         return "45, 88\n3, 40\n" if argv[0] == "nvidia-smi" and "utilization" in argv[1] else None
 
-    found = {c.name: c for c in doctor_machine.of_machine(Layout(home), ask=nvidia, system="linux", variables={})}
+    found = {c.name: c for c in machine_checks.of_machine(Layout(home), ask=nvidia, system="linux", variables={})}
     assert found["thermal"].verdict == found["gpu use"].verdict == "warn"
     assert "45%" in found["gpu use"].finding and "88 degrees" in found["thermal"].finding
 
 
 def test_a_container_that_may_use_half_a_core() -> None:
     told = {"cpu": "x", "cores_logical": 8, "cores_physical": 4, "cpu_quota": 0.5}
-    assert doctor_machine.cores(told).finding == "x, cores: 4 (8 threads); this container may use 0.5"
+    assert machine_checks.cores(told).finding == "x, cores: 4 (8 threads); this container may use 0.5"
 
 
 def test_power_that_nobody_knows() -> None:
-    assert doctor_machine.power_source(Power()).verdict == "ok"
+    assert machine_checks.power_source(Power()).verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_power_that_nobody_knows() -> None:
     ],
 )
 def test_variables_that_every_job_would_take_along(variables: dict[str, str], verdict: str, word: str) -> None:
-    (found,) = doctor_machine.of_variables(variables)
+    (found,) = machine_checks.of_variables(variables)
     assert found.verdict == verdict and word in found.finding + found.fix
 
 
 def test_caches_that_questions_would_share(home: Path) -> None:
-    assert doctor_machine.caches(Layout(home), {}).verdict == "ok"
-    assert "TRITON_CACHE_DIR" in doctor_machine.caches(Layout(home), {"TRITON_CACHE_DIR": "/x"}).fix
+    assert machine_checks.caches(Layout(home), {}).verdict == "ok"
+    assert "TRITON_CACHE_DIR" in machine_checks.caches(Layout(home), {"TRITON_CACHE_DIR": "/x"}).fix

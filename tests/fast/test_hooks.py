@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner import doctor_house
 from queue_runner.config import Config
+from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
@@ -212,7 +212,7 @@ def test_show_and_status(queue: Layout, capsys: pytest.CaptureFixture[str]) -> N
 def test_doctor_looks_for_their_programs(home: Path, line: str, missing: str | None) -> None:
     layout = empty_queue(home)
     layout.config.write_text(f'hook_failed = "{line}"\n')
-    (found,) = list(doctor_house.hooks(layout))
+    (found,) = list(queue_checks.hooks(layout))
     assert (missing in found.finding and found.verdict == "warn") if missing else found.verdict == "ok"
 
 
@@ -220,7 +220,7 @@ def test_doctor_looks_for_the_desktop(home: Path, monkeypatch: pytest.MonkeyPatc
     layout = empty_queue(home)
     layout.config.write_text('notify = "failed"\n')
     monkeypatch.setenv("PATH", str(home))
-    assert [found.verdict for found in doctor_house.hooks(layout)] == ["ok", "warn"]
+    assert [found.verdict for found in queue_checks.hooks(layout)] == ["ok", "warn"]
 
 
 @pytest.mark.parametrize("value", ["on", "done;failed", "off,done", "", "done failed idle always"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import doctor, doctor_house
+from queue_runner.doctor import examine, queue_checks
 from queue_runner.host import compiler, locks, torch_probe
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, empty_queue
@@ -46,7 +46,7 @@ def test_a_device_that_kills_or_hangs_its_user(tmp_path: Path) -> None:
 
 def test_an_interpreter_without_torch(tmp_path: Path) -> None:
     found = torch_probe.probe(program(tmp_path / "p", said({"missing": "No module named 'torch'"})))
-    (check,) = doctor._torch(found, "/some/python")
+    (check,) = examine._torch(found, "/some/python")
     assert check.verdict == "fail" and "No module named 'torch'" in check.finding and "pip install torch" in check.fix
     assert torch_probe.probe("/no/python").trouble == "/no/python cannot be run: No such file or directory"
 
@@ -56,16 +56,16 @@ def test_an_interpreter_without_torch(tmp_path: Path) -> None:
 )
 def test_a_devices_verdict(state: str, verdict: str) -> None:
     found = torch_probe.Torch("2.13.0", None, False, None, {"mps": (state, "out of memory")})
-    assert [check.verdict for check in doctor._torch(found, "python")] == ["ok", verdict]
+    assert [check.verdict for check in examine._torch(found, "python")] == ["ok", verdict]
 
 
 def test_a_torch_for_metal_that_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     found = torch_probe.Torch("2.15.0", None, True, None, {"mps": ("absent", "")})
-    check = list(doctor._torch(found, "python"))[1]
+    check = list(examine._torch(found, "python"))[1]
     assert check.verdict == "warn" and "not available" in check.finding and "virtual machine" in check.fix
     found = torch_probe.Torch("2.15.0", None, False, None, {"mps": ("absent", "")})
-    assert "built without it" in list(doctor._torch(found, "python"))[1].finding
+    assert "built without it" in list(examine._torch(found, "python"))[1].finding
 
 
 def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> No
         "mlx": ("1.2", "it ended with status 1: libmlx.so: not found"),
         "tinygrad": ("1.2", None),
     }
-    assert [(check.name, check.verdict) for check in doctor._others(python)] == [
+    assert [(check.name, check.verdict) for check in examine._others(python)] == [
         ("mlx", "warn"),
         ("tinygrad", "ok"),
         ("frameworks", "ok"),
@@ -99,39 +99,39 @@ def test_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_store(home: Path) -> None:
-    assert [check.verdict for check in doctor_house.store(Layout(home))] == ["ok"]
+    assert [check.verdict for check in queue_checks.store(Layout(home))] == ["ok"]
     layout = empty_queue(home)
-    assert [check.name for check in doctor_house.store(layout)] == ["store", "log of the store"]
+    assert [check.name for check in queue_checks.store(layout)] == ["store", "log of the store"]
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert next(doctor_house.store(layout)).fix == "use the mpsq that made it, or a newer one"
+    assert next(queue_checks.store(layout)).fix == "use the mpsq that made it, or a newer one"
     with layout.db.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 40_000)
-    assert next(doctor_house.store(layout)).verdict == "fail"
+    assert next(queue_checks.store(layout)).verdict == "fail"
     layout.db.write_text("no database" * 100)
-    assert next(doctor_house.store(layout)).verdict == "fail"
+    assert next(queue_checks.store(layout)).verdict == "fail"
 
 
 def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "made at the first submit" in next(doctor_house.home(Layout(home))).finding
-    monkeypatch.setattr(doctor_house, "network_kind", lambda _: "smbfs")
-    assert next(doctor_house.home(Layout(home))).verdict == "fail"
+    assert "made at the first submit" in next(queue_checks.home(Layout(home))).finding
+    monkeypatch.setattr(queue_checks, "network_kind", lambda _: "smbfs")
+    assert next(queue_checks.home(Layout(home))).verdict == "fail"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which even root makes nothing")
 def test_a_home_that_cannot_be_made() -> None:
-    (check,) = doctor_house.home(Layout(Path("/proc/mpsq")))
+    (check,) = queue_checks.home(Layout(Path("/proc/mpsq")))
     assert check.verdict == "fail" and "cannot be made" in check.finding and "MPSQ_HOME" in check.fix
 
 
 def test_the_worker(home: Path) -> None:
     layout = empty_queue(home)
-    assert doctor_house.worker(layout).verdict == "warn" and "mpsq worker" in doctor_house.worker(layout).fix
+    assert queue_checks.worker(layout).verdict == "warn" and "mpsq worker" in queue_checks.worker(layout).fix
     lock = locks.try_lock(locks.worker_lock_path(home))
     assert lock is not None
     with lock:
-        assert doctor_house.worker(layout).verdict == "ok"
+        assert queue_checks.worker(layout).verdict == "ok"
 
 
 def test_exit_code_and_fixes(

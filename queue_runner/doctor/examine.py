@@ -12,8 +12,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from queue_runner import doctor_house, doctor_machine
-from queue_runner.doctor_check import Check
+from queue_runner.doctor import machine_checks, queue_checks
+from queue_runner.doctor.check import Check
 from queue_runner.host import compiler, machine, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
@@ -35,8 +35,8 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
         *_torch(found, interpreter),
         *_others(interpreter),
         _compiler(),
-        *doctor_machine.of_machine(layout),
-        *doctor_house.of_queue(layout),
+        *machine_checks.of_machine(layout),
+        *queue_checks.of_queue(layout),
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from queue_runner import config, units
-from queue_runner.doctor_check import Check, warn_if
+from queue_runner.doctor.check import Check, warn_if
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks, notify
 from queue_runner.host.filesystem import nearest_existing, network_kind
