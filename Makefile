@@ -34,10 +34,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 docs: $(STAMP)
-	$(BIN)/python -m queue_runner.cli.reference > docs/cli.md
+	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
 	$(BIN)/python -m queue_runner.cli.claims_page > docs/claims.md
-	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/complete_table.py.new
-	mv queue_runner/complete_table.py.new queue_runner/complete_table.py
+	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/cli/complete_table.py.new
+	mv queue_runner/cli/complete_table.py.new queue_runner/cli/complete_table.py
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench > docs/benchmarks.md

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.asked import OfWorkload, title, with_options
 from queue_runner.cli.common import Json, hint, home, new_app, remark, say
+from queue_runner.cli.submit_options import OfWorkload, title, with_options
 
 if TYPE_CHECKING:
     from queue_runner.submit.plan import Plan

@@ -10,7 +10,7 @@ import typer
 from queue_runner.cli.common import Json, new_app, print_json, say
 
 if TYPE_CHECKING:
-    from queue_runner.claims import Claim
+    from queue_runner.cli.claims_text import Claim
 
 app = new_app()
 
@@ -33,8 +33,8 @@ def claims(
     """Say what is claimed of training on Apple's GPU, what of it is so, and what tests it."""
     from dataclasses import asdict
 
-    from queue_runner import claims as use_case
-    from queue_runner.claims_list import CLAIMS
+    from queue_runner.cli import claims_text as use_case
+    from queue_runner.cli.claims_list import CLAIMS
 
     chosen = use_case.choose(CLAIMS, numbers or (), document, status)
     if json:
@@ -52,7 +52,7 @@ def _full(claim: Claim) -> str:
     from shutil import get_terminal_size
 
     from queue_runner import tables
-    from queue_runner.claims import BASES, Status
+    from queue_runner.cli.claims_text import BASES, Status
 
     facts = [
         ("claim", f"{claim.number}. {claim.text}"),

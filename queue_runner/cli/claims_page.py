@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queue_runner.claims import page
-from queue_runner.claims_list import CLAIMS
+from queue_runner.cli.claims_list import CLAIMS
+from queue_runner.cli.claims_text import page
 
 if __name__ == "__main__":
     print(page(CLAIMS), end="")

@@ -1,4 +1,4 @@
-"""queue_runner/complete_table.py from the commands: `python -m queue_runner.cli.completion_table > ...` (make docs)."""
+"""queue_runner/cli/complete_table.py from the commands: `python -m queue_runner.cli.completion_table > ...` (make docs)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from typer.main import get_command
 
-from queue_runner.cli.asked import OfWorkload, WithCommand
+from queue_runner.cli.complete_values import Command
 from queue_runner.cli.main import COMMANDS, app
 from queue_runner.cli.schedule import WithSubmit
-from queue_runner.complete_values import Command
+from queue_runner.cli.submit_options import OfWorkload, WithCommand
 
 _BY_PARAMETER = {
     "import set_": "",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner.cli.asked import title
 from queue_runner.cli.common import Tags, home, new_app, remark, say
+from queue_runner.cli.submit_options import title
 
 if TYPE_CHECKING:
     from queue_runner.reports import Result

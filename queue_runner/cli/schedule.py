@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.asked import WithCommand, title, with_options
 from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
+from queue_runner.cli.submit_options import WithCommand, title, with_options
 
 if TYPE_CHECKING:
     from queue_runner.submit.expand import Request

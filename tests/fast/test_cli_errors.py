@@ -247,7 +247,7 @@ def test_closed_pipe_is_quiet(home: Path) -> None:
 
 
 def test_help_lists_every_command_and_each_says_what_the_list_says(capsys: pytest.CaptureFixture[str]) -> None:
-    from queue_runner.cli.reference import lines_of_help
+    from queue_runner.cli.generate_reference import lines_of_help
 
     assert lines_of_help() == COMMANDS
     assert main(["--help"]) == 0
@@ -260,7 +260,7 @@ def test_help_lists_every_command_and_each_says_what_the_list_says(capsys: pytes
 
 
 def test_no_command_is_missing_from_the_reference() -> None:
-    from queue_runner.cli.reference import EXIT_CODES, reference
+    from queue_runner.cli.generate_reference import EXIT_CODES, reference
     from tests.cli_support import ROOT
 
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")

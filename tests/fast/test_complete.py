@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import complete, complete_table, shells
-from queue_runner.cli import completion_table
-from queue_runner.complete_line import split, text_behind_break
-from queue_runner.complete_values import KINDS
+from queue_runner.cli import complete, complete_table, completion_table, shells
+from queue_runner.cli.complete_line import split, text_behind_break
+from queue_runner.cli.complete_values import KINDS
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import ROOT, TOY, Cli, full_queue, stand_in_venv
@@ -188,7 +187,7 @@ def test_odd_questions(arguments: list[str], capfd: pytest.CaptureFixture[str]) 
 
 def test_it_imports_neither_typer_nor_sqlalchemy(queue: Path) -> None:
     code = (
-        "import sys; from queue_runner.complete import main\n"
+        "import sys; from queue_runner.cli.complete import main\n"
         "for line in ('mpsq cancel ', 'mpsq submit nanogpt --config ', 'mpsq config set '): main(['fish', line])\n"
         "print([m for m in ('typer', 'click', 'sqlalchemy', 'apscheduler', 'rich') if m in sys.modules])"
     )

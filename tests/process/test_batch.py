@@ -54,7 +54,7 @@ def query(layout: Layout, sql: str) -> list[Any]:
 
 
 def test_every_option_of_submit_can_be_in_a_file() -> None:
-    from queue_runner.cli.asked import _options
+    from queue_runner.cli.submit_options import _options
 
     assert set(signature(_options).parameters) | {"command"} == set(asking.OPTIONS)
     kept = asking.request({"device": "cpu", "seed": 3, "timeout": "2h", "snapshot": "copy", "set": ["a=1"]}, "t")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import claims
 from queue_runner.analysis.significance import needed_repeats
-from queue_runner.claims import DOCUMENTS, Basis, Status
-from queue_runner.claims_list import CLAIMS
+from queue_runner.cli import claims_text
+from queue_runner.cli.claims_list import CLAIMS
+from queue_runner.cli.claims_text import DOCUMENTS, Basis, Status
 from tests.cli_support import ROOT, Cli, empty_queue
 from tests.recipes_support import RECIPES, blocks, check, commands
 
@@ -28,7 +28,7 @@ def mpsq(capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path, monkeyp
 
 def test_the_page_is_made_of_the_claims() -> None:
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    assert page == claims.page(CLAIMS), "run make docs"
+    assert page == claims_text.page(CLAIMS), "run make docs"
     assert "Core ML is out of scope" in page
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import shells
+from queue_runner.cli import shells
 from queue_runner.paths import Layout
 from queue_runner.submit import plan, schedules
 from queue_runner.submit.expand import Request
@@ -87,7 +87,7 @@ def environment(layout: Layout, tmp_path: Path) -> dict[str, str]:
     schedules.add(layout, "0 2 * * *", Request(argv=("/bin/true",)), "-- true", name="nightly", timezone="UTC")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "mpsq"
-    program.write_text(f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m queue_runner.cli.start \"$@\"\n")
+    program.write_text(f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m queue_runner.cli.__main__ \"$@\"\n")
     program.chmod(0o755)
     return {"PATH": f"{program.parent}:{os.environ['PATH']}", "MPSQ_HOME": str(layout.home)}
 

@@ -76,7 +76,7 @@ def test_submit_worker_report_in_a_clean_environment(wheel: Path, tmp_path: Path
         return done.stdout
 
     assert "nanogpt" in mpsq("workloads")
-    offered = [str(python), "-m", "queue_runner.cli.start", "__complete", "fish", "mpsq submit nano"]
+    offered = [str(python), "-m", "queue_runner.cli.__main__", "__complete", "fish", "mpsq submit nano"]
     assert "nanogpt" in subprocess.check_output(offered, env=env, cwd=tmp_path, text=True)
     assert mpsq("db", "path").strip() == str(tmp_path / "home" / "mpsq.db")
     mpsq("submit", "--name", "hello", "--", sys.executable, "-c", "pass")

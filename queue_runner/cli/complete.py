@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from queue_runner.complete_line import split, text_behind_break
-from queue_runner.complete_table import COMMANDS, GROUPS
-from queue_runner.complete_values import Answer, Line, safe, values
+from queue_runner.cli.complete_line import split, text_behind_break
+from queue_runner.cli.complete_table import COMMANDS, GROUPS
+from queue_runner.cli.complete_values import Answer, Line, safe, values
 from queue_runner.text import plain
 
 _HELP = ("-h", "Show the help and exit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_runner.claims import Basis, Claim, Status
+from queue_runner.cli.claims_text import Basis, Claim, Status
 
 _POST, _MODELS, _TRAINER = "metal-post", "accelerated-pytorch", "trainer"
 _GUIDE, _LIGHTNING = "pytorch-on-metal-guide", "lightning"

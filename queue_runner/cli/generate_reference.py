@@ -1,4 +1,4 @@
-"""docs/cli.md from --help: `python -m queue_runner.cli.reference > docs/cli.md` (make docs)."""
+"""docs/cli.md from --help: `python -m queue_runner.cli.generate_reference > docs/cli.md` (make docs)."""
 
 from __future__ import annotations
 

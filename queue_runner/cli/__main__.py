@@ -10,7 +10,7 @@ from typing import NoReturn
 def entry() -> NoReturn:
     """The `mpsq` command."""
     if sys.argv[1:2] == ["__complete"]:
-        from queue_runner.complete import main
+        from queue_runner.cli.complete import main
 
         main(sys.argv[2:])
         sys.stdout.flush()
