@@ -46,7 +46,7 @@ def new_trees_ms(arguments: Sequence[str], root: Path, times: int = 5) -> list[f
 
 
 def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
-    worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker.main"], cwd=cwd, stderr=subprocess.DEVNULL)
+    worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], cwd=cwd, stderr=subprocess.DEVNULL)
     fifo = Path(os.environ["MPSQ_HOME"]) / "worker.fifo"
     until(fifo.exists)
     return worker
@@ -119,7 +119,7 @@ def takeover_ms(
         worker.wait()
         begin = time.perf_counter()
         worker = subprocess.Popen(
-            [sys.executable, "-m", "queue_runner.worker.main"], cwd=cwd, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "queue_runner.worker"], cwd=cwd, stderr=subprocess.DEVNULL
         )
         owner = worker.pid
         until(lambda owner=owner: (locks.read_holder(locks.worker_lock_path(home)) or {}).get("pid") == owner)  # type: ignore[misc]

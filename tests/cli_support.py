@@ -83,7 +83,7 @@ def use_toy_workloads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "toy_torch.py").write_text(TOY)
     (folder / "toy_mlx.py").write_text(TOY.replace('"torch"', '"mlx"'))
     (folder / "shared.py").write_text("x = 1\n")
-    for place in ("paths", "cells", "submit"):
+    for place in ("paths", "submit.expand", "submit.plan"):
         monkeypatch.setattr(f"queue_runner.{place}.jobs_dir", lambda: folder)
     return folder
 

@@ -37,7 +37,7 @@ SAMPLE = """{service} = {{
 	arguments = {{
 		/opt/venv/bin/python
 		-m
-		queue_runner.worker.main
+		queue_runner.worker
 	}}
 
 	working directory = /

@@ -23,7 +23,7 @@ _FIXED = {
 _LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on", "env_name"})
 """Kinds of which several may be given, a comma between."""
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-_HERE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _WAITS = {
     "cancel": ("QUEUED", "HELD", "RUNNING"),
     "hold": ("QUEUED",),
@@ -237,13 +237,13 @@ def _reports(current: str, line: Line) -> list[Candidate]:
 
 
 def _parsers(_current: str, _line: Line) -> list[Candidate]:
-    return _named("parsers")
+    return _named("ingest/parsers")
 
 
 def _named(folder: str) -> list[Candidate]:
     """NAME and HELP of the modules of a folder that is a registry, without importing them."""
     found = []
-    for path in sorted((_HERE / folder).glob("[a-z]*.py")):
+    for path in sorted([*(_PACKAGE / folder).glob("[a-z]*.py"), *(_PACKAGE / folder).glob("[a-z]*/__init__.py")]):
         said = dict(re.findall(r'^(NAME|HELP) = "(.*)"$', path.read_text(encoding="utf-8"), re.MULTILINE))
         if "NAME" in said:
             found.append((said["NAME"], said.get("HELP", "")))

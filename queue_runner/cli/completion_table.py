@@ -1,4 +1,4 @@
-"""queue_runner/cli/complete_table.py from the commands: `python -m queue_runner.cli.completion_table > ...` (make docs)."""
+"""queue_runner/cli/complete_table.py from the commands: `python -m queue_runner.cli.completion_table` (make docs)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Made by `make docs` from the commands themselves; a test keeps the two alike. co
 
 from __future__ import annotations
 
-from queue_runner.complete_values import Command
+from queue_runner.cli.complete_values import Command
 
 COMMANDS: dict[str, Command] = {
 '''

@@ -56,7 +56,7 @@ def report(
     """Answer a question from the runs that are stored."""
     from queue_runner import config, reports, tables
     from queue_runner.errors import UsageError
-    from queue_runner.reports import printing
+    from queue_runner.reports._common import printing
     from queue_runner.reports._common.options import read_options
     from queue_runner.store.read import reading
 
@@ -98,7 +98,7 @@ def report(
 def _submit_missing(words: str, result: Result, format: str) -> None:
     """Queue what a report of what is missing has found. With --json what is printed is what submit prints."""
     from queue_runner.cli.submit import print_stored, store
-    from queue_runner.reports import printing
+    from queue_runner.reports._common import printing
     from queue_runner.store.read import reading
     from queue_runner.submit import missing
 

@@ -142,7 +142,7 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     from queue_runner import config, reports
     from queue_runner.model import Selector
     from queue_runner.monitor import wait
-    from queue_runner.reports import printing
+    from queue_runner.reports._common import printing
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops

@@ -48,7 +48,7 @@ class Program:
     @property
     def argv(self) -> list[str]:
         """The command line. `python` stays unresolved: a virtual environment is found by the link's own place."""
-        return [self.python, "-m", "queue_runner.worker.main", "--service"]
+        return [self.python, "-m", "queue_runner.worker", "--service"]
 
 
 class Service(Protocol):

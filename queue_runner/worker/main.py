@@ -225,7 +225,3 @@ def _take(layout: paths.Layout) -> locks.Lock:
         )
     held.write_holder({"home": str(layout.home)})
     return held
-
-
-if __name__ == "__main__":
-    sys.exit(main())

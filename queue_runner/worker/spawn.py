@@ -33,7 +33,7 @@ def command(*options: str) -> tuple[list[str], dict[str, str]]:
     if root.name not in ("site-packages", "dist-packages"):  # a checkout
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH")]))
     # -P: a file named like a module in the folder where the user stands must not take its place
-    return [sys.executable, "-P", "-m", "queue_runner.worker.main", *options], environment
+    return [sys.executable, "-P", "-m", "queue_runner.worker", *options], environment
 
 
 _STARTER = """

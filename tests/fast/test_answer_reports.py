@@ -12,7 +12,7 @@ import pytest
 from queue_runner.analysis import knee, stats
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome
-from queue_runner.reports import printing
+from queue_runner.reports._common import printing
 from queue_runner.reports.numerics import divergence
 from queue_runner.worker.outcome import with_last_words
 from tests.fast.report_fixture import Store

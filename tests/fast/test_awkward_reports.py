@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queue_runner.model import PHASES
-from queue_runner.reports import printing
+from queue_runner.reports._common import printing
 from tests.fast.report_fixture import Store
 
 HELLO = {"samples_per_iter": 4, "tokens_per_iter": None, "params": 1000}

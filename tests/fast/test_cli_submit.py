@@ -221,7 +221,7 @@ def test_worker_becomes_the_daemon(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "execve", lambda *arguments: called.append(arguments))
     mpsq.ok("worker", "--until-idle")
     _, arguments, environment = called[0]
-    assert list(arguments)[1:] == ["-P", "-m", "queue_runner.worker.main", "--until-idle"]
+    assert list(arguments)[1:] == ["-P", "-m", "queue_runner.worker", "--until-idle"]
     assert "PYTHONPATH" in environment
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.reports import printing
+from queue_runner.reports._common import printing
 from tests.fast.report_fixture import Store, words
 
 

@@ -40,7 +40,7 @@ def until(condition: Callable[[], Any], what: str, limit_s: float = 90.0) -> Any
 
 @pytest.fixture
 def worker(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-m", "queue_runner.worker.main"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], stderr=subprocess.DEVNULL)
     yield process
     subprocess.run(
         [sys.executable, "-m", "queue_runner.cli.main", "cancel", "@last", "--grace", "0"],

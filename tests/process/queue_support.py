@@ -57,7 +57,7 @@ class Queue:
             env["MPSQ_STOP_AT"] = stop_at
         with (self.folder / "worker.log").open("ab") as log:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "queue_runner.worker.main", *arguments], env=env, stdout=log, stderr=log
+                [sys.executable, "-m", "queue_runner.worker", *arguments], env=env, stdout=log, stderr=log
             )
         self._workers.append(worker)
         return worker

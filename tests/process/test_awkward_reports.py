@@ -10,7 +10,7 @@ import pytest
 
 from queue_runner import reports
 from queue_runner.errors import MpsqError
-from queue_runner.reports import printing
+from queue_runner.reports._common import printing
 from tests.fast import test_awkward_reports as awkward
 from tests.fast.report_fixture import Store
 

@@ -21,14 +21,14 @@ SEED = int(os.environ.get("MPSQ_SEED", "20261121"))
 
 SUBMITTER = """
 import sys
-from queue_runner import submit
-from queue_runner.cells import Request
 from queue_runner.host.home import ensure_home
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
 layout = ensure_home()
 for number in range(int(sys.argv[2])):
     word = f"{sys.argv[1]}-{number}"
     request = Request(argv=("/bin/sh", "-c", f"echo {word} >> {sys.argv[3]}"), tags=(word,))
-    print(submit.store(layout, submit.plan(request)).jobs[0], flush=True)
+    print(plan.store(layout, plan.plan(request)).jobs[0], flush=True)
 """
 READER = """
 import sys

@@ -76,7 +76,7 @@ def test_plist_has_every_key(agent: Launchd, tmp_path: Path) -> None:
     environment = plist.pop("EnvironmentVariables")
     assert plist == {
         "Label": "dev.mpsq.worker",
-        "ProgramArguments": [str(tmp_path / "venv/bin/python"), "-m", "queue_runner.worker.main", "--service"],
+        "ProgramArguments": [str(tmp_path / "venv/bin/python"), "-m", "queue_runner.worker", "--service"],
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": 10,

@@ -89,7 +89,7 @@ def test_unit_says_what_keeps_a_run_alive(unit: Systemd, tmp_path: Path) -> None
     lines = unit.definition().splitlines()
     for line in (
         "Type=exec",
-        f'ExecStart="{tmp_path}/venv/python" "-m" "queue_runner.worker.main" "--service"',
+        f'ExecStart="{tmp_path}/venv/python" "-m" "queue_runner.worker" "--service"',
         "KillMode=process",
         "OOMPolicy=continue",
         "Restart=on-failure",
@@ -106,7 +106,7 @@ def test_unit_says_what_keeps_a_run_alive(unit: Systemd, tmp_path: Path) -> None
 
 def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
     lines = make(tmp_path / '5% "$A"', Path("/opt/5% $A/python"), PYTORCH_X="1%").definition().splitlines()
-    assert 'ExecStart="/usr/bin/env" "/opt/5%% $$A/python" "-m" "queue_runner.worker.main" "--service"' in lines
+    assert 'ExecStart="/usr/bin/env" "/opt/5%% $$A/python" "-m" "queue_runner.worker" "--service"' in lines
     assert 'Environment="PYTORCH_X=1%%"' in lines
     assert f'WorkingDirectory={tmp_path}/5%% "$A"/q' in lines
 

@@ -1,0 +1,8 @@
+"""The worker by its name of version 0.1, which services installed by that version still start."""
+
+import sys
+
+from queue_runner.worker.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
