@@ -37,8 +37,8 @@ from queue_runner.paths import Layout
 from queue_runner.reports._common.options import read_options
 from queue_runner.spec import Value
 from queue_runner.store import read
-from queue_runner.submit import expand
 from queue_runner.submit import plan as submitting
+from queue_runner.submit.request import Request
 
 if TYPE_CHECKING:
     import pandas
@@ -104,11 +104,11 @@ class Client:
         """Queue a workload, or a `command`, over a grid of settings; a list of values is swept.
 
         `after` holds ids, or pairs of an id and ok, any or fail. `options` are the other fields of
-        queue_runner.submit.expand.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
+        queue_runner.submit.request.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
 
         Raises: UsageError for what cannot be understood or is not there; nothing is stored then.
         """
-        request = expand.Request(
+        request = Request(
             workload=workload,
             argv=tuple(command),
             device=_list(device),
@@ -188,7 +188,7 @@ class Client:
         return suspending.go_on(self._layout, _selectors(ids))
 
     def rerun(self, *ids: Id, **wanted: Any) -> Group:
-        """Queue jobs once more, with the very code that they ran; `wanted` are fields of queue_runner.control.rerun.Wanted."""
+        """Queue jobs once more, with the code that they ran; `wanted` are fields of control.rerun.Wanted."""
         done = again.rerun(self._layout, _selectors(ids), again.Wanted(**wanted), "Client.rerun")
         return Group(done.group, done.jobs)
 
@@ -242,10 +242,10 @@ def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options themselves. Raises: UsageError for one that a submission does not have."""
     from queue_runner.errors import did_you_mean
 
-    fields = expand.Request.__dataclass_fields__
+    fields = Request.__dataclass_fields__
     for name in options:
         if name not in fields:
             raise UsageError(
-                f'submit has no option "{name}"', did_you_mean(name, fields, "see queue_runner.submit.expand.Request")
+                f'submit has no option "{name}"', did_you_mean(name, fields, "see queue_runner.submit.request.Request")
             )
     return options

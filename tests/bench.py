@@ -118,9 +118,7 @@ def takeover_ms(
         worker.kill()
         worker.wait()
         begin = time.perf_counter()
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "queue_runner.worker"], cwd=cwd, stderr=subprocess.DEVNULL
-        )
+        worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], cwd=cwd, stderr=subprocess.DEVNULL)
         owner = worker.pid
         until(lambda owner=owner: (locks.read_holder(locks.worker_lock_path(home)) or {}).get("pid") == owner)  # type: ignore[misc]
         found.append((time.perf_counter() - begin) * 1e3)

@@ -19,8 +19,8 @@ def whole(workload: Mapping[str, Any]) -> Mapping[str, Any]:
     be here.
 
     Ours goes over theirs, config by config, key by key of params and word by word of a key; keys in "without" are left
-    out. queue_runner/workloads/manifest.py does the same for a workload that is asked for. What the loop itself reads takes
-    what the loop takes, where nothing is said of it.
+    out. queue_runner/workloads/manifest.py does the same for a workload that is asked for. What the loop itself reads
+    takes what the loop takes, where nothing is said of it.
     """
     both = dict(workload)
     if "like" in workload:

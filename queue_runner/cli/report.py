@@ -10,7 +10,7 @@ from queue_runner.cli.common import Tags, home, new_app, remark, say
 from queue_runner.cli.submit_options import title
 
 if TYPE_CHECKING:
-    from queue_runner.reports import Result
+    from queue_runner.reports._common.report import Result
 
 app = new_app()
 

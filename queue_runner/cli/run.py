@@ -143,10 +143,11 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     from queue_runner.model import Selector
     from queue_runner.monitor import wait
     from queue_runner.reports._common import printing
+    from queue_runner.reports._common.report import Options
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops
-    options = reports.Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
+    options = Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
     name = reports.DEFAULT if any(row["n_iters"] for row in rows) else "time"
     name = reports.suited((row["workload"] for row in rows), otherwise=name)
     name = "scaling" if any(wait.is_probe(row) for row in rows) else name

@@ -11,7 +11,7 @@ from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 
 if TYPE_CHECKING:
-    from queue_runner.submit.expand import Request
+    from queue_runner.submit.request import Request
 
 app = new_app("Submit by the clock: every night, every Monday.")
 

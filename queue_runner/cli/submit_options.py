@@ -116,7 +116,7 @@ def _options(
         bool, typer.Option("--allow-changed", help="Run a command even if its code has changed by then.")
     ] = False,
 ) -> None:
-    """The names are those of queue_runner.submit.options.OPTIONS. Nothing has a default here: a file may say it instead."""
+    """The names are those of submit.options.OPTIONS. Nothing has a default here: a file may say it instead."""
 
 
 _SHARED = signature(_options, eval_str=True).parameters

@@ -50,9 +50,15 @@ class Lock:
 
         Raises: OSError when the disk refuses, ValueError when it is longer than 4 KiB.
         """
-        from queue_runner.host.processes import start_time  # only here: most who import this never write
+        from queue_runner.host import process_table  # only here: most who import this never write
 
-        holder = {"pid": os.getpid(), "start": start_time(os.getpid()), "host": socket.gethostname(), **(about or {})}
+        own = process_table.look(os.getpid())
+        holder = {
+            "pid": os.getpid(),
+            "start": own.process.start if own else None,
+            "host": socket.gethostname(),
+            **(about or {}),
+        }
         text = json.dumps(holder, separators=(",", ":")).encode() + b"\n"
         if len(text) > _HOLDER_BYTES_MAX:
             raise ValueError("too much to say about a lock's holder")

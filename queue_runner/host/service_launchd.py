@@ -18,7 +18,7 @@ from xml.parsers.expat import ExpatError
 
 from queue_runner.errors import MpsqError
 from queue_runner.host.launchctl import LAUNCHCTL, Control, Printed
-from queue_runner.host.service import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
+from queue_runner.host.service_base import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
 
 _START_S = 15.0
 _SETTLED_S = 1.0

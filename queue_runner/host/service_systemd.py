@@ -14,7 +14,7 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.host.command import plain_environment
-from queue_runner.host.service import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
+from queue_runner.host.service_base import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
 
 _TIMEOUT_S = 90.0
 _SHOWN = (

@@ -15,8 +15,7 @@ from queue_runner import units
 from queue_runner.monitor import status_text
 from queue_runner.monitor.progress import Progress
 from queue_runner.monitor.sparkline import sparkline
-from queue_runner.monitor.status import Status
-from queue_runner.monitor.watch import Seen
+from queue_runner.monitor.status import Seen, Status
 from queue_runner.text import plain
 
 FOOTER = "Ctrl-C leaves; the queue goes on"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from queue_runner import config, times, units
 from queue_runner.monitor import eta, listing
+from queue_runner.monitor.history import History
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit.plan import Plan
@@ -46,7 +47,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
         return Forecast((None,) * len(specs), 0.0, n_runs, 0, 0.0, n_runs)
     gap_s = config.load(layout.config).cooldown_s
     with read.reading(layout.db) as connection:
-        history = eta.History(connection)
+        history = History(connection)
         total_s, unknown, alike = eta.of_plan(history, specs, gap_s)
         waits_s = eta.estimate(connection, read.queue(connection), time.time(), gap_s=gap_s).left_s
         return Forecast(tuple(history.expected(s).real_s for s, _ in specs), total_s, unknown, alike, waits_s, n_runs)

@@ -113,3 +113,13 @@ def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
 def is_supervised(layout: Layout, row: Row) -> bool:
     """Whether a warden holds this run."""
     return queue_state.is_supervised(RunDir(layout.runs / row["run"]))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A look that found something. `newest_s` are the newest measured iterations' times in seconds, the oldest first;
+    `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
+
+    status: Status
+    newest_s: tuple[float, ...]
+    turn: int

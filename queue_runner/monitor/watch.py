@@ -13,7 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import queue_state, status, status_text
 from queue_runner.monitor.progress import Tracker
-from queue_runner.monitor.status import Status
+from queue_runner.monitor.status import Seen, Status
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
@@ -34,16 +34,6 @@ _DISK_S = 60.0
 _DUMB = ("dumb", "unknown")
 _ON_SCREEN = 60
 """Waiting runs that are read for a screen."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A look that found something. `newest_s` are the newest measured iterations' times in seconds, the oldest first;
-    `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
-
-    status: Status
-    newest_s: tuple[float, ...]
-    turn: int
 
 
 def watch(layout: Layout, shown: int) -> None:

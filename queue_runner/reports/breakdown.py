@@ -10,8 +10,8 @@ from queue_runner import units
 from queue_runner.analysis.comparison import families as grouped
 from queue_runner.analysis.grouping import Cell
 from queue_runner.analysis.phases import other_remark
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.devices import tables
 from queue_runner.tables import Column, elide
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row
 from queue_runner.reports._common import select_runs
+from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.tables import Column
 
 NAME = "time"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import microbench, prepare, select_runs
 from queue_runner.reports._common.microbench import Bench, Measured
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "transfer"

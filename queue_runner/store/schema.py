@@ -188,7 +188,7 @@ schedules = Table(
     Column("cron", Text, nullable=False),  # five fields, as crontab(5) reads them
     Column("timezone", Text, nullable=False),  # IANA name
     Column("title", Text, nullable=False),  # the command line that it submits
-    Column("request_json", Text, nullable=False),  # queue_runner.submit.expand.Request
+    Column("request_json", Text, nullable=False),  # queue_runner.submit.request.Request
     Column("next_at", Float),  # the earliest time that has not been answered; None never again
     Column("last_at", Float),  # when it last submitted
     Column("last_group_id", Integer),

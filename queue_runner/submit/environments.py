@@ -17,7 +17,7 @@ from queue_runner.workloads import environments, mps_switches
 from queue_runner.workloads.environments import Venv
 
 if TYPE_CHECKING:
-    from queue_runner.submit.expand import Request
+    from queue_runner.submit.request import Request
 
 
 def of(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:

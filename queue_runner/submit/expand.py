@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -18,6 +17,7 @@ from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
 from queue_runner.submit import environments, grid, launchers
 from queue_runner.submit.find_max import first, search
+from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
 from queue_runner.workloads import catalog
 from queue_runner.workloads.manifest import Workload
@@ -39,51 +39,6 @@ class Place(TypedDict):
 
 STALLING = PHASES[:6]
 """Phases of a run that can have a limit of their own."""
-DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for: either a workload or a command (argv), never both. Lists are comma-separated."""
-
-    workload: str | None = None
-    argv: tuple[str, ...] = ()
-    framework: str | None = None
-    device: str | None = None
-    compile: str | None = None
-    config: str | None = None
-    dtype: str | None = None
-    sets: tuple[str, ...] = ()
-    seed: int = DEFAULT_SEED
-    repeats: int = 1
-    priority: int = 0
-    name: str | None = None
-    tags: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    cwd: str | None = None
-    python: str | None = None
-    timeout_s: float | None = None
-    parser: str | None = None
-    allow_daemons: bool = False
-    copy: bool = False
-    allow_changed: bool = False
-    stall: tuple[str, ...] = ()
-    order_seed: int | None = None
-    title: str = "mpsq submit"
-    after: tuple[str, ...] = ()
-    at: str | None = None
-    deadline: str | None = None
-    hold: bool = False
-    note: str | None = None
-    retries: int = 0
-    backoff_s: float = 0.0
-    retry_on: str | None = None
-    resume: bool = False
-    env_name: str | None = None
-    mps: tuple[str, ...] = ()  # each a set of settings; several are swept
-    home: str | None = None  # the queue whose environments and workloads are meant; MPSQ_HOME or the usual one if None
-    find_max: str | None = None
-    environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
 
 
 def expand(request: Request) -> list[JobSpec]:

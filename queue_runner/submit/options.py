@@ -14,7 +14,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.submit.expand import DEFAULT_SEED, Request
+from queue_runner.submit.request import DEFAULT_SEED, Request
 
 Said = Mapping[str, Any]
 """What was said, by option; an option that was not given is not there."""

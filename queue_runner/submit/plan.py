@@ -19,8 +19,8 @@ from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.submit import environments as variants
 from queue_runner.submit import expand, grid, launchers, policy
-from queue_runner.submit.expand import Request
 from queue_runner.submit.find_max import first
+from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
 
 if TYPE_CHECKING:

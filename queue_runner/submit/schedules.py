@@ -27,7 +27,7 @@ from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.submit import plan, policy
 from queue_runner.submit.cron import Cron
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from queue_runner.times import local_zone
 
 _LATER_S = 10 * 366 * 86_400.0

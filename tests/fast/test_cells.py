@@ -11,7 +11,7 @@ import pytest
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
 from queue_runner.submit import expand
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.cli_support import use_toy_workloads
 
 

@@ -89,8 +89,9 @@ def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from queue_runner.host import service
+    from queue_runner.host.service_base import ServiceStatus
 
-    status = service.ServiceStatus(True, True, 7, "running as 7", (("it is old", "install it again"),))
+    status = ServiceStatus(True, True, 7, "running as 7", (("it is old", "install it again"),))
     fake = SimpleNamespace(kind="launchd", status=lambda: status)
     monkeypatch.setattr(service, "for_this_machine", lambda *_: fake)
 

@@ -50,7 +50,7 @@ def how(line: str) -> str:
 
 def test_the_table_is_that_of_the_commands() -> None:
     made = completion_table.module()
-    path = ROOT / "queue_runner" / "complete_table.py"
+    path = ROOT / "queue_runner" / "cli" / "complete_table.py"
     assert path.read_text() == made, "run: make docs"
 
 

@@ -9,7 +9,7 @@ import pytest
 from queue_runner.errors import UsageError
 from queue_runner.paths import jobs_dir
 from queue_runner.submit import launchers, plan
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog
 
 SEVERAL = [

@@ -13,9 +13,9 @@ import pytest
 from queue_runner import reports
 from queue_runner.control import import_log
 from queue_runner.errors import UsageError
-from queue_runner.reports import Result
 from queue_runner.reports._common import options as _options
 from queue_runner.reports._common import printing
+from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.reports.breakdown import PARTS
 from tests.fast.report_fixture import FLOPS_PER_ITER, TOKENS_PER_ITER, Store, rows, words
 
@@ -391,13 +391,13 @@ def test_a_report_of_sql_and_columns_alone(grid: Store, monkeypatch: pytest.Monk
 def test_the_default_report_over_many_runs_reads_no_iteration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.many(300)
     seen: list[str] = []
-    read = reports.Context.read
+    read = Context.read
 
-    def watched(self: reports.Context, sql: str, more: Sequence[Any] = ()) -> list[reports.Row]:
+    def watched(self: Context, sql: str, more: Sequence[Any] = ()) -> list[Row]:
         seen.append(sql)
         return read(self, sql, more)
 
-    monkeypatch.setattr(reports.Context, "read", watched)
+    monkeypatch.setattr(Context, "read", watched)
     assert [row["n_runs"] for row in store.report().rows] == [75] * 4
     assert not any("iteration" in sql.replace("per_iter", "").split("FROM", 1)[1] for sql in seen)
     assert len(seen) < 10

@@ -24,7 +24,7 @@ from queue_runner.store import jobs, read, resume_chain, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from queue_runner.worker import finish
 from tests.fast.report_fixture import Store, words
 

@@ -17,7 +17,7 @@ from queue_runner.paths import Layout
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan, schedules
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
 
 DAY_S = 86_400.0

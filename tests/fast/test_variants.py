@@ -16,8 +16,8 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import expand, options, schedules
-from queue_runner.submit.expand import Request
 from queue_runner.submit.options import request
+from queue_runner.submit.request import Request
 from queue_runner.worker import fingerprint
 from queue_runner.workloads import environment_create, environments, mps_switches, pip_install
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads

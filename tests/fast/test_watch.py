@@ -25,7 +25,7 @@ from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import NEWEST, Progress, Tracker
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.sparkline import ASCII_BARS, BARS, sparkline
-from queue_runner.monitor.status import Status
+from queue_runner.monitor.status import Seen, Status
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read, results
@@ -193,7 +193,7 @@ def test_a_tracker_knows_what_a_whole_look_finds(queue: Layout) -> None:
 
 
 @pytest.fixture
-def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[watch.Seen | None]]:
+def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[Seen | None]]:
     clock = itertools.count(1000.0, 0.5)
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     found = watch.look_again(queue, 10)
@@ -202,7 +202,7 @@ def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[w
 
 
 def test_a_look_reads_no_more_than_what_changed(
-    queue: Layout, looks: Iterator[watch.Seen | None], monkeypatch: pytest.MonkeyPatch
+    queue: Layout, looks: Iterator[Seen | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = next(looks)
     assert first is not None and first.turn == 1 and len(first.newest_s) == 20
@@ -219,7 +219,7 @@ def test_a_look_reads_no_more_than_what_changed(
     assert next(looks) is not None and len(whole) == 2  # now and then all of it, for what time alone changes
 
 
-def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[watch.Seen | None]) -> None:
+def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[Seen | None]) -> None:
     assert next(looks) is not None
     copy = queue.db.with_suffix(".copy")
     with sqlite3.connect(queue.db) as connection:

@@ -17,7 +17,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 
 PATIENCE_S = 40.0
 

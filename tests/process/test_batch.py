@@ -16,7 +16,7 @@ from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from queue_runner.submit import from_file
 from queue_runner.submit import options as asking
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.cli_support import Cli, Ran, empty_queue, use_toy_workloads
 
 TOY = {"workload": "toy"}

@@ -17,7 +17,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.process.queue_support import Queue, until
 
 pytestmark = [

@@ -21,7 +21,7 @@ import pytest
 from queue_runner.cli import shells
 from queue_runner.paths import Layout
 from queue_runner.submit import plan, schedules
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 
 PATIENCE_S = 20.0
 ROOT = Path(__file__).resolve().parents[2]

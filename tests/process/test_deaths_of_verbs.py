@@ -13,7 +13,7 @@ import pytest
 from queue_runner.control import suspend
 from queue_runner.model import parse_selector
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.process.queue_support import Queue, until
 
 pytestmark = [

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import Engine, insert, update
 
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb
-from queue_runner.monitor import eta
-from queue_runner.monitor.eta import Eta, History
+from queue_runner.monitor import eta, history
+from queue_runner.monitor.eta import Eta
+from queue_runner.monitor.history import History
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
@@ -107,7 +108,7 @@ def test_a_question_that_differs_in_a_setting_is_alike_and_one_of_another_length
         NewJob(replace(A, params={"lr": 0.3, "max_iters": 10}, device="mps")),
     )
     found = past.look()
-    assert [turn.expected.basis for turn in found.turns.values()] == [eta.ALIKE, "", ""]
+    assert [turn.expected.basis for turn in found.turns.values()] == [history.ALIKE, "", ""]
     said = found.sentence(NOW)
     assert said.startswith("at least 20.0 s") and "2 of 3 runs have no history; 1 of 3 by runs that are alike" in said
     assert [turn.start_sure for turn in found.turns.values()] == [True, True, False]

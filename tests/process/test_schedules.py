@@ -12,7 +12,7 @@ import pytest
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit import schedules
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.process.queue_support import Queue, until
 
 

@@ -19,6 +19,7 @@ from queue_runner.submit import expand, options
 from queue_runner.submit import plan as submit
 from queue_runner.submit.find_max import next, search
 from queue_runner.submit.find_max.search import Asked, Probe, standing
+from queue_runner.submit.request import Request
 
 MEMORY = 2.0**34
 
@@ -150,11 +151,11 @@ def test_searches_that_cannot_be(said: dict[str, Any], words: str) -> None:
 
 
 def test_a_command_has_its_value_in_braces() -> None:
-    request = expand.Request(argv=("true", "--batch={batch}"), find_max="batch=4")
+    request = Request(argv=("true", "--batch={batch}"), find_max="batch=4")
     (spec,) = expand.expand(request)
     assert spec.argv == ("true", "--batch=4") and spec.params == {"batch": "4"}
     assert search.with_value(spec, "batch", 8).argv == ("true", "--batch=8")
-    (plain,) = expand.expand(expand.Request(argv=("true", "--batch={batch}"), sets=("batch=4",)))
+    (plain,) = expand.expand(Request(argv=("true", "--batch={batch}"), sets=("batch=4",)))
     assert plain.content_hash() == spec.content_hash()
 
 

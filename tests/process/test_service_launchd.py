@@ -20,6 +20,7 @@ from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import launchctl, service
 from queue_runner.host.launchctl import Answer, parse_print
+from queue_runner.host.service_base import ServiceStatus
 from queue_runner.host.service_launchd import Launchd, protected_place
 from queue_runner.paths import Layout
 
@@ -320,7 +321,7 @@ def test_uninstall_leaves_the_queue(mac: FakeLaunchd, agent: Launchd, tmp_path: 
     assert "the queue stays" in agent.uninstall()
     assert not agent.plist.exists() and (tmp_path / "q").is_dir() and not mac.state["jobs"]
     assert agent.uninstall() == "dev.mpsq.worker was not installed"
-    assert agent.status() == service.ServiceStatus(False, False, None, "dev.mpsq.worker is not installed")
+    assert agent.status() == ServiceStatus(False, False, None, "dev.mpsq.worker is not installed")
 
 
 def test_status_names_what_is_wrong(mac: FakeLaunchd, agent: Launchd) -> None:

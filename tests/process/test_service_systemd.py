@@ -13,6 +13,7 @@ import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import service
+from queue_runner.host.service_base import ServiceStatus
 from queue_runner.host.service_systemd import Systemd
 from queue_runner.paths import Layout
 
@@ -185,7 +186,7 @@ def test_uninstall_leaves_the_queue(unit: Systemd, box: Path, tmp_path: Path) ->
     assert calls(box) == ["disable --now mpsq-worker.service", "daemon-reload", "reset-failed mpsq-worker.service"]
     assert not unit.path.exists() and (tmp_path / "q").is_dir()
     assert unit.uninstall() == "mpsq-worker.service was not installed"
-    assert unit.status() == service.ServiceStatus(False, False, None, "mpsq-worker.service is not installed")
+    assert unit.status() == ServiceStatus(False, False, None, "mpsq-worker.service is not installed")
 
 
 @pytest.mark.parametrize(

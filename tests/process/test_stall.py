@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from queue_runner.submit.request import Request
 from tests.process.queue_support import Queue, until
 
 EVENTS = """

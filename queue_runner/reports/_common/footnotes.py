@@ -10,7 +10,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import MAIN, Cell, taints, value_of
 from queue_runner.model import Ending, Outcome, State
-from queue_runner.reports import Context, Row
+from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import FEW_ITERS
 
 MOST_NAMED = 5

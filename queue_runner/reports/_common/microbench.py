@@ -15,8 +15,8 @@ from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Row
 from queue_runner.reports._common import footnotes, prepare
+from queue_runner.reports._common.report import Context, Row
 from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})

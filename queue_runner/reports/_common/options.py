@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, parse_selector
-from queue_runner.reports import Options
+from queue_runner.reports._common.report import Options
 
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
 _MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false": "0", "eager": "0", "0": "0"}

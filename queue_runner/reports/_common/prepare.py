@@ -1,4 +1,4 @@
-"""What tells runs apart: rows of v_run become rows for queue_runner.analysis.comparison, with settings and versions by name."""
+"""Prepare rows of v_run for analysis.comparison: what tells runs apart, settings and versions, becomes a column."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import MAIN, SUBJECT, taints
 from queue_runner.errors import UsageError
-from queue_runner.reports import Context, Row
 from queue_runner.reports._common import arguments as _arguments
 from queue_runner.reports._common import select_runs
+from queue_runner.reports._common.report import Context, Row
 from queue_runner.workloads import mps_switches
 
 RUN = (

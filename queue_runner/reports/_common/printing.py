@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from queue_runner import tables
-from queue_runner.reports import Result, Section
+from queue_runner.reports._common.report import Result, Section
 from queue_runner.text import plain
 
 WIDTH = 80

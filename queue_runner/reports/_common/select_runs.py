@@ -12,7 +12,7 @@ from typing import Any
 from queue_runner.analysis.grouping import word
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import Ending, Outcome, State
-from queue_runner.reports import Context, Options
+from queue_runner.reports._common.report import Context, Options
 from queue_runner.store import read
 
 COLUMNS = (

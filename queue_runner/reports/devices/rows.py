@@ -9,7 +9,7 @@ from typing import Any
 from queue_runner.analysis import peaks as hardware
 from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
 from queue_runner.analysis.grouping import Cell, taints
-from queue_runner.reports import Context
+from queue_runner.reports._common.report import Context
 
 _PEAKS = (
     "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value"

@@ -9,8 +9,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import MAIN, word
-from queue_runner.reports import Section
 from queue_runner.reports._common.prepare import DETAILS
+from queue_runner.reports._common.report import Section
 from queue_runner.tables import Column, elide
 
 Raw = Mapping[str, Any]

@@ -11,8 +11,8 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Cell
 from queue_runner.errors import UsageError
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.devices import rows as _rows
 from queue_runner.reports.devices import tables
 from queue_runner.reports.frameworks import text as _frameworks

@@ -12,8 +12,8 @@ from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family, judge
 from queue_runner.analysis.grouping import Cell, word
 from queue_runner.analysis.significance import Word
-from queue_runner.reports import Context
 from queue_runner.reports._common import footnotes
+from queue_runner.reports._common.report import Context
 from queue_runner.reports._common.settings import effective
 from queue_runner.reports.numerics import divergence
 

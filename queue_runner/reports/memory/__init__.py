@@ -11,8 +11,8 @@ from queue_runner.analysis.comparison import Family, families
 from queue_runner.analysis.grouping import SUBJECT, Cell, taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports._common.settings import whatever_their_length
 from queue_runner.reports.memory import text as _memory_words
 from queue_runner.reports.memory.series import Point, Series

@@ -11,8 +11,8 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Cell, taints
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.devices import tables
 from queue_runner.reports.numerics.divergence import LEVELS, Parting, losses, off_words, relative
 from queue_runner.tables import Column

@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Cell
-from queue_runner.reports import Context
+from queue_runner.reports._common.report import Context
 
 LEVELS = (1e-3, 1e-2)
 """Relative differences whose first iteration is told."""

@@ -9,8 +9,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import taints
 from queue_runner.errors import UsageError
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.ops import coverage
 from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
 from queue_runner.tables import Column

@@ -16,8 +16,8 @@ from typing import Any
 from queue_runner.analysis.grouping import taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Row
 from queue_runner.reports._common import select_runs
+from queue_runner.reports._common.report import Context, Row
 
 VERDICTS = ("native", "fallback", "missing", "wrong", "error", "unchecked")
 WORST_FIRST = ("wrong", "error", "missing", "fallback", "unchecked")

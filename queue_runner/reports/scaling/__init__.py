@@ -10,8 +10,8 @@ from queue_runner import units
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.scaling import curves as _curves
 from queue_runner.reports.scaling import text as _scaling
 from queue_runner.reports.scaling.curves import KNOWN, Curve, Point

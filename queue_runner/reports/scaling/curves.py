@@ -16,7 +16,7 @@ from queue_runner.analysis import knee, stats
 from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, State
-from queue_runner.reports import Context, Row
+from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import effective
 
 MATERIAL = 0.05

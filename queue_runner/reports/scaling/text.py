@@ -9,8 +9,8 @@ from queue_runner import units
 from queue_runner.analysis.grouping import word
 from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.model import Ending, Outcome
-from queue_runner.reports import Context, Row
 from queue_runner.reports._common import footnotes
+from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports.scaling.curves import KNOWN, Curve
 from queue_runner.submit.find_max import next, search
 

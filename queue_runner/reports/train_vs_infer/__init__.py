@@ -8,8 +8,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.analysis.significance import Verdict
-from queue_runner.reports import Context, Result, Row, Section
 from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports._common.settings import FEW_ITERS
 from queue_runner.reports.train_vs_infer import speedups
 from queue_runner.reports.train_vs_infer.speedups import TRAIN, Gain

@@ -12,7 +12,7 @@ from queue_runner.analysis.comparison import FEWEST_BATCHES, fold
 from queue_runner.analysis.grouping import WORK, taints
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
-from queue_runner.reports import Context, Row
+from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import HOW_LONG, effective
 
 TRAIN = "train"

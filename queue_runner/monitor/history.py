@@ -1,0 +1,114 @@
+"""Look up how long the same question, or one nearly the same, took before on this machine."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from queue_runner.analysis import stats
+from queue_runner.spec import JobSpec
+
+Row = Mapping[str, Any]
+
+SAME, ALIKE, PACE = "same", "alike", "pace"
+"""What an expected duration is from: runs of the same question; runs that ask nearly the same; the run's own pace."""
+NEWEST = 9
+"""Runs of a question whose median is expected: older ones may be of older code."""
+
+_MOST_RUNS = 5_000
+
+_MOST_QUESTIONS = 1_000
+
+_LENGTHS = ("max_iters", "max_steps", "steps", "epochs", "mode")
+"""Settings that say how much work there is, or of which kind: runs that differ in one of these are not alike."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds that a run will take, and what that is from; None and "" where nothing is known."""
+
+    real_s: float | None = None
+    basis: str = ""
+
+
+class History:
+    """How long runs took that SUCCEEDED on this machine: the one of the newest run that said where it was."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, Expected] = {}
+
+    def expected(self, spec: JobSpec, spec_hash: str | None = None) -> Expected:
+        """The median of the newest runs of the same question; else of those that differ in a few settings only."""
+        digest = spec_hash or spec.content_hash()
+        if digest not in self._known:
+            if times := self._times.get(digest):
+                self._known[digest] = Expected(stats.median(times[:NEWEST]), SAME)
+            else:
+                self._known[digest] = self._alike(spec)
+        return self._known[digest]
+
+    def of_row(self, row: Row) -> Expected:
+        """The same of a row of v_run."""
+        digest = row["spec_hash"]
+        if digest in self._known:
+            return self._known[digest]
+        return self.expected(JobSpec.from_json(row["spec_json"]), digest)
+
+    @cached_property
+    def _times(self) -> dict[str, list[float]]:
+        """Seconds awake and not paused of each question, the newest first."""
+        rows = self._connection.execute(
+            """SELECT j.spec_hash, e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0) AS took_s
+               FROM runs r JOIN exits e ON e.run_id = r.id JOIN jobs j ON j.id = r.job_id
+               WHERE r.outcome = 'SUCCEEDED' AND r.resumed_from IS NULL AND j.kind <> 'import' AND e.real_s IS NOT NULL
+                 AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL
+                                        ORDER BY id DESC LIMIT 1)
+               ORDER BY r.id DESC LIMIT ?""",
+            [_MOST_RUNS],
+        )
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["spec_hash"], []).append(max(row["took_s"], 0.0))
+        return found
+
+    @cached_property
+    def _questions(self) -> dict[tuple[Any, ...], list[tuple[dict[str, Any], float]]]:
+        """By what must be equal: (settings, seconds) of every question that has a time."""
+        rows = self._connection.execute(
+            """SELECT spec_hash, kind, name, workload, framework, device, compile, dtype, config,
+                   json_extract(spec_json, '$.argv[0]') AS program, json_extract(spec_json, '$.params') AS params
+               FROM jobs WHERE kind <> 'import' GROUP BY spec_hash ORDER BY max(id) DESC LIMIT ?""",
+            [_MOST_QUESTIONS],
+        )
+        found: dict[tuple[Any, ...], list[tuple[dict[str, Any], float]]] = {}
+        for row in rows:
+            if times := self._times.get(row["spec_hash"]):
+                settings = json.loads(row["params"])
+                compiled = None if row["compile"] is None else bool(row["compile"])
+                key = _kin({**row, "compile": compiled}, row["program"], settings)
+                found.setdefault(key, []).append((settings, stats.median(times[:NEWEST])))
+        return found
+
+    def _alike(self, spec: JobSpec) -> Expected:
+        if spec.kind == "command" and not spec.params:
+            return Expected()  # two commands of one program need not have anything in common
+        kin = self._questions.get(_kin(vars(spec), spec.argv[0] if spec.argv else None, spec.params), [])
+        if not kin:
+            return Expected()
+        alike = [(sum(settings.get(k) == v for k, v in spec.params.items()), took_s) for settings, took_s in kin]
+        most = max(same for same, _ in alike)
+        return Expected(stats.median([took_s for same, took_s in alike if same == most]), ALIKE)
+
+
+def _kin(asked: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What runs that are alike have in common: everything but the values of settings that leave the work as it is."""
+    what = asked["workload"] or asked["name"]
+    lengths = tuple(settings.get(name) for name in _LENGTHS)
+    names = ("kind", "framework", "device", "compile", "dtype", "config")
+    own = tuple(sorted(settings)) if asked["kind"] == "command" else ()
+    return what, program, lengths, own, *(asked[name] for name in names)
