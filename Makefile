@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 
-.PHONY: demo test fast lint docs bench campaign mac clean
+.PHONY: demo test fast lint docs bench sizes campaign mac clean
 
 $(STAMP): constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("mpsq needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -38,6 +38,9 @@ docs: $(STAMP)
 	$(BIN)/python -m queue_runner.cli.claims_page > docs/claims.md
 	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/cli/complete_table.py.new
 	mv queue_runner/cli/complete_table.py.new queue_runner/cli/complete_table.py
+
+sizes:  ## modules, lines and tokens by wing
+	$(PYTHON) tests/sizes.py
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench > docs/benchmarks.md

@@ -1,4 +1,4 @@
-"""Named points at which a test can stop this process and kill it there (SUPERVISION.md, Tests).
+"""Named points at which a test can stop this process and kill it there (docs/supervision.md).
 
 With MPSQ_STOP_AT unset, which is always so outside tests, reaching a point costs one look into the environment. The
 warden has a copy of this, because its file must run alone.

@@ -1,4 +1,4 @@
-"""Taints: why a number should not be believed (invalid), or not without a word (caveat). DESIGN section 6 lists them.
+"""Taints: why a number should not be believed (invalid), or not without a word (caveat). docs/methodology.md lists them.
 
 Each rule looks at what was recorded and says in its detail what it saw, with units.
 """
@@ -19,7 +19,7 @@ CONTENDED_CPU_SHARE = 0.25
 STOLEN_SHARE = 0.02
 """Share of CPU time that a hypervisor may take before the run is marked."""
 SLEPT_S = 0.5
-"""Tolerance of the clock pair that detects sleep (reference: macos.md 2.1)."""
+"""Tolerance of the clock pair that detects sleep (docs/macos.md)."""
 DRIFT_RATIO = 0.05
 """Change of the median between the first and the last third of the measured iterations."""
 SWAP_BYTES_PER_S = 1 << 20

@@ -1,4 +1,4 @@
-"""Cancel: ask for the end of runs, and then tell the truth about what came of it (SUPERVISION.md, Cancel).
+"""Cancel: ask for the end of runs, and then tell the truth about what came of it (docs/supervision.md).
 
 The wish is committed first and then left in the run's folder, where its warden looks: no worker is needed.
 """

@@ -1,6 +1,6 @@
 """launchctl's words: its verbs and exit codes, and the text of `launchctl print`, which Apple calls no API at all.
 
-Facts and sources: macos.md 1.3 and 1.6, as told in docs/macos.md. Nothing here has run on a Mac.
+Facts and sources: docs/macos.md. Nothing here has run on a Mac.
 """
 
 from __future__ import annotations

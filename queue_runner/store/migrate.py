@@ -1,6 +1,6 @@
 """Bring the database to this code's schema, safely and by itself: created at first use, upgraded after a backup.
 
-An existing file is upgraded only under worker.lock with no run active (SUPERVISION.md), inside one transaction.
+An existing file is upgraded only under worker.lock with no run active (docs/supervision.md), inside one transaction.
 """
 
 from __future__ import annotations

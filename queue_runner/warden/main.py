@@ -2,7 +2,7 @@
 
 A worker copies this folder into the run's and starts it there, `python -I -S FOLDER RUN`: it needs nothing but the
 standard library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
-What it does and writes, in this order (docs/architecture.md):
+What it does and writes, in this order (docs/supervision.md):
 
     warden.lock, cancel?, started, spawn, watch [stop, signals], exit.json, sweep, lane closed, wake
 

@@ -1,4 +1,4 @@
-"""Start a claimed run: its folder, its environment, its warden (SUPERVISION.md, Start, steps 2 and 3)."""
+"""Start a claimed run: its folder, its environment, its warden (docs/supervision.md, Start and end, steps 2 and 3)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Supervise: reap what ended, start what waits. One `step` at a time, from the state on disk and nothing remembered.
 
 A worker that was just started and one that has run for weeks do the same thing: they look at the run that the
-database calls RUNNING, at its warden's lock and at the lane, and act on what they see (SUPERVISION.md, Deaths).
+database calls RUNNING, at its warden's lock and at the lane, and act on what they see (docs/supervision.md).
 """
 
 from __future__ import annotations

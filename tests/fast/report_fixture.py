@@ -19,7 +19,7 @@ from queue_runner.spec import JobSpec
 from queue_runner.store import migrate, read
 
 FLOPS_PER_ITER = 1.1626e12
-"""of one step of the shakespeare_char configuration (DESIGN.md section 6)"""
+"""of one step of the shakespeare_char configuration (docs/methodology.md)"""
 TOKENS_PER_ITER = 16384.0
 _template: dict[str, Path] = {}
 

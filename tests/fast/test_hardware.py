@@ -9,7 +9,7 @@ from queue_runner.analysis import peaks
 from queue_runner.analysis.peaks import given_peak, mfu, peak
 
 STEP_FLOP = 1.1626e12
-"""FLOP of one shakespeare_char iteration (DESIGN.md section 6)."""
+"""FLOP of one shakespeare_char iteration (docs/methodology.md)."""
 
 
 @pytest.mark.parametrize(("dur_s", "printed"), [(0.2205, "1.69 %"), (0.3048, "1.22 %"), (1.9738, "0.19 %")])

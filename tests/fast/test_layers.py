@@ -1,4 +1,4 @@
-"""The wings of queue_runner: who may import whom, and which package belongs to which wing (docs/design.md)."""
+"""The wings of queue_runner: who may import whom, and which package belongs to which wing (docs/architecture.md)."""
 
 from __future__ import annotations
 

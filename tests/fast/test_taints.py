@@ -1,4 +1,4 @@
-"""Every taint of DESIGN section 6 that the spine can see, from what was recorded."""
+"""Every taint of docs/methodology.md that the spine can see, from what was recorded."""
 
 from __future__ import annotations
 

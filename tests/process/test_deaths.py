@@ -1,4 +1,4 @@
-"""The table of deaths (SUPERVISION.md): kill exactly there, start a worker, look whether the promise holds."""
+"""The table of deaths (docs/supervision.md): kill exactly there, start a worker, look whether the promise holds."""
 
 from __future__ import annotations
 

@@ -38,6 +38,13 @@ def mpsq(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_service_of_version_0_1_still_starts_the_worker(queue: Queue) -> None:
+    """Its launchd or systemd unit says `-m queue_runner.daemon`, and an upgrade does not rewrite it."""
+    queue.submit("echo ran >> $J")
+    subprocess.run([sys.executable, "-m", "queue_runner.daemon", "--until-idle"], check=True, timeout=60)
+    assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
+
+
 def test_a_worker_makes_a_backup_while_nothing_runs(queue: Queue) -> None:
     queue.submit("true")
     worker = queue.worker()
