@@ -1,4 +1,4 @@
-"""Taints: why a number should not be believed (invalid), or not without a word (caveat). docs/methodology.md lists them.
+"""Taints: why a number must not be believed (invalid), or only with a remark (caveat); docs/methodology.md lists them.
 
 Each rule looks at what was recorded and says in its detail what it saw, with units.
 """
