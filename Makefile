@@ -35,7 +35,6 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
-	$(BIN)/python -m queue_runner.cli.claims_page > docs/claims.md
 	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/cli/complete_table.py.new
 	mv queue_runner/cli/complete_table.py.new queue_runner/cli/complete_table.py
 

@@ -51,7 +51,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "report": "Answer a question from the runs that are stored.",
         "import": "Take over the logs of runs that happened elsewhere.",
         "workloads": "List the workloads, show one's settings, or begin one of your own.",
-        "claims": "Say what is claimed of training on Apple's GPU, what of it is so, and what tests it.",
         "env": "Keep environments by name: other versions of torch, another framework.",
     },
     "Keep": {

@@ -38,7 +38,6 @@ LINES = {
     "mpsq.workloads/1": ["workloads", "--json"],
     "mpsq.workload/1": ["workloads", "toy", "--json"],
     "mpsq.workload.new/1": ["workloads", "new", "mine", "--json"],
-    "mpsq.claims/1": ["claims", "5", "--json"],
     "mpsq.envs/1": ["env", "list", "--json"],
     "mpsq.config/1": ["config", "list", "--json"],
     "mpsq.db.check/1": ["db", "check", "--json"],
