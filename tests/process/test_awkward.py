@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import time
 from pathlib import Path
 
 import psutil
@@ -96,18 +95,15 @@ def test_no_dead_warden_is_left_unburied(queue: Queue) -> None:
     until(lambda: not psutil.Process(worker.pid).children(), "the warden to be reaped", 10)
 
 
-def test_the_next_worker_owns_the_queue_within_a_second(queue: Queue) -> None:
+def test_the_next_worker_owns_the_queue_at_once(queue: Queue) -> None:
     queue.submit("echo ran >> $J; while [ ! -e go ]; do sleep 0.02; done; exit 3")
     worker = queue.worker()
     until(queue.written, "the job")
     worker.kill()
     worker.wait()
-    began = time.monotonic()
     path = locks.worker_lock_path(queue.layout.home)
     next_one = queue.worker()
     until(lambda: (locks.read_holder(path) or {}).get("pid") == next_one.pid)
-    took_s = time.monotonic() - began
+    assert queue.rows()[0]["state"] == "RUNNING"  # it adopts, and does not wait for the run
     (queue.folder / "go").touch()
     assert queue.done()[0]["exit_code"] == 3
-    assert took_s < 3, "a second on an idle machine; this one may be busy"
-    print(f"took {took_s:.2f} s")

@@ -93,7 +93,7 @@ def test_the_same_question_takes_as_long_as_before(past: Past) -> None:
 
 
 def test_only_the_newest_runs_are_expected(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eta, "NEWEST", 1)
+    monkeypatch.setattr(history, "NEWEST", 1)
     past.took(A, 1000, 1000, 1)
     past.queue(NewJob(A))
     assert past.look().left_s == 1
