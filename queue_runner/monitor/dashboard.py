@@ -1,4 +1,4 @@
-"""The queue on a terminal's whole screen: the only importer of Rich, which is imported when a screen is wanted."""
+"""The full-screen dashboard of the queue: the only module that imports Rich, and itself imported only when needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queue_runner.text import plain
 
 FOOTER = "Ctrl-C leaves; the queue goes on"
 _INDENT = 9
-"""Columns before a value: what the longest name takes, and two blanks."""
+"""Columns before a value: the width of the longest name and two spaces."""
 _BAR_MOST, _SPARK_MOST = 40, 60
 _FEW_ENDED = 3
 _HEAD = 3
@@ -31,7 +31,7 @@ Line = tuple[str, str]
 
 
 class Dashboard:
-    """Draws what was seen; a context manager that takes the screen and gives it back."""
+    """A context manager that takes over the terminal screen, draws the queue on it, and restores the screen."""
 
     def __init__(self) -> None:
         self._console = Console(markup=False, emoji=False, highlight=False)
@@ -47,7 +47,7 @@ class Dashboard:
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave the screen half given
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave it half restored
         try:
             self._live.stop()
         finally:
@@ -55,7 +55,7 @@ class Dashboard:
             signal.signal(signal.SIGTSTP, self._on_stop)
 
     def show(self, seen: Seen | None) -> None:
-        """Draw; None is nothing new, and draws only where the screen has another size or was given away meanwhile."""
+        """Draw `seen`. None means nothing new: redraw only after a resize or a suspension."""
         stopped = self._stop_wanted
         if stopped:
             self._stop()
@@ -76,7 +76,7 @@ class Dashboard:
         self._stop_wanted = True
 
     def _stop(self) -> None:
-        """Ctrl-Z: give the screen back, stop, and take it again when continued."""
+        """Handle Ctrl-Z: restore the screen, stop, and take the screen over again when continued."""
         self._live.stop()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -116,7 +116,8 @@ def frame(
     height: int,
     ascii: bool,
 ) -> Text:
-    """The screen: at most `height` lines of at most `width` columns. `tables`: what waits and what ended, laid out."""
+    """Return the screen: at most `height` lines of at most `width` columns. `tables`: the waiting and the ended runs,
+    formatted."""
     top = _facts(found, newest_s, width, ascii)
     waiting, ended = tables or (
         status_text.waiting_table(found).split("\n") if found.waiting else [],
@@ -178,7 +179,7 @@ def _progress(at: Progress, newest_s: Sequence[float], width: int, ascii: bool) 
 
 
 def bar(share: float, columns: int, *, ascii: bool) -> str:
-    """A bar of so many columns, filled to a share between 0 and 1; full only when all is done."""
+    """Return a bar of `columns` columns, filled to `share` (0 to 1) and full only at 1."""
     columns = max(columns, 1)
     full = min(int(share * columns), columns)
     done, left = ("#", "-") if ascii else ("━", "─")
@@ -186,7 +187,7 @@ def bar(share: float, columns: int, *, ascii: bool) -> str:
 
 
 def _body(waiting: list[str], ended: list[str], count: int, room: int) -> list[Line]:
-    """Both tables in so many lines: the one of what waits first, of what ended a few rows at least."""
+    """Return both tables in `room` lines: the waiting runs first, and at least a few rows of the ended ones."""
     few = min(len(ended), _HEAD - 1 + _FEW_ENDED) + 1 if ended else 0
     if waiting and room - few < _HEAD + 1:
         few = 0
@@ -196,7 +197,7 @@ def _body(waiting: list[str], ended: list[str], count: int, room: int) -> list[L
 
 
 def _table(lines: list[str], room: int, count: int | None = None) -> list[Line]:
-    """A table's lines, an empty one before them; what does not fit is counted where `count` says how many there are."""
+    """Return a table's lines after an empty one; rows that do not fit are counted if `count`, their total, is given."""
     if not lines or room < _HEAD + 1:
         return []
     rows = lines[2:]

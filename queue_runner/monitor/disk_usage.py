@@ -1,8 +1,8 @@
-"""What the queue takes of the disk, without walking it each time.
+"""Disk usage of the queue, without walking all files each time.
 
-A finished run's folder, a snapshot and a folder of the cache are measured once and remembered, a line each, in a file
-of the home. A look lists the names and adds up what is known; of the rest it measures as much as its time allows, and
-says so when that was not all. Sizes are of the blocks in use, as `du` has them.
+The folder of a finished run, a snapshot and a folder of the cache are measured once; each size is stored as a line of a
+file in the home. A look lists the names and adds up the known sizes; it measures as many of the others as its time
+allows, and marks the result as inexact if some are left. Sizes are those of the allocated blocks, as in `du`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from queue_runner.paths import Layout
 
 BUDGET_S = 0.03
 _ONE_S = 0.1
-"""The longest that one folder is measured; of a larger one a lower bound is kept, and tried again when it is old."""
+"""Time limit for measuring one folder; for a larger one a lower bound is kept and measured again once it is old."""
 _OLD_S = 600.0
-"""A cache grows: its folders are measured again after so long."""
+"""Age at which folders of the cache are measured again, since caches grow."""
 _TIDY_BYTES = 1 << 17
-"""The file is written anew when it is larger than this and holds mostly what has been superseded."""
+"""Size above which the file is rewritten if most of its lines are superseded."""
 
 
 @dataclass(frozen=True)
 class DiskUse:
-    """Bytes; `exact` is False where not all was measured, and the first three are lower bounds."""
+    """Disk usage in bytes. If not `exact`, not everything was measured and the first three are lower bounds."""
 
     runs_bytes: int
     snapshots_bytes: int
@@ -46,7 +46,7 @@ class _Known(NamedTuple):
 
 
 def look(layout: Layout, active: Collection[str] = (), *, budget_s: float = BUDGET_S) -> DiskUse:
-    """What is in use now. `active` are the runs (12.3) that still write: they are measured and not remembered."""
+    """Return the current usage. `active` are the runs (12.3) that still write: they are measured but not stored."""
     known, lines = _load(layout)
     now = time.time()
     learned: dict[str, _Known] = {}
@@ -78,13 +78,13 @@ def look(layout: Layout, active: Collection[str] = (), *, budget_s: float = BUDG
 
 
 def remember(layout: Layout, run: object) -> None:
-    """Measure the folder of a run that writes no more, or of which something was deleted."""
+    """Measure and store the folder of a run that no longer writes, or from which files were deleted."""
     if (folder := layout.run_dir(run)).is_dir():
         _remember(layout, {f"runs/{run}": _measure(folder, time.monotonic() + _ONE_S)})
 
 
 def _names(layout: Layout) -> Iterator[str]:
-    """What is measured, relative to the home: runs/12.3, snapshots/HASH, cache/data/NAME."""
+    """Yield what to measure, relative to the home: runs/12.3, snapshots/HASH, cache/data/NAME."""
     for folder in (layout.runs, layout.snapshots, *(layout.cache / part for part in _list(layout.cache))):
         above = folder.relative_to(layout.home).as_posix()
         yield from (f"{above}/{name}" for name in _list(folder))
@@ -114,7 +114,7 @@ def _free(layout: Layout) -> int | None:
         return None
 
 
-# -- what is remembered: "bytes, unix seconds, 1 where it is all of it, name" a line; the last line of a name counts --
+# -- stored sizes: one line "bytes, unix seconds, 1 if complete, name"; the last line for a name counts --
 
 
 def _load(layout: Layout) -> tuple[dict[str, _Known], int]:
@@ -127,7 +127,7 @@ def _load(layout: Layout) -> tuple[dict[str, _Known], int]:
         try:
             size, at, whole, name = line.split(" ", 3)
             known[name] = _Known(int(size), float(at), whole == "1")
-        except ValueError:  # torn by a full disk: it is measured again
+        except ValueError:  # torn by a full disk: measure again
             continue
     return known, len(lines)
 
@@ -138,7 +138,7 @@ def _text(found: dict[str, _Known]) -> bytes:
 
 
 def _remember(layout: Layout, found: dict[str, _Known]) -> None:
-    with contextlib.suppress(OSError):  # a queue that may only be read, or a full disk: it is measured again
+    with contextlib.suppress(OSError):  # read-only queue or full disk: measured again next time
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(layout.sizes, flags, 0o600)
         try:

@@ -1,7 +1,8 @@
-"""When the queue will be done, from how long the same questions took before on this machine.
+"""Estimate of when the queue will be done, from how long the same questions took before on this machine.
 
-A question that was never asked here is not guessed at: what comes after it is "at least", and the sentence says how
-many such runs there are. Everything assumes that the queue goes on now and that what waits for others gets its wish.
+The length of a question that was never asked here is not guessed: estimates after it are "at least", and the sentence
+states how many such runs there are. The estimate assumes that the queue is going now and that dependencies are
+satisfied.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from queue_runner.spec import JobSpec
 
 @dataclass(frozen=True)
 class Turn:
-    """When one run starts and ends, in Unix seconds. None: not without a hand (held, or behind what is held), or not
-    at all as things stand (for the failure of another, or past its deadline). Where it is not sure it may be later:
-    a run of unknown length is before it, or it is one itself."""
+    """Start and end of one run, in Unix seconds. None: not without user action (held, or behind a held run), or never
+    as things are (waits for a failure, or past its deadline). If not sure, it may be later: this run or one before it
+    is of unknown length."""
 
     run: str
     expected: Expected
@@ -35,7 +36,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Eta:
-    """The turns of all that has not ended, by run. `finish_at` is None where nothing will run by itself."""
+    """The turns of all runs that have not ended, by run. `finish_at` is None if nothing will run by itself."""
 
     turns: Mapping[str, Turn] = field(default_factory=dict)
     finish_at: float | None = None
@@ -43,17 +44,17 @@ class Eta:
 
     @cached_property
     def going(self) -> list[Turn]:
-        """The turns that come by themselves."""
+        """The turns that come without user action."""
         return [turn for turn in self.turns.values() if turn.finish_at is not None]
 
     @cached_property
     def unknown(self) -> int:
-        """How many of these are of unknown length."""
+        """Number of these that are of unknown length."""
         return sum(turn.expected.real_s is None for turn in self.going)
 
     def sentence(self, now: float, *, going: bool = True) -> str:
-        """`about 3 h 20 min, until 06:40`, and how sure that is; empty where nothing will run. Unless the queue is
-        `going`, without the time of day."""
+        """Return `about 3 h 20 min, until 06:40` with its uncertainty; empty if nothing will run. Without the time of
+        day unless the queue is `going`."""
         if self.finish_at is None:
             return ""
         n_runs = len(self.going)
@@ -71,7 +72,7 @@ class Eta:
 
 
 def starting(turn: Turn | None, now: float) -> str:
-    """`in about 12 min, at 22:40`; empty where that is not known or is now."""
+    """Return `in about 12 min, at 22:40`; empty if unknown or now."""
     if turn is None or turn.start_at is None or turn.start_at <= now + 1:
         return ""
     sure = "in about" if turn.start_sure else "at the earliest in"
@@ -79,7 +80,7 @@ def starting(turn: Turn | None, now: float) -> str:
 
 
 def clock(turn: Turn | None, now: float) -> str:
-    """The time of day at which a run starts, for a table: `22:40`, `after 22:40`; "-" where nothing is known of it."""
+    """Return the time of day at which a run starts, for a table: `22:40`, `after 22:40`; "-" if unknown."""
     soon = turn is not None and turn.start_at is not None and turn.start_at <= now + 1
     if turn is None or turn.start_at is None or (soon and not turn.start_sure):
         return units.MISSING
@@ -90,10 +91,11 @@ def clock(turn: Turn | None, now: float) -> str:
 def estimate(
     connection: sqlite3.Connection, rows: Sequence[Row], now: float, *, left_s: float | None = None, gap_s: float = 0.0
 ) -> Eta:
-    """When each run of the queue starts and ends.
+    """Estimate when each run of the queue starts and ends.
 
-    `rows` are those of read.queue: what has not ended, in its order, the running one first. `left_s` is what the
-    running one needs at its own pace, where that is known, and `gap_s` passes between two runs (the cool-down).
+    `rows` are those of read.queue: the runs that have not ended, in queue order, the running one first. `left_s` is the
+    time that the running one still needs at its own pace, if known, and `gap_s` the time between two runs (the
+    cool-down).
     """
     history = History(connection)
     expected = [history.of_row(row) for row in rows]
@@ -103,7 +105,7 @@ def estimate(
     for place, row in enumerate(rows):
         if row["state"] == State.RUNNING:
             known, remaining = _running(row, expected[place], now, left_s, _stood_still_s(connection, row, now))
-            sure = remaining is not None and row["paused_at"] is None  # suspended: it needs a hand to go on
+            sure = remaining is not None and row["paused_at"] is None  # suspended: it needs user action to continue
             finish_at = now + (remaining or 0.0)
             turns[row["run"]] = Turn(row["run"], known, row["started_at"], finish_at, True, sure)
             at = finish_at + gap_s
@@ -122,8 +124,8 @@ def estimate(
 
 
 def of_plan(history: History, specs: Sequence[tuple[JobSpec, int]], gap_s: float = 0.0) -> tuple[float, int, int]:
-    """Seconds that new runs take one after the other, how many of them are of unknown length, and how many are
-    estimated by others that are alike. `specs` are questions with their repeats."""
+    """Return how many seconds new runs take in sequence, how many are of unknown length, and how many are estimated
+    from similar runs. `specs` are questions with their repeats."""
     total, unknown, alike, n_runs = 0.0, 0, 0, 0
     for spec, repeats in specs:
         takes = history.expected(spec)
@@ -137,7 +139,7 @@ def of_plan(history: History, specs: Sequence[tuple[JobSpec, int]], gap_s: float
 
 
 def _stood_still_s(connection: sqlite3.Connection, row: Row, now: float) -> float:
-    """How long a running run has been suspended so far."""
+    """Return for how many seconds a running run has been suspended so far."""
     events = "SELECT at, verb FROM job_events WHERE run_id = ? AND verb IN ('suspend', 'continue') ORDER BY id"
     stood_s, since = 0.0, None
     for event in connection.execute(events, [row["run_id"]]):
@@ -151,7 +153,7 @@ def _stood_still_s(connection: sqlite3.Connection, row: Row, now: float) -> floa
 def _running(
     row: Row, takes: Expected, now: float, left_s: float | None, stood_s: float
 ) -> tuple[Expected, float | None]:
-    """What the running run is expected to take, and what of it is left; None where it should have ended by now."""
+    """Return the expected duration of the running run and the time left; None if it should have ended by now."""
     elapsed_s = max(now - (row["started_at"] or row["claimed_at"] or now) - stood_s, 0.0)
     if takes.real_s is not None and takes.real_s > elapsed_s:
         return takes, takes.real_s - elapsed_s
@@ -161,8 +163,8 @@ def _running(
 
 
 class _Walk:
-    """The order in which runs start, as the worker takes them: the first of those whose time has come and whose
-    dependencies have ended."""
+    """The order in which the worker starts runs: always the first one whose time has come and whose dependencies have
+    ended."""
 
     def __init__(self, connection: sqlite3.Connection, rows: Sequence[Row], now: float) -> None:
         self._rows = rows
@@ -174,7 +176,7 @@ class _Walk:
         for edge in connection.execute("SELECT job_id, on_job_id, condition FROM dependencies"):
             if edge["job_id"] in self._left and edge["on_job_id"] in self._left:
                 self._waits[edge["job_id"]] = self._waits.get(edge["job_id"], 0) + 1
-                if edge["condition"] != Condition.FAIL:  # what waits for a failure is not expected to run
+                if edge["condition"] != Condition.FAIL:  # runs that wait for a failure are not expected to run
                     self._waiters.setdefault(edge["on_job_id"], []).append(edge["job_id"])
         self._ready: list[int] = []
         self._later: list[tuple[float, int]] = []
@@ -190,7 +192,8 @@ class _Walk:
         heapq.heappush(self._later, (self._rows[place]["not_before_at"] or 0.0, place))
 
     def next(self, at: float) -> tuple[int, float] | None:
-        """The place of the run that starts next and when, if nothing runs from `at` on; None: none ever does."""
+        """Return the index of the run that starts next if the lane is free from `at` on, and when; None if none ever
+        does."""
         while True:
             while self._later and self._later[0][0] <= at:
                 heapq.heappush(self._ready, heapq.heappop(self._later)[1])
@@ -204,7 +207,7 @@ class _Walk:
                 return None
 
     def ended(self, place: int) -> None:
-        """A run has ended: what waited for the last of its job may go on."""
+        """Record the end of a run: jobs that waited for the last run of its job may start."""
         job = self._rows[place]["job_id"]
         self._left[job] -= 1
         if self._left[job]:

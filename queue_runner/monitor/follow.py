@@ -1,8 +1,8 @@
-"""Follow what was named through its runs - repeats, retries, workers that come and go: `mpsq logs -f` and `mpsq run`.
+"""Follow the selected runs through repeats, retries and worker restarts: `mpsq logs -f` and `mpsq run`.
 
-A job or a group is followed until all its runs have ended, a run until it has. What is said of starts and ends, and of
-what is waited for, goes to stderr. Five times a second it asks whether the log has grown; the store is read when its
-files have changed, and only the run that is followed: a group may have thousands.
+A job or a group is followed until all its runs have ended, a run until it has. Messages on starts, ends and waiting go
+to stderr. The log is polled five times a second; the store is read only when its files have changed, and then only for
+the run that is followed: a group may have thousands.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from queue_runner.store import read
 
 POLL_S = 0.2
 _ANEW_S = 2.0
-"""The store is read after so long even where its files look unchanged, and the worker is looked for as often."""
+"""Interval at which the store is read even if its files look unchanged, and at which the worker is checked."""
 _PATIENCE_S = 5.0
-"""How long a run that has finished is kept open for a worker to come back and record how."""
+"""How long a finished run is kept open for a worker to come back and record its end."""
 _PIECES = 1024
-"""Of logs that grow without a pause so many pieces (64 MiB) are passed on before the queue is looked at again."""
+"""Number of pieces (64 MiB in all) copied from logs that grow without a pause before the queue is checked again."""
 
 Open = Callable[[RunDir, int | None], Sequence[Source]]
-"""Opens the logs that are wanted of a run, from their last lines on (None: whole)."""
+"""Opens the requested logs of a run, from their last lines on (None: whole)."""
 Keep = Callable[[], None]
-"""Called every other second while no worker is there; sees to one, where there is work for it."""
+"""Called every other second while there is no worker; ensures that there is one if it has work to do."""
 
 
 def follow(
     layout: Layout, selector: Selector, rows: Sequence[Row], open_logs: Open, tail: int | None, out: Outputs, wait: Wait
 ) -> None:
-    """Follow the runs that `selector` names, whose rows now are `rows`: of those that have ended at most the last.
+    """Follow the runs of `selector`, whose current rows are `rows`; of those that have ended at most the last.
 
-    Raises: MpsqError (store), BrokenPipeError when nobody reads any more.
+    Raises: MpsqError (store), BrokenPipeError when the reader has gone.
     """
     past = {row["run_id"] for row in rows if row["state"] == State.DONE} - {logs.choose(rows)["run_id"]}
     follower = Follower(layout, selector, open_logs, out, wait, tail=tail, past=past)
@@ -51,9 +51,9 @@ def follow(
 
 
 class Follower:
-    """Follows all runs of a selector but the `past` ones; of the first only the last `tail` lines (None: whole).
+    """A follower of the runs of a selector, without the `past` ones; of the first, the last `tail` lines (None: whole).
 
-    Without `keep` it says that no worker is there, and leaves a finished run that nobody records.
+    Without `keep` it reports that there is no worker, and leaves a finished run whose end nobody records.
     """
 
     def __init__(
@@ -84,28 +84,30 @@ class Follower:
         self._told = ""
 
     def follow(self) -> Sequence[Row]:
-        """Follow until all has ended, or nobody is there to record how a run ended; returns the rows of v_run as they
-        are then. After a KeyboardInterrupt it may be called once more, and goes on where it was.
+        """Follow until all runs have ended, or there is no worker to record how one ended.
 
-        Raises: MpsqError (store, `keep`), BrokenPipeError when nobody reads any more.
+        Returns the rows of v_run as they are then. After a KeyboardInterrupt it may be called once more, and continues
+        where it was.
+
+        Raises: MpsqError (store, `keep`), BrokenPipeError when the reader has gone.
         """
         give_way()
         while (row := self._current or self._next()) is not None:
             last = self._one(row)
             if last is None:
                 break
-            if last["state"] == State.DONE:  # else it came back to the queue
+            if last["state"] == State.DONE:  # else it was requeued
                 self._past.add(row["run_id"])
             self._current = None
         return self._queue.read()
 
     def close(self) -> None:
-        """Finish the line that is unfinished on the screen, and let go of the logs."""
+        """Finish the incomplete line on the screen and close the logs."""
         sources, self._sources = self._sources, ()
         logs.end(sources)
 
     def _next(self) -> Row | None:
-        """The next run that has started, once one has, or has ended without; None when no run is left."""
+        """Wait for the next run to start, or to end without a start, and return it; None when no run is left."""
         self._told = ""
         rows = self._queue.read()
         while left := [row for row in rows if row["run_id"] not in self._past]:
@@ -119,13 +121,14 @@ class Follower:
         return None
 
     def _one(self, row: Row) -> Row | None:
-        """Follow one run until it runs no more; returns its row. None where nobody is there to record how it ended."""
+        """Follow one run until it no longer runs and return its row; None if there is no worker to record how it
+        ended."""
         folder = RunDir(self._layout.runs / row["run"])
         if self._current is None:
             self._begin(row, folder)
         finished_at: float | None = None
         while True:
-            row = self._newest(row)  # asked before the log is read, so that nothing of its end is missed
+            row = self._newest(row)  # read before the log, so that nothing written at its end is missed
             running = row["state"] == State.RUNNING
             finished = not running or folder.exit() is not None
             logs.copy(self._sources, _PIECES if running else None)
@@ -154,7 +157,7 @@ class Follower:
             self._tail = None
 
     def _newest(self, row: Row) -> Row:
-        """The row of a run as it is now."""
+        """Return the current row of a run."""
         now = time.monotonic()
         stamp = read.stamp(self._layout.db)
         if stamp == self._stamp and now - self._read_at < _ANEW_S and self._current is row:
@@ -168,7 +171,7 @@ class Follower:
     # -- who starts them ----------------------------------------------------------------------------------------------
 
     def _tell_why(self, left: Sequence[Row]) -> None:
-        """Say what is waited for: once, and again when that becomes another thing."""
+        """Report why the runs wait: once, and again when the reason changes."""
         why = self._queue.why(left)
         if why.kind == self._told:
             return
@@ -178,7 +181,7 @@ class Follower:
         self._say(why.sentence + (f"\n    {why.next_step}" if why.next_step else ""))
 
     def _look_for_a_worker(self, row: Row | None, *, finished: bool = False) -> None:
-        """Have one kept, or say so when it goes or comes; `row` is the run that is running, if one is."""
+        """Ensure that there is a worker, or report when it goes or comes; `row` is the running run, if any."""
         now = time.monotonic()
         if now - self._looked_at < _ANEW_S and not (finished and self._keep is None):
             return
@@ -192,7 +195,7 @@ class Follower:
             self._trouble = trouble
             if not trouble:
                 self._say("--- a worker is there again")
-            elif row is not None or self._told != "worker":  # else that has been said
+            elif row is not None or self._told != "worker":  # else already reported
                 self._say(f"--- {trouble}\n    {START_A_WORKER}")
 
     def _find_trouble(self, row: Row | None, finished: bool) -> str:

@@ -1,7 +1,7 @@
-"""What a follower asks the queue while nothing of its own runs: what has become of its runs, and what they wait for.
+"""Queries of a follower while none of its runs is running: the state of its runs, and what they wait for.
 
-Somebody else's run may be measured meanwhile, and its numbers are stored every second: only what changes the order of
-things - an event of a job, the lane, a worker - has the queue read anew.
+Another run may be measured meanwhile, and its numbers are stored every second: the queue is read again only after a
+change that affects its order - a job event, the lane, a worker.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from queue_runner.paths import Layout
 from queue_runner.store import read
 
 _ANEW_S = 10.0
-"""The queue is read anew after so long even where nothing changed it: some reasons change with time alone."""
+"""Interval at which the queue is read even if nothing changed: some reasons depend on time alone."""
 
 
 class Looks:
-    """Looks at the runs that a selector names."""
+    """A reader of the runs of a selector."""
 
     def __init__(self, layout: Layout, selector: Selector) -> None:
         self._layout = layout
@@ -35,14 +35,14 @@ class Looks:
         self._why: Why | None = None
 
     def read(self) -> Sequence[Row]:
-        """The rows of v_run of all that is named. Raises: UsageError, MpsqError (store)."""
+        """Return the rows of v_run of all selected runs. Raises: UsageError, MpsqError (store)."""
         with read.reading(self._layout.db) as connection:
             self._mark = self._look_closer(connection)
             self._read_at, self._why = time.monotonic(), None
             return read.select(connection, [self._selector])
 
     def look(self) -> Sequence[Row] | None:
-        """The rows where they may be others than before; None where nothing happened. Raises: MpsqError (store)."""
+        """Return the rows if they may have changed, None if nothing happened. Raises: MpsqError (store)."""
         stamp = (read.stamp(self._layout.db), queue_state.worker(self._layout))
         late = time.monotonic() - self._read_at >= _ANEW_S
         if stamp == self._stamp and not late:
@@ -53,7 +53,7 @@ class Looks:
         return self.read() if late or mark != self._mark else None
 
     def why(self, left: Sequence[Row]) -> Why:
-        """What the first of these waiting runs waits for, as it was when the rows were read."""
+        """Return what the first of these waiting runs waits for, as of when the rows were read."""
         if self._why is None:
             row = min(left, key=lambda row: (row["state"] == State.HELD, -row["priority"], row["position"]))
             with read.reading(self._layout.db) as connection:

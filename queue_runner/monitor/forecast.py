@@ -1,4 +1,4 @@
-"""Say how long a plan will take, from how long the same questions took before."""
+"""Forecast of how long a plan will take, from how long the same questions took before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queue_runner.submit.plan import Plan
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan will take: seconds a run by job (None: not known yet), of all of it, and when it would be done."""
+    """The forecast of a plan: seconds per run by job (None: unknown), in total, and when it would be done."""
 
     run_s: tuple[float | None, ...]
     total_s: float
@@ -26,7 +26,7 @@ class Forecast:
     n_runs: int
 
     def sentence(self, now: float) -> str:
-        """`16 runs: about 40 min, until 09:10`."""
+        """Return `16 runs: about 40 min, until 09:10`."""
         runs = f"{units.count(self.n_runs)} run{'s' * (self.n_runs > 1)}"
         if self.unknown == self.n_runs:
             return f"{runs}; how long they take is not known yet: none was asked before on this machine"
@@ -40,7 +40,7 @@ class Forecast:
 
 
 def forecast(layout: Layout, planned: Plan) -> Forecast:
-    """How long a plan takes, behind what waits already; without a queue nothing is known."""
+    """Forecast how long a plan takes, after the runs that already wait; without a queue nothing is known."""
     specs = [(job.spec, job.repeats) for job in planned.jobs]
     n_runs = len(planned.order)
     if not layout.db.exists():
@@ -54,7 +54,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
 
 
 def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:
-    """For each cell its question and what a run of it takes, in words."""
+    """Return the question of each cell and the duration of one run of it, in words."""
     found = []
     for job, run_s in zip(planned.jobs, foreseen.run_s, strict=True):
         told = "not known yet" if run_s is None else f"about {units.duration(run_s)} a run"

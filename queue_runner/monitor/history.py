@@ -1,4 +1,4 @@
-"""Look up how long the same question, or one nearly the same, took before on this machine."""
+"""Durations of earlier runs of the same question, or of a similar one, on this machine."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from queue_runner.spec import JobSpec
 Row = Mapping[str, Any]
 
 SAME, ALIKE, PACE = "same", "alike", "pace"
-"""What an expected duration is from: runs of the same question; runs that ask nearly the same; the run's own pace."""
+"""Sources of an expected duration: runs of the same question; runs of a similar question; the run's own pace."""
 NEWEST = 9
-"""Runs of a question whose median is expected: older ones may be of older code."""
+"""Number of runs of a question whose median is taken: older ones may be of older code."""
 
 _MOST_RUNS = 5_000
 
 _MOST_QUESTIONS = 1_000
 
 _LENGTHS = ("max_iters", "max_steps", "steps", "epochs", "mode")
-"""Settings that say how much work there is, or of which kind: runs that differ in one of these are not alike."""
+"""Settings that determine the amount or kind of work: runs that differ in one of these are not alike."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds that a run will take, and what that is from; None and "" where nothing is known."""
+    """Expected duration of a run in seconds, and its source; None and "" if nothing is known."""
 
     real_s: float | None = None
     basis: str = ""
 
 
 class History:
-    """How long runs took that SUCCEEDED on this machine: the one of the newest run that said where it was."""
+    """Durations of runs that SUCCEEDED on this machine: the machine of the newest run that recorded one."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._known: dict[str, Expected] = {}
 
     def expected(self, spec: JobSpec, spec_hash: str | None = None) -> Expected:
-        """The median of the newest runs of the same question; else of those that differ in a few settings only."""
+        """Return the median of the newest runs of the same question; else of those that differ in only a few
+        settings."""
         digest = spec_hash or spec.content_hash()
         if digest not in self._known:
             if times := self._times.get(digest):
@@ -53,7 +54,7 @@ class History:
         return self._known[digest]
 
     def of_row(self, row: Row) -> Expected:
-        """The same of a row of v_run."""
+        """Return the same for a row of v_run."""
         digest = row["spec_hash"]
         if digest in self._known:
             return self._known[digest]
@@ -61,7 +62,7 @@ class History:
 
     @cached_property
     def _times(self) -> dict[str, list[float]]:
-        """Seconds awake and not paused of each question, the newest first."""
+        """Durations of each question in seconds awake and not paused, the newest first."""
         rows = self._connection.execute(
             """SELECT j.spec_hash, e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0) AS took_s
                FROM runs r JOIN exits e ON e.run_id = r.id JOIN jobs j ON j.id = r.job_id
@@ -78,7 +79,7 @@ class History:
 
     @cached_property
     def _questions(self) -> dict[tuple[Any, ...], list[tuple[dict[str, Any], float]]]:
-        """By what must be equal: (settings, seconds) of every question that has a time."""
+        """(settings, seconds) of every question that has a duration, by what must be equal."""
         rows = self._connection.execute(
             """SELECT spec_hash, kind, name, workload, framework, device, compile, dtype, config,
                    json_extract(spec_json, '$.argv[0]') AS program, json_extract(spec_json, '$.params') AS params
@@ -106,7 +107,7 @@ class History:
 
 
 def _kin(asked: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What runs that are alike have in common: everything but the values of settings that leave the work as it is."""
+    """Return what similar runs have in common: everything but the values of settings that do not change the work."""
     what = asked["workload"] or asked["name"]
     lengths = tuple(settings.get(name) for name in _LENGTHS)
     names = ("kind", "framework", "device", "compile", "dtype", "config")

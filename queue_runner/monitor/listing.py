@@ -1,4 +1,4 @@
-"""Runs and jobs as they are shown: one object each, without what is nobody's business (the captured environment)."""
+"""Runs and jobs as they are shown: one object each, without private data (the captured environment)."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype
 
 @dataclass(frozen=True)
 class Filter:
-    """What `mpsq list` is narrowed to; None does not narrow. `state` is a state or an outcome. Jobs that were
-    deleted are shown with `deleted`, then alone, and where one of them is named itself."""
+    """Filters of `mpsq list`; None does not filter. `state` is a state or an outcome. Deleted jobs are shown with
+    `deleted`, then alone, and if one of them is named itself."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
@@ -79,7 +79,7 @@ class Filter:
 
 
 def run_object(row: Row) -> dict[str, Any]:
-    """One row of v_run as docs/json.md describes a run."""
+    """Return one row of v_run as the run object of docs/json.md."""
     return {name: row[name] for name in _AS_STORED} | {
         "compile": boolean(row["compile"]),
         **asked(row),
@@ -90,7 +90,7 @@ def run_object(row: Row) -> dict[str, Any]:
 
 
 def asked(row: Row) -> dict[str, Any]:
-    """What --set, --env-name and --mps said of the question; its sought value last: lists leave out the middle."""
+    """Return what --set, --env-name and --mps changed; the sought value comes last: lists leave out the middle."""
     spec = json.loads(row["spec_json"])
     found: dict[str, Any] = spec["params"]
     key = spec.get("find_max", "").partition("=")[0]
@@ -100,12 +100,12 @@ def asked(row: Row) -> dict[str, Any]:
 
 
 def boolean(value: int | None) -> bool | None:
-    """A flag as SQLite has it."""
+    """Convert a flag as SQLite stores it."""
     return None if value is None else bool(value)
 
 
 def job_object(rows: Sequence[Row]) -> dict[str, Any]:
-    """All rows of one job as docs/json.md describes a job: its state is derived from its runs."""
+    """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
     runs = [run_object(row) for row in rows]
     first, last = runs[0], _last_attempts(runs)
     times = sorted(r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None)
@@ -135,7 +135,7 @@ def _last_attempts(runs: Sequence[Row]) -> list[Row]:
 
 
 def state_of(runs: Sequence[Row]) -> str:
-    """RUNNING while one runs, DONE once all are, HELD where none can start, else QUEUED."""
+    """Return RUNNING while one runs, DONE once all are, HELD if none can start, else QUEUED."""
     states = {run["state"] for run in runs}
     if State.RUNNING in states:
         return State.RUNNING.value
@@ -145,16 +145,16 @@ def state_of(runs: Sequence[Row]) -> str:
 
 
 def _ok(last: Sequence[Row]) -> bool | None:
-    """Whether every repeat's last attempt succeeded; None while that is not decided."""
+    """Return whether the last attempt of every repeat succeeded; None while undecided."""
     if any(r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED for r in last):
         return False
     return True if all(r["state"] == State.DONE for r in last) else None
 
 
 def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]:
-    """Jobs, the oldest first; of more than `limit` the newest.
+    """Return jobs, the oldest first; if there are more than `limit`, the newest.
 
-    Raises: UsageError for a state that there is not, or a selector that names nothing.
+    Raises: UsageError for an unknown state, or a selector that matches nothing.
     """
     condition, values = _condition(connection, wanted)
     limit = -1 if wanted.limit is None else wanted.limit
@@ -167,7 +167,7 @@ def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]
 
 
 def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
-    """SQL for the ids of the jobs that are wanted, each once."""
+    """Return SQL for the ids of the matching jobs, each once."""
     terms, values = ["1"], []
     if wanted.deleted:
         terms.append("j.deleted_at IS NOT NULL")
@@ -206,7 +206,7 @@ def _words(kind: type[State] | type[Outcome]) -> str:
 
 
 def ending(row: Row) -> str:
-    """A run's state or, once it is DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
+    """Return a run's state or, once it is DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
     if row["outcome"] is None:
         suspended = row["state"] == State.RUNNING and row["paused_at"] is not None
         return f"{row['state']} (suspended)" if suspended else str(row["state"])
@@ -214,8 +214,8 @@ def ending(row: Row) -> str:
 
 
 def fate(row: Row, after: str = "") -> str:
-    """How a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` comes
-    between the two: ` after 3.2 s`."""
+    """Return how a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
+    inserted between the two: ` after 3.2 s`."""
     told, reason = ending(row), row["reason"] or ""
     kind, _, rest = reason.partition(": ")
     if told.endswith(f"({kind})"):
@@ -224,7 +224,7 @@ def fate(row: Row, after: str = "") -> str:
 
 
 def hook_ending(call: Row) -> str:
-    """How the call of a hook stands, in words: "failed (3) after 0.2 s"."""
+    """Return the state of a hook call in words: "failed (3) after 0.2 s"."""
     what = "notification" if call["kind"] == "notify" else call["command"]
     code = f" ({call['exit_code']})" if call["exit_code"] else ""
     after = f" after {units.duration(call['dur_s'])}" if call["dur_s"] is not None else ""
@@ -232,7 +232,7 @@ def hook_ending(call: Row) -> str:
 
 
 def question(item: Row) -> str:
-    """What a run or job asks, in a few words: "cpu, compiled, tiny, max_iters=20"."""
+    """Return the question of a run or job in a few words: "cpu, compiled, tiny, max_iters=20"."""
     compiled = {True: "compiled", False: "eager", None: None}[item["compile"]]
     dtype = None if item["dtype"] == "fp32" else item["dtype"]
     words = [item["device"], compiled, dtype, item["config"], *(f"{k}={v}" for k, v in item["sets"].items())]

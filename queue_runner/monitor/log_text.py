@@ -1,7 +1,7 @@
-"""A log as lines worth reading: of what carriage returns overwrite only the last is kept.
+"""Logs as readable lines: of text that carriage returns overwrite only the last is kept.
 
-In a pipe or a file the rest of the bytes stay as the job wrote them, colours and all. On a terminal they are made
-harmless: no escape sequences, no control characters; and what has not ended yet, a progress bar say, is shown in place.
+In a pipe or a file all other bytes, including colours, stay as the job wrote them. On a terminal they are sanitized: no
+escape sequences, no control characters; and an unfinished line, such as a progress bar, is updated in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queue_runner.host.low_priority import descriptor
 from queue_runner.text import cut, plain, width
 
 LINE_BYTES = 1 << 20
-"""A line that is longer is passed on in pieces."""
+"""Longest line; a longer one is passed on in pieces."""
 _CUT_ESCAPE = re.compile(r"\x1b[^A-Za-z]*\Z")
 """The beginning of an escape sequence whose end has not been written yet."""
 
@@ -23,46 +23,46 @@ Write = Callable[[bytes], None]
 
 
 class Text(Protocol):
-    """Where the bytes of one log go."""
+    """The destination of the bytes of one log."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """Process the next bytes."""
 
     def pause(self) -> None:
-        """There are no more for the moment."""
+        """Handle that there are no more bytes for the moment."""
 
     def end(self) -> None:
-        """There are no more at all."""
+        """Handle the end of the log."""
 
 
 class Raw:
-    """Passes everything on as it is."""
+    """A destination that passes everything on unchanged."""
 
     def __init__(self, write: Write) -> None:
         self.feed = write
 
     def pause(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: nothing is buffered."""
 
     def end(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: nothing is buffered."""
 
 
 class _Lines:
-    """Splits bytes into lines; of an unfinished one only what nothing has overwritten yet is kept."""
+    """A line splitter; of an unfinished line it keeps only what has not been overwritten yet."""
 
     def __init__(self) -> None:
         self.pending = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that are finished now, each with its newline."""
+        """Return the lines that are finished now, each with its newline."""
         data = self.pending + data
-        if b"\r" not in data:  # most logs: their lines need not be told apart
+        if b"\r" not in data:  # most logs: no need to split their lines
             finished, newline, self.pending = data.rpartition(b"\n")
             return finished + newline
         *lines, rest = data.split(b"\n")
         kept = rest.rstrip(b"\r")
-        # the last state of a progress bar is kept whole, with the return before it
+        # keep the last state of a progress bar whole, with the return before it
         self.pending = rest[kept.rindex(b"\r") :] if b"\r" in kept else rest
         return b"".join(_last(line) + b"\n" for line in lines)
 
@@ -72,12 +72,13 @@ class _Lines:
 
 
 def _last(line: bytes) -> bytes:
-    """What is seen of a line in the end."""
+    """Return the part of a line that remains visible."""
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
 
 
 class PipeText:
-    """Lines for a pipe or a file. A line that pauses is passed on as far as it is, a progress bar is not."""
+    """Lines for a pipe or a file. When a log pauses, an unfinished line is passed on as far as it goes, a progress bar
+    is not."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -100,8 +101,8 @@ class PipeText:
 
 
 class Screen:
-    """A terminal that lines scroll over, with one unfinished line at its foot that can be taken away again. Without
-    escape sequences, so that any terminal will do."""
+    """A scrolling terminal with one unfinished line at the bottom that can be removed again. Without escape sequences,
+    so that it works on any terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._write = writer(stream)
@@ -110,7 +111,7 @@ class Screen:
         self._foot = ""
 
     def print(self, lines: list[str]) -> None:
-        """Print finished lines above the foot, which is gone then."""
+        """Print finished lines in place of the unfinished one, which is removed."""
         self._put(self._erased() + "".join(f"{line}\n" for line in lines))
 
     def foot(self, text: str) -> None:
@@ -137,7 +138,7 @@ class Screen:
 
 
 class ScreenText:
-    """Lines for a terminal, made harmless. Two logs may share one screen."""
+    """Sanitized lines for a terminal. Two logs may share one screen."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -161,12 +162,12 @@ class ScreenText:
 
 
 def _harmless(lines: bytes) -> list[str]:
-    """Line by line: an escape sequence that never ends must not take the next line with it."""
+    """Sanitize each line separately: an escape sequence that never ends must not swallow the next line."""
     return [plain(line) for line in lines.decode("utf-8", "replace").split("\n")]
 
 
 def writer(stream: TextIO) -> Write:
-    """Writes bytes to a text stream's bytes at once, or as text where the stream has none."""
+    """Return a function that writes bytes to the stream's buffer immediately, or as text if it has none."""
 
     def write(data: bytes) -> None:
         if (binary := getattr(stream, "buffer", None)) is not None:
@@ -180,7 +181,8 @@ def writer(stream: TextIO) -> Write:
 
 
 class Outputs:
-    """Where a job's stdout and stderr go, and what we say: on one terminal none writes into the line of another."""
+    """The destinations of a job's stdout and stderr and of messages: on a shared terminal none writes into a line of
+    another."""
 
     def __init__(self, out: TextIO, err: TextIO, *, raw: bool) -> None:
         self._out, self._err, self._raw = out, err, raw
@@ -192,14 +194,14 @@ class Outputs:
             self._screens[err] = self._screens[out]
 
     def text(self, *, to_stderr: bool = False) -> Text:
-        """A way for the bytes of one log, to our stderr or to our stdout."""
+        """Return a destination for one log: our stdout, or our stderr."""
         stream = self._err if to_stderr else self._out
         if self._raw:
             return Raw(writer(stream))
         return ScreenText(self._screens[stream]) if stream in self._screens else PipeText(writer(stream))
 
     def say(self, text: str) -> None:
-        """Talk, to stderr."""
+        """Write a message to stderr."""
         if self._err in self._screens:
             self._screens[self._err].print(plain(text).split("\n"))
         else:

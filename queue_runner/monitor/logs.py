@@ -1,4 +1,4 @@
-"""What a job wrote: which run's, and its bytes. Memory stays bounded whatever the size of the log."""
+"""Logs of a job: the choice of the run, and its bytes. Memory stays bounded whatever the size of the log."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from queue_runner.run_dir import RunDir
 
 CHUNK_BYTES = 1 << 16
 TAIL_MOST_BYTES = 16 * LINE_BYTES
-"""The end of a log is looked for its last lines in no more than this: a log may be one line of a gigabyte."""
+"""Bytes at the end of a log that are searched for its last lines: a log may be one line of a gigabyte."""
 
 Row = Mapping[str, Any]
 
 
 def choose(rows: Sequence[Row]) -> Row:
-    """The run whose log is meant: the running one, else the one that started last, else the first that waits."""
+    """Return the run whose log is meant: the running one, else the one that started last, else the first that waits."""
 
     def rank(row: Row) -> tuple[bool, float, int]:
         return row["state"] == State.RUNNING, row["started_at"] or row["claimed_at"] or 0.0, -row["position"]
@@ -31,7 +31,7 @@ def choose(rows: Sequence[Row]) -> Row:
 
 
 def folder_of(layout: Layout, row: Row) -> RunDir:
-    """The folder with the run's logs. Raises: MpsqError when it has none, with the reason."""
+    """Return the folder with the run's logs. Raises: MpsqError, with the reason, when there is none."""
     folder = RunDir(layout.runs / row["run"])
     if row["deleted_at"] is not None:
         raise MpsqError(f"the log of run {row['run']} was deleted with its job", f"mpsq show {row['run']} says when")
@@ -51,7 +51,7 @@ def _wrote(folder: RunDir) -> bool:
 
 
 def tail_offset(stream: BinaryIO, lines: int) -> int:
-    """Where the last `lines` lines of the file begin, found from its end."""
+    """Find where the last `lines` lines of the file begin, searching from its end."""
     size = at = stream.seek(0, os.SEEK_END)
     left = lines
     last = True
@@ -75,8 +75,8 @@ def tail_offset(stream: BinaryIO, lines: int) -> int:
 
 
 class LogFile:
-    """Reads a log from its last `lines` lines on (None: all), and on as it grows. The file is the job's: whatever else
-    it puts in its place - a link, a FIFO - is not read."""
+    """A reader of a growing log, from its last `lines` lines on (None: all). The file belongs to the job: anything else
+    in its place - a link, a FIFO - is not read."""
 
     def __init__(self, path: Path, lines: int | None = None) -> None:
         self._path = path
@@ -85,23 +85,23 @@ class LogFile:
         self._offset = 0
 
     def read(self) -> bytes:
-        """The next bytes; b"" where there are none, or none yet."""
+        """Return the next bytes; b"" if there are none, or none yet."""
         if self._stream is None and not self._open():
             return b""
         assert self._stream is not None
         if data := self._stream.read(CHUNK_BYTES):
             self._offset += len(data)
         elif os.fstat(self._stream.fileno()).st_size < self._offset:
-            self._offset = self._stream.seek(0)  # the job began its log anew
+            self._offset = self._stream.seek(0)  # the job truncated its log
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._stream is not None:
             self._stream.close()
 
     def _open(self) -> bool:
-        """Open it once, for good: at the end of a run a large log is replaced by its head and tail."""
+        """Open the file only once: at the end of a run a large log is replaced by its head and tail."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -120,7 +120,8 @@ Source = tuple[LogFile, Text]
 
 
 def copy(sources: Sequence[Source], pieces: int | None = None) -> bool:
-    """Copy what there is, a piece of each in turn, and of each at most so many. Returns whether there was anything."""
+    """Copy available bytes, a piece of each source in turn and at most `pieces` of each. Returns whether there were
+    any."""
     anything = False
     while pieces is None or (pieces := pieces - 1) >= 0:
         if not any([_copy_piece(file, text) for file, text in sources]):
@@ -136,7 +137,7 @@ def _copy_piece(file: LogFile, text: Text) -> bool:
 
 
 def end(sources: Sequence[Source]) -> None:
-    """What was kept back goes out, and the files are let go of."""
+    """Flush what was held back and close the files."""
     for file, text in sources:
         text.end()
         file.close()
