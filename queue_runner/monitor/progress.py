@@ -1,4 +1,4 @@
-"""How far the running run is, as far as its events are stored. Looked at again, only what is new is read."""
+"""Progress of the running run, as far as its events are stored. Each further look reads only what is new."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from queue_runner.model import PHASES
 
 NEWEST = 200
-"""How many of the newest measured iterations the time per iteration of a running job is taken from."""
+"""Number of newest measured iterations from which the time per iteration of a running job is computed."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the running run is. Times in seconds; None is not known. `iters` are the iterations done, with those
-    before the checkpoint that a resumed run went on from."""
+    """Progress of the running run. Times in seconds; None is unknown. `iters` are the iterations done, including those
+    before the checkpoint that a resumed run continued from."""
 
     phase: str | None
     iters: int
@@ -30,7 +30,7 @@ class Progress:
 
 
 class Tracker:
-    """Follows one run after another. A look costs what has come since the last one, however long the run is."""
+    """A tracker of one run after another. A look costs only what is new since the last one, however long the run is."""
 
     def __init__(self) -> None:
         self._begin(None)
@@ -38,14 +38,14 @@ class Tracker:
     def _begin(self, run_id: int | None) -> None:
         self._run_id = run_id
         self.newest_s: deque[float] = deque(maxlen=NEWEST)
-        """The times of the newest measured iterations, the oldest first."""
+        """Times of the newest measured iterations in seconds, the oldest first."""
         self._iters = self._first = 0
         self._loss: float | None = None
         self._open: list[str] = []
         self._iteration_offset = self._phase_offset = -1
 
     def look(self, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Progress:
-        """How far a run is now; `row` is its newest row of v_run."""
+        """Return the current progress of a run; `row` is its newest row of v_run."""
         if row["run_id"] != self._run_id:
             self._begin(row["run_id"])
         self._read_iterations(connection)
@@ -88,7 +88,7 @@ class Tracker:
         self._loss = next((r["loss"] for r in newest if r["loss"] is not None), self._loss)
 
     def _read_phases(self, connection: sqlite3.Connection) -> None:
-        """The phases that have begun and not ended, the innermost last."""
+        """Read the phases that have begun and not ended, the innermost last."""
         new = connection.execute(
             "SELECT offset, name, edge FROM phases WHERE run_id = ? AND offset > ? ORDER BY offset",
             [self._run_id, self._phase_offset],

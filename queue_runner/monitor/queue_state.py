@@ -1,4 +1,4 @@
-"""Who decides about this queue right now: is there a worker, and what keeps its lane from starting anything."""
+"""Current state of the queue: whether there is a worker, and what keeps its lane from starting runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_A_WORKER = "start one: mpsq worker, or mpsq service install"
 
 @dataclass(frozen=True)
 class QueueState:
-    """`worker_pid` is None where no worker runs, or where its lock does not say."""
+    """State of the queue. `worker_pid` is None if no worker runs, or if its lock does not contain it."""
 
     worker: bool
     worker_pid: int | None
@@ -26,7 +26,7 @@ class QueueState:
 
 
 def worker(layout: Layout) -> tuple[bool, int | None]:
-    """Whether a worker holds this queue, and its process id where its lock tells it."""
+    """Return whether a worker holds this queue, and its process id if its lock contains it."""
     path = locks.worker_lock_path(layout.home)
     if not locks.is_held(path):
         return False, None
@@ -35,19 +35,19 @@ def worker(layout: Layout) -> tuple[bool, int | None]:
 
 
 def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
-    """The state of the queue as its locks and its database tell it."""
+    """Return the state of the queue according to its locks and its database."""
     alive, pid = worker(layout)
     lane = read.lane(connection, DEFAULT_LANE)
     return QueueState(alive, pid, lane["blocked_reason"] if alive else None, lane["paused_at"], lane["paused_reason"])
 
 
 def is_supervised(folder: RunDir) -> bool:
-    """Whether a warden holds this run."""
+    """Return whether a warden holds this run."""
     return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)
 
 
 def idle(layout: Layout) -> bool:
-    """Whether nothing runs: no run is RUNNING, or the one that is has ended and only waits to be recorded."""
+    """Return whether nothing runs: no run is RUNNING, or the one that is has ended and only waits to be recorded."""
     with read.reading(layout.db) as connection:
         running = read.runs(connection, "state = 'RUNNING'")
     alive, _ = worker(layout)

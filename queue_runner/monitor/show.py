@@ -1,4 +1,4 @@
-"""All that is known of a run: the question, the answer, where its files are, what was noticed about it."""
+"""Everything known about a run: its question, its results, its files, its notes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE jo
 
 @dataclass(frozen=True)
 class Details:
-    """`run` is as in a list. `argv` is redacted, `env` names variables only, `files` maps names to paths that exist."""
+    """Details of a run. `run` is as in a list. `argv` is redacted, `env` only names variables, `files` maps names to
+    existing paths."""
 
     run: Mapping[str, Any]
     argv: list[str]
@@ -61,7 +62,7 @@ class Details:
 
     @property
     def loss_last(self) -> float | None:
-        """nan where the losses ended as no number: the store keeps none then, and `run` says null."""
+        """The last loss; nan if the losses ended in a non-number: the store has none then, and `run` has null."""
         if self.run["loss_last"] is None and "diverged" in self.run["taints"]:
             return math.nan
         last: float | None = self.run["loss_last"]
@@ -69,7 +70,7 @@ class Details:
 
 
 def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
-    """Everything about one row of v_run."""
+    """Return everything about one row of v_run."""
     spec = JobSpec.from_json(row["spec_json"])
     run_id = row["run_id"]
     phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
@@ -112,22 +113,22 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
 
 
 def _gpu_busy_share(connection: sqlite3.Connection, run_id: int) -> float | None:
-    """The median of the samples of the GPU's utilisation, by this run and everybody else; None where none was taken."""
+    """Return the median of the samples of GPU utilisation, by this run and all others; None if there are none."""
     samples = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run_id)]
     known = [float(share) for one in samples if isinstance(share := one.get("gpu_busy_share"), int | float)]
     return stats.median(known) if known else None
 
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:
-    """Where the search stands that the job is a probe of (--find-max)."""
+    """Return the state of the search that the job is a probe of (--find-max)."""
     at = next.standing_of(connection, job_id)
     return None if at is None else f"--find-max {spec.find_max}: {at.sentence(spec.find_max.partition('=')[0])}"
 
 
 @dataclass(frozen=True)
 class Patch:
-    """The patch of one job's code. `text` is None where there is none to show, and `about` says why; else `about`
-    says what it belongs to."""
+    """The patch of one job's code. If there is none to show, `text` is None and `about` says why; else `about` says
+    what it belongs to."""
 
     job: int
     about: str
@@ -135,7 +136,7 @@ class Patch:
 
 
 def patches(connection: sqlite3.Connection, rows: Iterable[Mapping[str, Any]]) -> list[Patch]:
-    """The patch of each job, once."""
+    """Return the patch of each job, once."""
     jobs = {row["job_id"]: row["snapshot_hash"] for row in rows}
     return [_patch(connection, job, digest) for job, digest in jobs.items()]
 
@@ -153,7 +154,7 @@ def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patc
 
 
 def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, Any]]:
-    """The chain of runs that go on from each other, where there is one."""
+    """Return the chain of runs that continue one another, if there is one."""
     chain = resume_chain.chain(connection, run_id)
     names = {segment.run_id: segment.run for segment in chain}
     return [

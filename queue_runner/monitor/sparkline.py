@@ -8,15 +8,16 @@ from dataclasses import dataclass
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.:-=+*#"
 _LEAST_SPAN = 0.05
-"""Of the fastest iteration: the noise of a steady run is drawn as a flat line, not blown up to the full height."""
+"""Smallest span of the scale, relative to the fastest iteration: the noise of a steady run is drawn as a flat line, not
+blown up to the full height."""
 _FENCES = 3.0
-"""Times the interquartile range above the upper quartile: what lies beyond is far out (Tukey 1977) and is cut off."""
+"""Multiple of the interquartile range above the upper quartile: values beyond are far out (Tukey 1977) and cut off."""
 
 
 @dataclass(frozen=True)
 class Sparkline:
-    """`bars` has a letter for each iteration. The lowest bar is `low_s`, the full height `high_s`; `beyond` iterations
-    are slower than that, the slowest `max_s`. Seconds."""
+    """A sparkline. `bars` has a character per iteration. The lowest bar is `low_s`, the full height `high_s`; `beyond`
+    iterations are slower than that, the slowest `max_s`. Seconds."""
 
     bars: str
     low_s: float
@@ -26,7 +27,7 @@ class Sparkline:
 
 
 def sparkline(times_s: Sequence[float], *, ascii: bool = False) -> Sparkline | None:
-    """The bars of `times_s`, the oldest first; None where there is nothing to draw."""
+    """Return the bars of `times_s`, the oldest first; None if there is nothing to draw."""
     times = [t for t in times_s if t == t and t >= 0]
     if not times:
         return None

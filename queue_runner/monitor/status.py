@@ -1,4 +1,4 @@
-"""What `mpsq status` shows: the worker, the lane, the run on it, and what waits, in order."""
+"""Content of `mpsq status`: the worker, the lane, the running run, and the waiting ones in order."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 ENDED = 5
-"""How many of the last endings are shown."""
+"""Number of ended runs shown, the latest."""
 
 _HOOK_NEWS_S = 86400.0
 _HOOK_NEWS = 3
 EXPECTED = 500
-"""When the queue will be done is computed of so many waiting runs, unless all are asked for."""
+"""Number of waiting runs from which the end of the queue is computed, unless all are requested."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """How many calls of hooks are to be made, and the last ones of the past day that did not end well."""
+    """Number of pending hook calls, and the latest calls of the past day that did not end well."""
 
     pending: int
     running: int
@@ -42,9 +42,9 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Status:
-    """`running` and `waiting` are rows of v_run, these in their order; `reasons` says by run id what each waits for.
-    `waiting_count` counts those that were not read, too; `eta` is of the running run and the first `expected` waiting.
-    """
+    """Status of the queue. `running` and `waiting` are rows of v_run, the latter in queue order; `reasons` says by run
+    id what each waits for. `waiting_count` also counts those that were not read; `eta` is for the running run and the
+    first `expected` waiting ones."""
 
     queue: QueueState
     running: Row | None
@@ -62,9 +62,9 @@ class Status:
 
 
 def read_status(layout: Layout, *, waiting: int = -1) -> Status:
-    """The queue as it is now, with the first `waiting` of what waits (-1: all).
+    """Read the current queue, with the first `waiting` of the waiting runs (-1: all).
 
-    Raises: MpsqError where there is no queue to read.
+    Raises: MpsqError if there is no queue to read.
     """
     with read.reading(layout.db) as connection:
         return look(layout, connection, waiting, Tracker())
@@ -77,8 +77,8 @@ def look(
     tracker: Tracker,
     disk_use: DiskUse | None = None,
 ) -> Status:
-    """As `read_status`, through an open connection, with the tracker of the last look, and its `disk_use` if that is
-    good enough."""
+    """Do the same as `read_status`, through an open connection, with the tracker of the last look, and with `disk_use`
+    instead of a new measurement if it is given."""
     queue = queue_state.look(layout, connection)
     rows = read.queue(connection, max(waiting, EXPECTED) + 1 if waiting >= 0 else -1)
     running = next((row for row in rows if row["state"] == State.RUNNING), None)
@@ -103,7 +103,7 @@ def look(
 
 
 def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
-    """What the hooks do, and which of them need a look."""
+    """Return the state of the hooks, and which of their calls need attention."""
     rows = read.hook_calls(connection, "h.at > ? OR h.state IN ('pending', 'running')", [now - _HOOK_NEWS_S])
     states = [row["state"] for row in rows]
     troubled = [row for row in rows if row["state"] in ("failed", "timed_out", "lost")]
@@ -111,14 +111,14 @@ def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
 
 
 def is_supervised(layout: Layout, row: Row) -> bool:
-    """Whether a warden holds this run."""
+    """Return whether a warden holds this run."""
     return queue_state.is_supervised(RunDir(layout.runs / row["run"]))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A look that found something. `newest_s` are the newest measured iterations' times in seconds, the oldest first;
-    `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
+    """A look that found something. `newest_s` are the times of the newest measured iterations in seconds, the oldest
+    first; `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
 
     status: Status
     newest_s: tuple[float, ...]

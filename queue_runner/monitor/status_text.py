@@ -1,4 +1,4 @@
-"""The status of a queue as text: what `mpsq status` prints, and the parts that its dashboard shows as well."""
+"""The status of a queue as text: the output of `mpsq status`, and the parts shared with its dashboard."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from queue_runner.text import cut, one_line, width
 from queue_runner.times import clock as clock_of_day
 
 SHOWN = 10
-"""How many waiting runs are shown unless all are asked for."""
+"""Number of waiting runs shown unless all are requested."""
 _NAME = 16
 _REASON = 24
 _WRAP, _LEAST = 70, 20
 
 
 def text(found: Status) -> str:
-    """All of it, at least 80 columns wide."""
+    """Return the whole status, at least 80 columns wide."""
     facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found), *hooks(found)]
     parts = [tables.facts([*facts, ("disk", disk(found.disk))])]
     if found.waiting:
@@ -36,7 +36,7 @@ def text(found: Status) -> str:
 
 
 def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
-    """The worker, and what keeps the lane from starting anything, in lines of so many columns."""
+    """Return the worker, and what keeps the lane from starting runs, in lines of at most `columns` columns."""
     columns = max(columns, _LEAST)
     facts = [("worker", textwrap.fill(_worker(found), columns))]
     if found.queue.blocked_reason:
@@ -66,13 +66,13 @@ def _running(found: Status) -> list[tuple[str, str]]:
 
 
 def asked(row: Row) -> str:
-    """Which run it is and what it asks, on one line."""
+    """Return the run and its question, on one line."""
     item = listing.run_object(row)
     return "  ".join(filter(None, map(one_line, (item["run"], item["name"], listing.question(item)))))
 
 
 def numbers(at: Progress, *, counted: bool = True) -> str:
-    """Phase, iterations (if they are to be `counted`), time per iteration and loss, as far as they are known."""
+    """Return phase, iterations (if `counted`), time per iteration and loss, as far as they are known."""
     where = [f"phase {at.phase}"] if at.phase else []
     if at.iters and counted:
         planned = f" of {units.count(at.planned_iters)}" if at.planned_iters else ""
@@ -85,13 +85,13 @@ def numbers(at: Progress, *, counted: bool = True) -> str:
 
 
 def clock(at: Progress) -> str:
-    """How long it has run, and about how long it will."""
+    """Return how long the run has taken, and about how long it will take."""
     left = f", about {units.duration(at.left_s)} of training left" if at.left_s else ""
     return f"{units.duration(at.elapsed_s)} so far{left}"
 
 
 def trouble(found: Status) -> list[str]:
-    """What a user should know of the running run besides."""
+    """Return further facts about the running run that a user should know."""
     assert found.running is not None
     lines = []
     if found.running["cancel_requested_at"]:
@@ -104,7 +104,7 @@ def trouble(found: Status) -> list[str]:
 
 
 def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
-    """When the queue will be done, the schedule that submits next, and each that could not."""
+    """Return when the queue will be done, the schedule that submits next, and each that failed to."""
     columns = max(columns, _LEAST)
     now, facts = time.time(), []
     if told := found.eta.sentence(now, going=goes_on(found)):
@@ -122,7 +122,7 @@ def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
 
 
 def hooks(found: Status) -> list[tuple[str, str]]:
-    """Nothing where there is nothing to see to."""
+    """Return the number of pending hook calls and those that need attention; nothing if there are none."""
     to_do = found.hooks.pending + found.hooks.running
     lines = [f"{to_do} to be called"] if to_do else []
     for call in found.hooks.troubled:
@@ -132,24 +132,24 @@ def hooks(found: Status) -> list[tuple[str, str]]:
 
 
 def goes_on(found: Status) -> bool:
-    """Whether what waits starts by itself."""
+    """Return whether the waiting runs start without user action."""
     return found.queue.worker and not found.queue.blocked_reason and not found.queue.paused_at
 
 
 def waiting_count(found: Status) -> str:
-    """How many runs wait."""
+    """Return how many runs wait, in words."""
     return f"{units.count(found.waiting_count)} run{'s' * (found.waiting_count != 1)}"
 
 
 def disk(use: DiskUse) -> str:
-    """What the queue takes of the disk, and what is left of it."""
+    """Return the disk usage of the queue and the free space."""
     parts = (("runs", use.runs_bytes), ("snapshots", use.snapshots_bytes), ("cache", use.cache_bytes))
     taken = ", ".join(f"{name} {units.size(size)}" for name, size in parts)
     return f"{'' if use.exact else 'at least '}{taken}; {units.size(use.free_bytes)} free"
 
 
 def waiting_table(found: Status) -> str:
-    """What waits, in its order, each with its reason."""
+    """Return the waiting runs in queue order, each with its reason."""
     rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting, start=1)]
     titles = {"place": "#", "run": "run", "name": "name", "asks": "asks", "waits": "waits for"}
     if any(row["starts"] != units.MISSING for row in rows):
@@ -158,7 +158,7 @@ def waiting_table(found: Status) -> str:
 
 
 def ended_table(found: Status) -> str:
-    """The last endings, the newest first."""
+    """Return the latest ended runs, the newest first."""
     titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
     return tables.table([_ended(row) for row in found.ended], [_column(key, title) for key, title in titles.items()])
 
@@ -190,5 +190,5 @@ def _ended(row: Row) -> dict[str, Any]:
 
 
 def fit(line: str, columns: int) -> str:
-    """The line in at most so many columns, with a sign that something is missing."""
+    """Return the line cut to at most `columns` columns, with a sign that something is missing."""
     return line if width(line) <= columns else cut(line, max(columns - 1, 0)) + "…"

@@ -1,4 +1,4 @@
-"""Wait until what the user named has ended. A job is as good as the last attempt of each of its repeats."""
+"""Wait until the selected runs have ended. A job counts by the last attempt of each of its repeats."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def until_done(
     timeout_s: float | None,
     on_waiting: Callable[[Sequence[Row]], None],
 ) -> list[Row]:
-    """Rows of v_run of all that `selectors` name, once none of them can change any more.
+    """Wait until none of the runs that `selectors` match can change any more, and return their rows of v_run.
 
-    A run with a retry to come is not the last of its repeat: the retry is stored with its end, and waited for.
-    `on_waiting` is called with the rows when there is something to wait for, and whenever one of them changes.
+    A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for.
+    `on_waiting` is called with the rows if there is something to wait for, and whenever one of them changes.
 
-    Raises: UsageError (names nothing), WaitTimeout (after `timeout_s` seconds).
+    Raises: UsageError (no match), WaitTimeout (after `timeout_s` seconds).
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with read.reading(layout.db) as connection:
         version, told = None, None
         while True:
-            # another connection's commit changes data_version: without one there is nothing new to look at
+            # data_version changes with another connection's commit; without one there is nothing new
             newest = connection.execute("PRAGMA data_version").fetchone()["data_version"]
             if newest != version:
                 version = newest
@@ -67,17 +67,17 @@ def _nothing() -> None:
 
 
 def left(rows: Sequence[Row]) -> list[Row]:
-    """The runs that have not ended."""
+    """Return the runs that have not ended."""
     return [row for row in rows if row["state"] != State.DONE]
 
 
 def held(rows: Sequence[Row]) -> list[Row]:
-    """The runs that nothing starts until somebody releases them."""
+    """Return the runs that do not start until they are released."""
     return [row for row in rows if row["state"] == State.HELD]
 
 
 def held_sentence(rows: Sequence[Row]) -> str:
-    """That these runs are held, and what lets them go."""
+    """Return a sentence that these runs are held, and how to release them."""
     jobs = list(dict.fromkeys(str(row["job_id"]) for row in rows))
     which, own = f"run {rows[0]['run']} is", "itself"
     if len(rows) > 1:
@@ -87,7 +87,7 @@ def held_sentence(rows: Sequence[Row]) -> str:
 
 
 def last_attempts(rows: Sequence[Row]) -> list[Row]:
-    """For each repeat of each job the attempt that counts: the last."""
+    """Return the last attempt, the one that counts, of each repeat of each job."""
     last: dict[tuple[int, int], Row] = {}
     for row in rows:
         key = (row["job_id"], row["repeat"])
@@ -97,14 +97,14 @@ def last_attempts(rows: Sequence[Row]) -> list[Row]:
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:
-    """The last attempts that ended in anything but SUCCEEDED. A probe of --find-max that ran out of memory is none of
-    them: that is what the search looks for."""
+    """Return the last attempts that ended in anything but SUCCEEDED, except probes of --find-max that ran out of
+    memory: that is what the search looks for."""
     ended = [r for r in last_attempts(rows) if r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED]
     return [row for row in ended if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
 
 
 def failure(failed: int, counted: int) -> str:
-    """That so many of the runs did not succeed, as a sentence."""
+    """Return a sentence that `failed` of the `counted` runs did not succeed."""
     if failed < counted:
         return f"{units.count(failed)} of {units.count(counted)} runs did not succeed"
     if counted == 1:
@@ -113,5 +113,5 @@ def failure(failed: int, counted: int) -> str:
 
 
 def is_probe(row: Row) -> bool:
-    """Whether a row of v_run is of a job that a search (--find-max) asked."""
+    """Return whether a row of v_run is of a job of a search (--find-max)."""
     return bool(json.loads(row.get("spec_json") or "{}").get("find_max"))

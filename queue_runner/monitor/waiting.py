@@ -1,4 +1,4 @@
-"""What each waiting run waits for, in words: the reader's side of `store/waiting.py`, by the same view."""
+"""Reasons why runs wait, in words: the reader's side of `store/ready.py`, from the same view."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run has not started. `short` is for a column of a table; `next_step` may be empty."""
+    """The reason why a run has not started. `short` is for a column of a table; `next_step` may be empty."""
 
     kind: str
     short: str
@@ -29,7 +29,7 @@ class Reason:
 
 
 def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:
-    """By run id, for every row of `rows` (as store.read.queue returns them) that has not started."""
+    """Return, by run id, a reason for every row of `rows` (from store.read.queue) that has not started."""
     found: dict[int, Reason] = {}
     ahead = [row["run"] for row in rows if row["state"] == State.RUNNING]
     unmet: dict[int, list[Row]] = {}

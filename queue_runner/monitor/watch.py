@@ -1,7 +1,7 @@
-"""`mpsq status --watch`: look at the queue again and again, beside a measurement that must not notice.
+"""`mpsq status --watch`: poll the queue without disturbing a measurement.
 
 A look asks SQLite whether anything was committed and the kernel whether the worker's lock is held: microseconds. The
-queue is read anew only when its history has grown, and of the running run only what is new.
+queue is read again only when its history has grown, and of the running run only what is new.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from queue_runner.store import read
 
 POLL_S = 0.5
 PROGRESS_S = 1.0
-"""How often the running run is looked at: the worker stores its events about as often."""
+"""Interval at which the running run is read: the worker stores its events about as often."""
 ANEW_S = 10.0
-"""The queue is read anew after so long even where nothing was committed: reasons that time alone changes."""
+"""Interval at which the queue is read even if nothing was committed: some reasons depend on time alone."""
 _DISK_S = 60.0
 _DUMB = ("dumb", "unknown")
 _ON_SCREEN = 60
-"""Waiting runs that are read for a screen."""
+"""Number of waiting runs read for a screen."""
 
 
 def watch(layout: Layout, shown: int) -> None:
     """Show the queue until interrupted: as a dashboard on a terminal, else as plain text once per change.
 
-    Raises: MpsqError where there is no queue to read; KeyboardInterrupt; BrokenPipeError when nobody reads any more.
+    Raises: MpsqError if there is no queue to read; KeyboardInterrupt; BrokenPipeError when the reader has gone.
     """
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB:
         _draw(layout)
@@ -52,7 +52,7 @@ def _draw(layout: Layout) -> None:
 
     give_way()
     looks = look_again(layout, _ON_SCREEN)
-    first = next(looks)  # what is wrong with the queue is said before the screen is taken
+    first = next(looks)  # report problems of the queue before the screen is taken over
     with _ended_by_signals(), Dashboard() as dashboard:
         dashboard.show(first)
         for seen in looks:
@@ -73,7 +73,7 @@ def _print(layout: Layout, shown: int) -> None:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """While it lasts, a signal that ends the program lets it give the terminal back first."""
+    """Let a signal that ends the program restore the terminal first, within this context."""
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -87,7 +87,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def look_again(layout: Layout, waiting: int) -> Iterator[Seen | None]:
-    """A look at each step; None where there is nothing new to show. Never waits itself. Raises: MpsqError (store)."""
+    """Yield a look per step; None if there is nothing new to show. Never waits. Raises: MpsqError (store)."""
     turn = 0
     while True:
         with read.reading(layout.db) as connection:
@@ -107,7 +107,8 @@ def _identity(layout: Layout) -> tuple[int, int] | None:
 
 
 class _Looks:
-    """Looks through one connection, which is in no transaction between them: a checkpoint never waits for a watcher."""
+    """Looks through one connection, without an open transaction between them: a checkpoint never waits for a
+    watcher."""
 
     def __init__(self, layout: Layout, connection: sqlite3.Connection, waiting: int, turn: int) -> None:
         self.turn = turn
@@ -134,12 +135,12 @@ class _Looks:
         return None
 
     def _commits(self) -> tuple[Any, ...]:
-        """Changes whenever anybody has committed, or a worker has come or gone."""
+        """Return a value that changes whenever anything is committed, or a worker comes or goes."""
         version = self._connection.execute("PRAGMA data_version").fetchone()["data_version"]
         return version, *queue_state.worker(self._layout)
 
     def _history(self) -> tuple[Any, ...]:
-        """Changes with the queue, and not with the numbers of a running run."""
+        """Return a value that changes with the queue, but not with the numbers of a running run."""
         last = self._connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
         return last, *read.lane(self._connection, DEFAULT_LANE).values()
 

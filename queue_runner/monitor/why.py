@@ -1,4 +1,4 @@
-"""Why a run is in its state: one sentence, and the next step. For every state and every outcome."""
+"""Why a run is in its state, for every state and outcome: one sentence, and the next step."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Around:
-    """What is true beside the run itself. `waits` is there for a run that has not started."""
+    """Facts about a run beside its row. `waits` is set for a run that has not started."""
 
     queue: QueueState
     waits: Reason | None = None
     supervised: bool = False
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
-    schedule: str | None = None  # what submitted it
-    requeued: str | None = None  # why it came back to the queue
+    schedule: str | None = None  # the schedule that submitted it
+    requeued: str | None = None  # why it was requeued
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
-    before: str = ""  # of a further attempt that has not ended: how the one before it did
+    before: str = ""  # for a further attempt that has not ended: how the previous one did
 
 
 @dataclass(frozen=True)
 class Why:
-    """`run` is 12.3. `next_step` is empty where nothing is left to do. `kind` is what a run that has not started waits
-    for, in one word of reasons.Reason, else empty."""
+    """The reason of one run. `run` is 12.3. `next_step` is empty if nothing is left to do. `kind` is, in one word of
+    reasons.Reason, what a run that has not started waits for; else it is empty."""
 
     run: str
     sentence: str
@@ -48,7 +48,7 @@ class Why:
 
 
 def explain(row: Row, around: Around) -> Why:
-    """The reason of one row of v_run, in words."""
+    """Explain one row of v_run in words."""
     state = State(row["state"])
     if state is State.DONE:
         sentence, step = _done(row)
@@ -99,7 +99,7 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
 
 
 def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
-    """What the end of a probe of --find-max means for its search."""
+    """Return what the end of a probe of --find-max means for its search."""
     if row["outcome"] == Outcome.OUT_OF_MEMORY:
         return f"{sentence}; --find-max looks for that", f"mpsq report scaling g{row['group_id']} has the answer"
     if row["outcome"] == Outcome.SUCCEEDED:
@@ -155,9 +155,9 @@ def _done(row: Row) -> tuple[str, str]:
 
 
 def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
-    """The reasons of what the user named: of the run, or of the one run of each job that tells most.
+    """Return the reasons of the selected runs: of the run itself, or of the most informative run of each job.
 
-    Raises: UsageError when it names nothing.
+    Raises: UsageError when nothing matches.
     """
     rows = read.select(connection, selectors)
     queue = queue_state.look(layout, connection)
@@ -174,7 +174,7 @@ def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selec
 
 
 def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
-    """When each run of the queue starts, in words."""
+    """Return when each run of the queue starts, in words."""
     now = time.time()
     left_s = Tracker().look(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
     found = eta.estimate(connection, waiting, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
@@ -189,9 +189,9 @@ def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _telling(rows: Sequence[Row]) -> Row:
-    """Of a job's runs the one that a user asks about: the running one, else one that did not succeed, else the next.
+    """Return the run of a job that a user asks about: the running one, else one that did not succeed, else the next.
 
-    What was tried again is no answer any more: of each repeat its last attempt counts.
+    Attempts that were retried do not count: only the last attempt of each repeat.
     """
     rows = [*{row["repeat"]: row for row in sorted(rows, key=lambda row: row["number"])}.values()]
 
@@ -208,7 +208,7 @@ def _telling(rows: Sequence[Row]) -> Row:
 
 
 def _before(row: Row, rows: Sequence[Row]) -> str:
-    """How the attempt before this one ended, in words; "" where there is none."""
+    """Return how the previous attempt ended, in words; "" if there is none."""
     tried = [one for one in rows if (one["job_id"], one["repeat"]) == (row["job_id"], row["repeat"])]
     earlier = [one for one in tried if one["number"] < row["number"] and one["state"] == State.DONE]
     if not earlier:
