@@ -1,6 +1,6 @@
-"""Cancel: ask for the end of runs, and then tell the truth about what came of it (docs/supervision.md).
+"""Cancel: request the end of runs, and report what came of it (SUPERVISION.md, Cancel).
 
-The wish is committed first and then left in the run's folder, where its warden looks: no worker is needed.
+The request is committed first and then left in the run's folder, where its warden looks: no worker is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STATES = "SELECT id, state, outcome FROM runs WHERE id BETWEEN ? AND ?"
 
 
 class Result(StrEnum):
-    """What became of one run that was to be cancelled."""
+    """The result for one run that was to be cancelled."""
 
     CANCELLED = "cancelled"
     ENDED_BEFORE = "had already ended"
@@ -38,7 +38,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Cancelled:
-    """`run` is 12.3, `outcome` the stored one where there is one."""
+    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one."""
 
     run: str
     result: Result
@@ -46,11 +46,11 @@ class Cancelled:
 
 
 def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | None, within_s: float) -> list[Cancelled]:
-    """Ask for the end of all that is named and look for up to `within_s` seconds what comes of it.
+    """Request the end of all selected runs and wait up to `within_s` seconds for the results.
 
-    `grace_s` is the time between the signals, None what the run was started with.
+    `grace_s` is the time in seconds between the signals; None is the one that the run was started with.
 
-    Raises: UsageError (names nothing), SchemaError, MpsqError (disk).
+    Raises: UsageError (no match), SchemaError, MpsqError (disk).
     """
     from queue_runner.store import jobs, resolve
     from queue_runner.store.engine import open_engine, writing
@@ -60,7 +60,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
     if grace_s is not None:
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:
-        rows = resolve.runs_of(writer, selectors)  # here: a retry that is stored meanwhile would go on
+        rows = resolve.runs_of(writer, selectors)  # in this transaction: a retry stored meanwhile would go on
         ids = [row["id"] for row in rows]
         asked = [
             one

@@ -1,7 +1,7 @@
-"""Go on from a checkpoint: which one an attempt has left, and a copy of it for the attempt that follows.
+"""Resume from a checkpoint: find the one that an attempt has left, and copy it for the next attempt.
 
-The new run is a segment of its own (runs.resumed_from). It works on a copy, runs/ID/resume/: what the old run wrote
-stays as it is, whatever the job does with the file (docs/decisions/resumed-runs-are-segments.md).
+The new run is a segment of its own (runs.resumed_from). It works on a copy, runs/ID/resume/: the files of the old run
+stay unchanged, whatever the job does with its copy (docs/decisions/resumed-runs-are-segments.md).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from queue_runner.store import retries
 
 STEMS = ("checkpoint", "ckpt", "last")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".npz", ".safetensors", ".pkl", ".bin")
-"""What checkpoints are called by nanoGPT (ckpt.pt), Hugging Face (checkpoint-500/), Lightning (last.ckpt), ours."""
+"""File types of checkpoints of nanoGPT (ckpt.pt), Hugging Face (checkpoint-500/), Lightning (last.ckpt), and ours."""
 _ZIPS = (".pt", ".pth", ".npz")  # torch.save and numpy.savez write zip files, whose directory comes last
 
 
 class Gone(Exception):
-    """The checkpoint that a run was to go on from is not there any more."""
+    """A checkpoint to resume from that no longer exists."""
 
     def ending(self) -> Ending:
         return Ending(Outcome.SPAWN_FAILED, reason=str(self))
@@ -45,7 +45,7 @@ class Checkpoint:
 
 
 def find(connection: Connection, layout: Layout, run_id: int) -> Checkpoint:
-    """The newest usable checkpoint of a run; of one that wrote none, of the run that it went on from itself.
+    """Find the newest usable checkpoint of a run; if it wrote none, of the run that it was resumed from.
 
     Raises: UsageError when there is none, with the remedy.
     """
@@ -61,7 +61,7 @@ def find(connection: Connection, layout: Layout, run_id: int) -> Checkpoint:
 
 
 def newest(runs: Path, chain: Sequence[tuple[int, RunId]]) -> Checkpoint | None:
-    """The newest usable checkpoint of the first run in `chain` that has one."""
+    """Return the newest usable checkpoint of the first run in `chain` that has one."""
     for run_id, name in chain:
         if (path := in_folder(runs / str(name) / "out")) is not None:
             return Checkpoint(run_id, name, path)
@@ -69,7 +69,8 @@ def newest(runs: Path, chain: Sequence[tuple[int, RunId]]) -> Checkpoint | None:
 
 
 def in_folder(out: Path) -> Path | None:
-    """The newest checkpoint that a job wrote whole into its folder: of ours, of common names, else of common types."""
+    """Find the newest complete checkpoint in a job's folder: one of ours, else by common names, else by common
+    types."""
     found: list[tuple[bool, int, str]] = []
     try:
         with os.scandir(out) as entries:
@@ -84,7 +85,8 @@ def in_folder(out: Path) -> Path | None:
 
 
 def is_usable(path: Path) -> bool:
-    """Whether it looks like a whole checkpoint: no link, not empty, and the zip that its name promises."""
+    """Return whether it looks like a complete checkpoint: no link, not empty, and a whole zip if its name implies
+    one."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
@@ -99,8 +101,8 @@ def is_usable(path: Path) -> bool:
 def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
     """Copy the checkpoint of run `origin` to `folder`. Returns the copy.
 
-    Sockets and the like are left out: nothing is in them. Raises: Gone when there is none any more, or it cannot be
-    read; OSError when the machine is short of something.
+    Sockets and the like are left out: they have no content. Raises: Gone when the checkpoint no longer exists or cannot
+    be read; OSError when the machine is short of a resource.
     """
     source = in_folder(layout.run_dir(origin) / "out")
     if source is None:
@@ -123,7 +125,7 @@ def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
             shutil.copytree(source, target, symlinks=True, ignore=_special, copy_function=copy_one)
         else:
             copy_one(str(source), str(target))
-    except OSError as error:  # shutil.Error is one
+    except OSError as error:  # includes shutil.Error
         if short or is_shortage(error):
             raise short[0] if short else error from error
         raise Gone(
@@ -133,7 +135,7 @@ def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
 
 
 def _special(folder: str, names: list[str]) -> list[str]:
-    """What is neither a file nor a folder nor a link."""
+    """Return the names of everything but files, folders and links."""
     modes = {name: Path(folder, name).lstat().st_mode for name in names}
     return [
         name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))

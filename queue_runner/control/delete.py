@@ -1,7 +1,7 @@
-"""Delete jobs that have ended: hide them and remove their files, or take them out of the database altogether.
+"""Delete jobs that have ended: hide them and remove their files, or remove them from the database as well.
 
-The database comes first, in one transaction; the files follow. A crash between the two leaves files of a job that is
-hidden, or of none: `mpsq gc` removes both, and so does deleting again.
+The database is changed first, in one transaction; the files follow. A crash between the two leaves files of a hidden or
+a removed job: `mpsq gc` removes both, and so does deleting again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queue_runner.paths import Layout
 
 @dataclass(frozen=True)
 class Deleted:
-    """`jobs` by id; `stuck` are sentences on files that could not be removed."""
+    """The result of a deletion. `jobs` by id; `stuck` are sentences on files that could not be removed."""
 
     jobs: tuple[int, ...]
     freed_bytes: int
@@ -26,9 +26,9 @@ class Deleted:
 
 
 def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> Deleted:
-    """Delete every job that is named, or none of them. With `results` their numbers go as well.
+    """Delete every selected job, or none of them. With `results` their numbers are deleted as well.
 
-    Raises: UsageError (names nothing, or a single run), MpsqError for a job that has not ended or that is needed.
+    Raises: UsageError (no match, or a single run), MpsqError for a job that has not ended or that is needed.
     """
     from queue_runner.store import delete as removal
     from queue_runner.store import resolve
@@ -41,7 +41,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
                 f"{selector.text} is a run of job {selector.job}", f"jobs are deleted whole: {selector.job}"
             )
     with reading(layout.db):
-        pass  # says that there is no queue, or that its schema is another
+        pass  # reports a missing queue or another schema
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})

@@ -1,4 +1,4 @@
-"""What a user changes about jobs that wait: hold, release, move, edit. Each is one transaction and tells the truth."""
+"""Changes to waiting jobs: hold, release, move, edit. Each is one transaction and reports the actual result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
 
 @dataclass(frozen=True)
 class Changed:
-    """What became of one run: `did` says whether it is now as it was wished."""
+    """The result for one run: `did` says whether it is now in the requested state."""
 
     run: str
     did: bool
@@ -33,7 +33,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class Edit:
-    """What is to be different; None leaves a thing as it is. `after`, `at` and `deadline` may be empty: none at all."""
+    """Requested changes; None leaves a value unchanged. `after`, `at` and `deadline` may be empty to remove the
+    value."""
 
     priority: int | None = None
     after: Sequence[str] | None = None
@@ -46,12 +47,12 @@ class Edit:
 
 
 def hold(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
-    """Keep waiting runs from starting. Raises: UsageError (names nothing), MpsqError (store)."""
+    """Keep waiting runs from starting. Raises: UsageError (no match), MpsqError (store)."""
     return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend stops it for a while")
 
 
 def release(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
-    """Let held runs go. Raises: UsageError (names nothing), MpsqError (store)."""
+    """Release held runs. Raises: UsageError (no match), MpsqError (store)."""
     return _turn(layout, selectors, Verb.RELEASE, "is released", "it is not held")
 
 
@@ -79,7 +80,7 @@ def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, 
 def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Sequence[Selector] = ()) -> list[Changed]:
     """Move waiting runs to an end of the queue, or next to others.
 
-    Raises: UsageError (names nothing; the others do not wait, or are the moved ones), MpsqError (store).
+    Raises: UsageError (no match; the others do not wait, or are the moved ones), MpsqError (store).
     """
     from queue_runner.store import edit as order
     from queue_runner.store import resolve
@@ -107,8 +108,8 @@ def _after_move(row: Row, done: str, moved: bool) -> Changed:
 def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[int]:
     """Change jobs. Returns their ids.
 
-    Raises: UsageError (names nothing, a circle of dependencies, a job that has ended and is told when to run, a
-    deadline before its start).
+    Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
+    start).
     """
     from queue_runner.store import edit as order
     from queue_runner.store import resolve
@@ -140,7 +141,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
 
 
 def _said(wanted: Edit) -> str:
-    """What was wished, for the history: `priority 3; no deadline; after 2 4:any`."""
+    """Return the requested changes for the history: `priority 3; no deadline; after 2 4:any`."""
     found = []
     for name, value in vars(wanted).items():
         if value is None or (name in ("tags", "untags") and not value):
@@ -151,7 +152,7 @@ def _said(wanted: Edit) -> str:
 
 
 def _columns(wanted: Edit, now: float) -> dict[str, Any]:
-    """Columns of jobs that change."""
+    """Return the columns of jobs that change."""
     columns: dict[str, Any] = {}
     if wanted.priority is not None:
         columns["priority"] = policy.check_priority(wanted.priority)
@@ -165,8 +166,8 @@ def _columns(wanted: Edit, now: float) -> dict[str, Any]:
 
 
 def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
-    """What has ended can get a note and tags, and no other time or place; what runs no other time. `rows` are all runs
-    of the jobs."""
+    """Refuse changes without effect: a job that has ended can only get a note and tags, and one that runs no other
+    time. `rows` are all runs of the jobs."""
     words = ("priority", "after", "at", "deadline", "retries")
     said = next((word for word in words if getattr(wanted, word) is not None), None)
     left = {row["job_id"] for row in rows if row["state"] != State.DONE}
@@ -182,13 +183,14 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
 
 
 def pause(layout: Layout, reason: str | None) -> bool:
-    """Let nothing start on the lane (None: let it go on). Returns whether that is new. Raises: MpsqError (store)."""
+    """Keep the lane from starting runs, or let it continue if `reason` is None. Returns whether that is a change.
+    Raises: MpsqError (store)."""
     from queue_runner.model import DEFAULT_LANE
     from queue_runner.store import lanes, migrate
     from queue_runner.store.engine import open_engine, writing
 
     if not layout.db.exists():
-        ensure_home(layout.home, need_bytes=0)  # whoever begins with a pause gets a queue that is paused
+        ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:
         changed = lanes.pause(connection, DEFAULT_LANE, reason)

@@ -1,7 +1,7 @@
-"""What `mpsq gc` would remove, and why: found by looking, nothing is touched. collect.py removes it.
+"""Find what `mpsq gc` would remove, and why, without changing anything. gc_remove.py removes it.
 
-Never anything of a job that has not ended, never a row of results. Files that somebody may just be making - a submitter
-its snapshot, a worker its run's folder - are left alone while they are young.
+Nothing of a job that has not ended and no row of results is ever included. Files that may be under construction - a
+snapshot by a submitter, a run's folder by a worker - are left alone while they are young.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from queue_runner.store import backup, read
 from queue_runner.workloads.environments import RECORD
 
 YOUNG_S = 3600.0
-"""Whatever has no row in the database must be older than this: no submit takes nearly as long."""
+"""Minimum age of files without a row in the database: no submit takes nearly as long."""
 KEPT = frozenset({"spec.json", "warden", "warden.lock"})
-"""Of a run's folder: what was asked, how it ended, and a lock file, which is never unlinked. All of it is small."""
+"""Files kept of a run's folder: the question, the ending, and a lock file, which is never unlinked. All are small."""
 _RUN = re.compile(r"(\d{1,18})\.(\d{1,9})")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _JOBS = """
@@ -48,7 +48,7 @@ class Item:
 
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
-    """Everything that may go by these rules. Raises: MpsqError where there is no queue."""
+    """Find everything that these rules let go. Raises: MpsqError if there is no queue."""
     leftovers = [*_leftovers(layout, now), *_half_made(layout, now)]
     folders = sorted(path for path in _entries(layout.runs) if _RUN.fullmatch(path.name))  # before the rows are read
     with read.reading(layout.db) as connection:
@@ -75,7 +75,7 @@ def _is_old(path: Path, now: float) -> bool:
 
 
 def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
-    """What an earlier removal, copy or backup left when it was killed."""
+    """Yield what an earlier removal, copy or backup left when it was killed."""
     for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups, layout.envs):
         for path in sorted(_entries(folder)):
             trash = path.name.startswith(discard.TRASH)
@@ -87,7 +87,7 @@ def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
 
 
 def _half_made(layout: Layout, now: float) -> Iterator[Item]:
-    """Environments whose maker was killed."""
+    """Yield environments whose construction was killed."""
     for path in sorted(_entries(layout.envs)):
         lock = layout.envs / f".{path.name}.lock"
         if path.name.startswith(".") or (path / RECORD).exists() or not _is_old(path, now) or locks.is_held(lock):
@@ -137,7 +137,7 @@ def _snapshots(layout: Layout, connection: sqlite3.Connection, now: float) -> It
 
 
 def _caches(layout: Layout, connection: sqlite3.Connection, dropped: Collection[int | None]) -> Iterator[Item]:
-    """Compiler caches of questions that no job asks any more whose files are kept."""
+    """Yield compiler caches of questions that no job with kept files asks any more."""
     jobs = connection.execute("SELECT id, substr(spec_hash, 1, 16) AS prefix FROM jobs WHERE deleted_at IS NULL")
     needed = {row["prefix"] for row in jobs if row["id"] not in dropped}
     for path in sorted(_entries(layout.cache / "compile")):

@@ -1,7 +1,7 @@
-"""Remove what garbage.py has found. Each thing is looked at again in the transaction, or under the lock, that frees it.
+"""Remove what gc_find.py has found. Each item is checked again in the transaction, or under the lock, that frees it.
 
 Files are first set aside by a rename, so that a job that begins a moment later finds all of them or none; the trash is
-then removed at the lowest priority. What a crash leaves is trash, and the next gc removes it.
+then removed at the lowest priority. Trash that remains after a crash is removed by the next gc.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from queue_runner.store import delete
 from queue_runner.store.engine import open_engine, writing
 
 LOCK_WAIT_S = 5.0
-"""How long a submitter that stores a snapshot is waited for."""
+"""How long to wait for a submitter that stores a snapshot."""
 _BATCH = 100
-"""Runs whose files are set aside in one transaction: the worker waits for it a few milliseconds."""
+"""Number of runs whose files are set aside in one transaction: it delays the worker by a few milliseconds."""
 
 Stuck = Callable[[str], None]
 
 
 def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
-    """Remove `items`. Returns what is gone; `stuck` is told in a sentence of what could not be removed.
+    """Remove `items`. Returns those removed; `stuck` is called with a sentence for each that could not be removed.
 
-    Raises: MpsqError when another gc is at work, or the store refuses.
+    Raises: MpsqError when another gc is running, or the store refuses.
     """
     lock = locks.try_lock(layout.home / "gc.lock")
     if lock is None:
@@ -98,7 +98,7 @@ def _set_aside(folder: Path, item: Item, trash: list[Path], stuck: Stuck) -> boo
     try:
         trash.append(discard.set_aside(folder, item.paths))
     except FileNotFoundError:
-        return False  # somebody else was first
+        return False  # another process was first
     except OSError as error:
         stuck(f"{item.name}: {error.strerror or error}")
         return False
@@ -121,7 +121,8 @@ def _caches(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> 
 
 
 def _snapshots(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> Iterator[Item]:
-    """Under the lock that a submitter shares from its look at the snapshots until its jobs are stored."""
+    """Remove snapshots under the lock that a submitter shares from its look at the snapshots until its jobs are
+    stored."""
     if not items:
         return
     deadline = time.monotonic() + LOCK_WAIT_S

@@ -1,4 +1,4 @@
-"""Import: a log written elsewhere becomes a finished run, with the caveats that its clock deserves."""
+"""Import: store a log written elsewhere as a finished run, with the caveats about its clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "confi
 
 @dataclass(frozen=True)
 class Imported:
-    """One log that was taken in."""
+    """One imported log."""
 
     run: str
     file: str
@@ -50,7 +50,7 @@ class _Log:
 def import_logs(
     layout: Layout, files: Sequence[Path], parser: str | None, labels: Mapping[str, str], tags: tuple[str, ...] = ()
 ) -> list[Imported]:
-    """Store every file as a run, or none of them. Without a parser the log's own look decides which one reads it.
+    """Store every file as a run, or none of them. Without a parser it is chosen by the log's content.
 
     Raises: UsageError (no such file or parser, a bad label, nothing in the log), MpsqError (already imported, disk).
     """
@@ -101,7 +101,7 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
 
 
 def _refuse_twice(connection: Connection, log: _Log) -> None:
-    """The same log twice would count as two runs, and make a spread where there is none."""
+    """Refuse a log that was imported before: it would count as two runs and produce a false spread."""
     found = connection.execute(
         select(schema.runs.c.job_id, schema.runs.c.number)
         .join(schema.hellos, schema.hellos.c.run_id == schema.runs.c.id)
@@ -133,7 +133,7 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
     )
     job = jobs.add_job(connection, group, NewJob(spec, terms=Terms(tags=tags)))
     run_id = _add_run(connection, job)
-    # what the user says of a log comes last, and so wins over what the log says of itself
+    # what the user says of a log comes last and so overrides the log itself
     results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])
     rusage = next((e for e in reversed(log.events) if isinstance(e, Rusage)), None)
     times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}

@@ -1,4 +1,4 @@
-"""Rerun: ask a job's question once more, with the very code that it ran, as a new job in a new group."""
+"""Rerun: ask a job's question once more, with exactly the code that it ran, as a new job in a new group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queue_runner.workloads import environments
 
 @dataclass(frozen=True)
 class Wanted:
-    """What may differ from the old job; None leaves it as it was. `tags` are added."""
+    """Possible differences from the old job; None leaves a value unchanged. `tags` are added."""
 
     repeats: int | None = None
     priority: int | None = None
@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Rerun:
-    """What was queued: the 4 of g4, the jobs, their runs in order, and what to know of their code."""
+    """The queued reruns: the 4 of g4, the jobs, their runs in order, and notes on their code."""
 
     group: int
     jobs: tuple[int, ...]
@@ -43,15 +43,15 @@ class Rerun:
 
 
 def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: str) -> Rerun:
-    """Queue every job that is named once more; all of them or none.
+    """Queue every selected job once more; all of them or none.
 
-    Raises: UsageError (names nothing, an import), MpsqError where the code of one cannot be had any more.
+    Raises: UsageError (no match, an import), MpsqError when the code of one is no longer available.
     """
     if wanted.repeats is not None and wanted.repeats < 1:
         raise UsageError(f"--repeats {wanted.repeats} runs nothing", "give 1 or more")
     with read.reading(layout.db):
-        pass  # where there is no queue yet, that is what is said
-    with locks.share(layout.snapshots_lock):  # what is there must not go before the new jobs refer to it
+        pass  # reports a missing queue
+    with locks.share(layout.snapshots_lock):  # keep snapshots until the new jobs refer to them
         return _rerun(layout, selectors, wanted, title)
 
 
@@ -114,7 +114,7 @@ def _terms(row: Mapping[str, Any], wanted: Wanted) -> Terms:
 
 
 def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[JobSpec, str]:
-    """The question with the code that it was asked of, and a sentence where that is another place than before."""
+    """Return the question with its code, and a sentence if that is in another place than before."""
     spec, job = JobSpec.from_json(row["spec_json"]), row["job_id"]
     if spec.env_name:
         spec = replace(spec, packages=environments.find(layout, spec.env_name).packages)

@@ -1,5 +1,5 @@
-"""`--keep`: whose files stay. `30d` those of jobs that ended since, `last:20` of the newest, `5GB` of the newest that
-fit. What one rule keeps is kept."""
+"""`--keep`: which jobs keep their files. `30d`: those that ended since, `last:20`: the newest, `5GB`: the newest that
+fit. A job that any rule keeps is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_runner.units import duration, parse_duration, parse_size, size
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended: when, and what its files take. `ended_at` is 0 where it never said."""
+    """A job that has ended: when, and the size of its files. `ended_at` is 0 if it was never recorded."""
 
     job: int
     ended_at: float
@@ -29,11 +29,11 @@ class Keep:
     size_bytes: int | None = None
 
     def said(self) -> bool:
-        """Whether there is any rule. Without one every job's files are kept."""
+        """Return whether there is any rule. Without one, the files of every job are kept."""
         return self != Keep()
 
     def dropped(self, jobs: Sequence[Ended], now: float) -> dict[int, str]:
-        """The jobs whose files no rule keeps, and why, by id."""
+        """Return the ids of the jobs whose files no rule keeps, and why."""
         if not self.said():
             return {}
         found = {}
@@ -59,7 +59,7 @@ class Keep:
 
 
 def parse(texts: Sequence[str]) -> Keep:
-    """The rules as typed. Raises: UsageError for a text that is none, or two of the same kind."""
+    """Parse the rules as typed. Raises: UsageError for an invalid text, or two rules of the same kind."""
     found: dict[str, float] = {}
     for text in texts:
         name, value = _rule(text.strip())

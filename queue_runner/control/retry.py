@@ -1,4 +1,4 @@
-"""Retry: new runs of the same jobs, with the code of then; what the old ones said and did is kept."""
+"""Retry: new runs of the same jobs, with the original code; the records of the old runs are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Retried:
-    """`old` is tried again as `new` (12.3)."""
+    """`old`, to be retried as `new` (12.3)."""
 
     old: str
     new: str
@@ -30,12 +30,12 @@ class Retried:
 def retry(
     layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool = False, resumed: bool = False
 ) -> list[Retried]:
-    """Queue another attempt for the last attempt of each repeat that is named and did not succeed.
+    """Queue another attempt for the last attempt of each selected repeat that did not succeed.
 
-    `succeeded_too`: and of what did. `resumed`: each goes on from the last checkpoint of the run before.
+    `succeeded_too`: also of those that did. `resumed`: each resumes from the last checkpoint of the run before.
 
-    Raises: UsageError where nothing can be tried again, all of it would be skipped at once, or a run left no
-    checkpoint, with the reason.
+    Raises: UsageError when nothing can be retried, every retry would be skipped at once, or a run left no checkpoint,
+    with the reason.
     """
     from queue_runner.control import checkpoints
     from queue_runner.store import resolve, retries
@@ -64,7 +64,8 @@ def retry(
 
 
 def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
-    """A deadline that has passed and a dependency that failed hold for new attempts, too, and cannot be edited."""
+    """Refuse retries in vain: a past deadline and a failed dependency apply to new attempts, too, and cannot be
+    edited."""
     from queue_runner.store import ready, resolve
 
     jobs = {row["job_id"] for row in again}
@@ -77,7 +78,7 @@ def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
 
 
 def _interleaved(row: Row) -> int:
-    """Runs were made in the seeded order of their grid: ids keep it, numbers do not."""
+    """Return a run's place in the seeded order of its grid: ids follow it, numbers do not."""
     return int(row["id"])
 
 
@@ -91,8 +92,8 @@ def _last(rows: Sequence[Row]) -> list[Row]:
 
 
 def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool, apart: Container[int | None]) -> bool:
-    """Whether this last attempt has ended, answers a repeat that was named, and is to be tried again. A probe of
-    --find-max that ran out of memory has answered: it is tried again only where its job is named (`apart`)."""
+    """Return whether this last attempt has ended, is of a selected repeat, and is to be retried. A probe of --find-max
+    that ran out of memory counts as answered: it is retried only if its job is named (`apart`)."""
     if row["state"] != State.DONE or row["kind"] == "import" or row["deleted_at"] is not None:
         return False
     asked = [one for one in named if (one["job_id"], one["repeat"]) == (row["job_id"], row["repeat"])]

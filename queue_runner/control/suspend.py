@@ -1,6 +1,6 @@
-"""Suspend and continue a running job: the wish is committed, left in the run's folder, and carried out by its warden.
+"""Suspend and continue a running job: the request is committed, left in the run's folder, and executed by its warden.
 
-As with cancel no worker is needed. Memory, the accelerator's memory and the lane stay held: nothing else starts.
+As with cancel no worker is needed. Memory, accelerator memory and the lane stay occupied: nothing else starts.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 WITHIN_S = 5.0
-"""How long a command waits for the warden: it looks four times a second."""
+"""How long a command waits for the warden, which looks four times a second."""
 _POLL_S = 0.02
 
 Row = Mapping[str, Any]
 
 
 def suspend(layout: Layout, selectors: Sequence[Selector], within_s: float = WITHIN_S) -> list[Changed]:
-    """Let running runs stand still. Raises: UsageError (names nothing), MpsqError (store)."""
+    """Suspend running runs. Raises: UsageError (no match), MpsqError (store)."""
     return _change(layout, selectors, True, within_s)
 
 
 def go_on(layout: Layout, selectors: Sequence[Selector], within_s: float = WITHIN_S) -> list[Changed]:
-    """Let suspended runs go on. Raises: UsageError (names nothing), MpsqError (store)."""
+    """Continue suspended runs. Raises: UsageError (no match), MpsqError (store)."""
     return _change(layout, selectors, False, within_s)
 
 
 def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
-    """Make the wish in a run's folder what the store says: a command may have died between the two. For the worker.
+    """Match the request in a run's folder to the store: a command may have died between the two. For the worker.
 
-    The folder is read first: a wish is committed before it is filed, so that one that is seen there and not in the
-    store was taken back.
+    The folder is read first: a request is committed before it is filed, so one that is in the folder but not in the
+    store was withdrawn.
     """
     from queue_runner.store import suspend as pauses
 
@@ -78,7 +78,7 @@ def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, with
 
 
 def _look(layout: Layout, run: str, suspended: bool) -> Changed | None:
-    """What the warden has made of it; None while that is open."""
+    """Return what the warden did about the request; None while that is open."""
     folder = RunDir(layout.run_dir(run))
     if folder.exit() is not None:
         return Changed(run, False, "has ended")
