@@ -101,8 +101,10 @@ def is_usable(path: Path) -> bool:
 def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
     """Copy the checkpoint of run `origin` to `folder`. Returns the copy.
 
-    Sockets and the like are left out: they have no content. Raises: Gone when the checkpoint no longer exists or cannot
-    be read; OSError when the machine is short of a resource.
+    Sockets and the like are left out: they have no content.
+
+    Raises: Gone when the checkpoint no longer exists or cannot be read; OSError when the machine is short of a
+    resource.
     """
     source = in_folder(layout.run_dir(origin) / "out")
     if source is None:

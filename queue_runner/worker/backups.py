@@ -1,7 +1,7 @@
 """The worker's own backups: made between two runs, never beside one; the newest few are kept.
 
-A backup reads and writes the whole database, which a measurement next to it would feel. So it is made with the lane in
-hand, while nothing waits; where the queue never empties, between two runs once a backup is overdue by a whole period.
+A backup reads and writes the whole database, which would disturb a measurement. So it is made while holding the lane
+lock and nothing waits; if the queue never empties, between two runs once a backup is overdue by a whole period.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from queue_runner.store import backup
 from queue_runner.worker.throttled_log import Rarely
 
 LOOK_AGAIN_S = 60.0
-"""How often the folder of the backups is looked at."""
+"""Interval at which the backup folder is checked."""
 TRY_AGAIN_S = 3600.0
-"""After a backup that failed."""
+"""Time until the next try after a failed backup."""
 
 
 class Backups:
-    """When the next backup is due, and how it is made."""
+    """Schedule and creation of backups."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Backups:
         self._overdue_s: float | None = None
 
     def is_due(self, something_waits: Callable[[], bool]) -> bool:
-        """Whether one is to be made now, before the next run starts. Looks at files once a minute only, and asks what
-        waits only when one may be due."""
+        """Return whether to make a backup now, before the next run starts. Looks at files only once a minute, and
+        checks for waiting runs only when a backup may be due."""
         if not self._every_s:
             return False
         if self._clock() >= self._look_at:
@@ -56,7 +56,7 @@ class Backups:
         return self._overdue_s is not None and (self._overdue_s >= self._every_s or not something_waits())
 
     def _overdue(self) -> float | None:
-        """Seconds since a backup was due; None where the newest is young enough, or holds all that there is."""
+        """Return the seconds since a backup was due; None if the newest is young enough, or up to date."""
         changed = _mtime(self._layout.db, Path(f"{self._layout.db}-wal"))
         newest = next(reversed(backup.stored(self._layout.backups)), None)
         made = _mtime(newest) if newest else None
@@ -66,11 +66,11 @@ class Backups:
             return max(self._now() - self._born, 0.0)
         age_s = self._now() - made
         if age_s >= 0 and changed <= made:
-            return None  # the same again would only push an older one out
+            return None  # an identical copy would only push an older one out
         return abs(age_s) - self._every_s if abs(age_s) >= self._every_s else None  # abs: the clock was set back
 
     def make(self) -> None:
-        """Make one and rotate. What goes wrong is said in the log, and tried again in an hour."""
+        """Make a backup and rotate. A failure is logged, and retried in an hour."""
         self._overdue_s = None
         try:
             began = self._clock()

@@ -17,13 +17,13 @@ _MATTERS = re.compile(
     r"(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|CUDA|CUBLAS|NCCL|MLX|METAL|JAX|XLA|TF|OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|GOMP)_"
     r"|(OMP|MKL)$|DEV$|LD_PRELOAD$|MALLOC_"
 )
-"""Environment variables that change how fast a framework computes."""
+"""Environment variables that affect the speed of a framework."""
 _CACHES = re.compile(r"_CACHE(_DIR)?$")
 
 
 @cache
 def of_machine() -> dict[str, Any]:
-    """The machine: what stays the same over a reboot. Asked once a process."""
+    """Return the properties of the machine that survive a reboot. Queried once per process."""
     return dict(machine.describe())
 
 
@@ -33,7 +33,8 @@ def _of_system() -> dict[str, Any]:
 
 
 def of_software(hello: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
-    """Versions as the trainer told them, the system's, and the variables that matter. Paths of caches do not."""
+    """Return the versions that the trainer reported, those of the system, and the variables that matter. Paths of
+    caches do not."""
     return {
         **({"packages": dict(spec.packages)} if spec.packages else {}),
         "versions": dict(hello.get("versions") or {}),

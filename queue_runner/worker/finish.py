@@ -23,22 +23,22 @@ from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
 _STDERR_BYTES = 1 << 20
-"""Of the end of stderr, in which Metal's complaints are looked for."""
+"""Bytes at the end of stderr that are searched for errors of Metal."""
 _LAST_BYTES = 4096
-"""Of the same, in which a job's last words are."""
+"""Bytes at the end of stderr that contain a job's last words."""
 
 
 def finish(
     engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None, orders: Orders
 ) -> Ending:
-    """Store how the run ended and what is to be called for it, all or nothing. Returns the ending with its reason.
+    """Store how the run ended and which hooks to call, all or nothing. Returns the ending with its reason.
 
     Raises: MpsqError (store).
     """
     stderr = read_end(folder.stderr, _STDERR_BYTES)
     failed, end = failed_on_metal(stderr), stderr[-_LAST_BYTES:]
     ending = with_last_words(ending, last_line(end), end)
-    machine = of_machine()  # may ask programs: not while the write lock is held
+    machine = of_machine()  # may run programs: not while holding the write lock
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
@@ -74,7 +74,7 @@ def finish(
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:
-    """The run whose checkpoint a retry goes on from; None where that was not agreed, or there is none."""
+    """Return the run whose checkpoint a retry resumes from; None if that was not requested, or there is none."""
     if not run.spec.resume:
         return None
     found = checkpoints.newest(folder.path.parent, retries.segments(connection, run.run_id))
@@ -82,7 +82,8 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
 
 
 def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
-    """Numbers that mpsq fails to make sense of are a fault of mpsq and invalid; they never hold the queue."""
+    """Summarise the run; numbers that mpsq cannot process are an error of mpsq and invalid, but never block the
+    queue."""
     try:
         with connection.begin_nested():
             summarize_run(connection, run, ending, exit_, unobserved_matters=True)

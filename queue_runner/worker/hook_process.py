@@ -1,4 +1,4 @@
-"""One process of the user's beside the queue: a session of its own, a time limit, the end of what it writes."""
+"""A user process beside the queue: in a session of its own, with a time limit; the end of its output is kept."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from queue_runner.host import processes
 
 TAIL_BYTES = 8192
 STOP_GRACE_S = 2.0
-"""How long a hook may go on when the worker is told to stop."""
+"""How long a hook may continue after the worker is told to stop."""
 _TERM_S = 2.0
 _LOOK_S = 0.25
 _PIECE_BYTES = 1 << 16
 _FREE_BYTES = 1 << 20
 _SLOW_S = 0.05
-"""After the first MiB a hook's output is read at 1.3 MB/s at most: reading takes time from whatever is measured."""
+"""Pause between reads after the first MiB of a hook's output, which limits them to 1.3 MB/s: reading takes time from
+the measured run."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How it went: ok, failed, timed_out or lost (the worker was stopped). `missing`: there is no such program."""
+    """The ending of a process: ok, failed, timed_out or lost (the worker was stopped). `missing`: no such program."""
 
     state: str
     exit_code: int | None
@@ -36,7 +37,7 @@ class Ended:
 
 
 def is_there(program: str) -> bool:
-    """Whether the program can be found."""
+    """Return whether the program can be found."""
     return shutil.which(program) is not None
 
 
@@ -49,9 +50,10 @@ def run(
     stop: threading.Event,
     started: Callable[[int], None],
 ) -> Ended:
-    """Run a program to its end, and end whatever it leaves behind. `started` is told the pid. Never raises OSError.
+    """Run a program to its end, and end its remaining descendants. `started` is called with the pid. Never raises
+    OSError.
 
-    `env` must hold MPSQ_TAG, by which its descendants are found wherever they went.
+    `env` must contain MPSQ_TAG, by which all its descendants are found.
     """
     began = time.monotonic()
     try:
@@ -116,14 +118,14 @@ def _follow(process: subprocess.Popen[bytes], pipe: int, tail: _Tail, deadline: 
 
 
 class _Tail:
-    """The last bytes of what was read."""
+    """The last bytes read."""
 
     def __init__(self) -> None:
         self._kept = b""
         self._count = 0
 
     def read(self, pipe: int) -> bool:
-        """Read a piece; returns whether there may be more."""
+        """Read a piece; return whether there may be more."""
         data = os.read(pipe, _PIECE_BYTES)
         self._kept = (self._kept + data)[-TAIL_BYTES:]
         self._count += len(data)
@@ -132,13 +134,13 @@ class _Tail:
         return bool(data)
 
     def drain(self, pipe: int) -> None:
-        """Read what is there, of a process that has ended: a pipe's worth at most."""
+        """Read the rest of the output of a process that has ended: at most the capacity of a pipe."""
         for _ in range(1 + _FREE_BYTES // _PIECE_BYTES):
             if not select.select([pipe], [], [], 0)[0] or not self.read(pipe):
                 return
 
     def text(self) -> str:
-        """What was kept, from the first whole line on where the beginning is missing."""
+        """Return the kept text, from the first whole line on if its beginning is missing."""
         kept = self._kept
         if self._count > len(kept):
             kept = b"[...]\n" + kept.partition(b"\n")[2]

@@ -1,7 +1,8 @@
-"""Hooks: what the user wants called when a run is done or has failed, or when the queue is idle.
+"""Hooks: user commands that are called when a run is done or has failed, or when the queue is idle.
 
 The calls are made one after the other beside the queue, at the lowest priority, each in a session of its own with a
-time limit at which its whole tree is ended. They delay no run; what they use of the machine counts as others' load.
+time limit at which its whole process tree is ended. They delay no run; their load on the machine counts as others'
+load.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from queue_runner.text import plain
 from queue_runner.worker import hook_process
 
 NICE = ("nice", "-n", "19")
-"""The lowest priority of nice(1): what a hook does must not take processors from a run that is measured."""
+"""The lowest priority of nice(1): a hook must not take processors from a measured run."""
 _LOST_GRACE_S = 1.0
 _VALUE_CHARACTERS = 4096
 
 
 def orders(config: Config) -> Orders:
-    """What the settings want called."""
+    """Return the hook calls that the settings request."""
     told = frozenset() if config.notify == "off" else frozenset(config.notify.replace(",", " ").split())
     return Orders(config.hook_done, config.hook_failed, config.hook_idle, told)
 
 
 class Hooks:
-    """Makes the calls that are pending. Only the holder of worker.lock may have one; one thread calls `step`."""
+    """A maker of pending calls. Only the holder of worker.lock may have one; one thread calls `step`."""
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
@@ -51,19 +52,19 @@ class Hooks:
         self._buried = False
 
     def wanted(self) -> bool:
-        """Whether a call is pending. Cheap: for every step of the worker."""
+        """Return whether a call is pending. Cheap enough for every step of the worker."""
         return self._first_pending() is not None
 
     def busy(self) -> bool:
-        """Whether a call is being made, or pending."""
+        """Return whether a call is being made, or pending."""
         return self._calling or self.wanted()
 
     def stop(self) -> None:
-        """End the call that is being made soon, and make no other: the next worker makes them."""
+        """End the current call soon, and make no other: the next worker makes them."""
         self._stop.set()
 
     def step(self) -> None:
-        """Make every call that is pending. Raises: MpsqError when the store refuses."""
+        """Make every pending call. Raises: MpsqError when the store refuses."""
         self._calling = True
         try:
             if not self._buried:
@@ -88,7 +89,7 @@ class Hooks:
     def _first_pending(self) -> int | None:
         with looking(self._engine) as connection:
             pending = store.first_pending(connection, self._done_with)
-            if pending is None:  # nothing becomes pending again: what there is need not be looked at any more
+            if pending is None:  # calls never become pending again: no need to look at existing ones
                 self._done_with = store.newest(connection)
         return pending
 
@@ -124,15 +125,15 @@ class Hooks:
             return next(iter(read.runs(connection, "run_id = ?", [call.run_id])), None)
 
     def _note(self, call_id: int, pid: int) -> None:
-        """Leave word for the next worker, should this one die: macOS shows no tag of its own programs."""
+        """Record the pid for the next worker, should this one die: macOS shows no tag of its own programs."""
         note = {"id": call_id, "pid": pid, "start": processes.start_time(pid)}
         try:
             self._layout.hook.write_text(json.dumps(note), encoding="utf-8")
         except OSError:
-            pass  # the tag is left
+            pass  # the tag remains
 
     def _bury(self) -> None:
-        """What a dead worker left running is ended and called lost: nobody knows what came of it."""
+        """End what a dead worker left running and record it as lost: its result is unknown."""
         with looking(self._engine) as connection:
             left = store.running(connection)
         for call_id in left:
@@ -144,7 +145,8 @@ class Hooks:
 
 
 def environment(layout: Layout, call: Call, row: Mapping[str, Any] | None, tag: str) -> dict[str, str]:
-    """The worker's own environment and what a hook is told (docs/hooks.md). Texts are on one line and harmless."""
+    """Return the worker's environment with the variables of a hook (docs/hooks.md). Texts are sanitized and on one
+    line."""
     told: dict[str, object] = {
         "HOME": str(layout.home),
         "LOCKS": os.environ.get("MPSQ_LOCKS"),
@@ -178,7 +180,7 @@ def _word(value: object) -> str:
 
 
 def tag_of(layout: Layout, call_id: int) -> str:
-    """What every process of a call has in its environment as MPSQ_TAG: known without having been stored."""
+    """Return the MPSQ_TAG in the environment of every process of a call: computable without having been stored."""
     return hashlib.sha256(f"{layout.home}\0hook\0{call_id}".encode()).hexdigest()[:32]
 
 

@@ -31,12 +31,12 @@ SPEC_VERSION = 1
 
 
 def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: RunId | None = None) -> RunDir:
-    """Make the run's folder with what the warden needs. A folder left by a start that never happened is replaced.
+    """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced.
 
-    `origin` is the run whose checkpoint it goes on from.
+    `origin` is the run whose checkpoint it resumes from.
 
-    Raises: OSError when the disk refuses; tree_store.Damaged when the job's copy of its code is gone; resume.Gone when
-    the checkpoint is.
+    Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
+    when the checkpoint is.
     """
     folder = RunDir(layout.run_dir(run.id))
     if folder.path.is_dir() and not folder.path.is_symlink():
@@ -62,7 +62,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
         "argv": command,
         "cwd": str(cwd),
         "env": env,
-        "inherit": sorted(redact.secrets(os.environ)),  # names only: their values are written nowhere
+        "inherit": sorted(redact.secrets(os.environ)),  # names only: their values are never written
         "stdout": str(folder.stdout),
         "stderr": str(folder.stderr),
         "events": str(folder.events),
@@ -87,9 +87,9 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
-    """The trainer's environment but for secrets: as captured at submit, and what is ours.
+    """Return the trainer's environment without secrets: as captured at submit, and our variables.
 
-    A compiler cache is kept for each question apart, so that its state, cold or warm, means something.
+    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful.
     """
     compiled = without_spaces(layout.cache / "compile") / run.spec.content_hash()[:16]
     ours = {
@@ -101,14 +101,14 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
         "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else it keeps nothing that compiles within a second
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else nothing is kept that compiles within a second
         "CACHEDB": str(compiled / "tinygrad.db"),
         "PYTHONUNBUFFERED": "1",
     }
     if locks_dir := os.environ.get("MPSQ_LOCKS"):
         ours["MPSQ_LOCKS"] = locks_dir
     if run.spec.device == "cpu":
-        ours["CUDA_VISIBLE_DEVICES"] = ""  # a job that asked for the CPU has nothing to do on the accelerator
+        ours["CUDA_VISIBLE_DEVICES"] = ""  # a job for the CPU must not use the accelerator
     if run.spec.copy and run.spec.tree and "PYTHONPATH" in run.spec.env:
         path = working_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
         run = replace(run, spec=replace(run.spec, env={**run.spec.env, "PYTHONPATH": path}))
@@ -120,8 +120,8 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
 
 
 def without_spaces(folder: Path) -> Path:
-    """The folder by a path without white space, where one can be made: torch.compile writes the paths of its cache into
-    the compiler's command line unquoted, so that in a home with a space every compilation for the CPU fails."""
+    """Return a path of the folder without white space, if one can be made: torch.compile writes the paths of its cache
+    into the compiler's command line unquoted, so that in a home with a space every compilation for the CPU fails."""
     if not re.search(r"\s", str(folder)):
         return folder
     try:
@@ -130,14 +130,14 @@ def without_spaces(folder: Path) -> Path:
         if not link.is_symlink():
             link.symlink_to(folder, target_is_directory=True)
     except (OSError, MpsqError):
-        return folder  # what does not compile for the CPU is not stopped by it
+        return folder  # only compilation for the CPU is affected
     return link
 
 
 def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:
-    """Start the warden with the lane in its hands; the caller closes its own copy.
+    """Start the warden, which inherits the lane lock; the caller closes its own copy.
 
-    Raises: OSError when no process can be made.
+    Raises: OSError when no process can be created.
     """
     with folder.warden_log.open("ab") as log:
         return subprocess.Popen(

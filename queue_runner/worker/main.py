@@ -1,7 +1,7 @@
-"""The worker: APScheduler's wiring and nothing else. `mpsq worker` execs into it, launchd and systemd start it.
+"""The worker: only the wiring of APScheduler. `mpsq worker` execs into it, launchd and systemd start it.
 
-Its jobs live in memory only and one thread runs them, so a step never meets another. What must happen is in our own
-tables; the scheduler only says when (reference: APScheduler 3.11, MemoryJobStore).
+Its jobs are kept in memory only and run by one thread, so steps never overlap. What must happen is in our own tables;
+the scheduler only says when (reference: APScheduler 3.11, MemoryJobStore).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from queue_runner.worker.throttled_log import Rarely
 BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0
 HOOKS_EVERY_S = 60.0
-"""Should a ring to the hooks get lost."""
+"""Interval at which the hooks are called in case a ring gets lost."""
 LOOK_UP_S = 1.0
 SET_BACK_S = 1.0
-"""Less than that no tick notices."""
+"""Smallest backward step of the wall clock that is handled: no tick notices less."""
 
 log = logging.getLogger("mpsq.worker")
 
 
 class Worker:
-    """Holds worker.lock and a Supervisor, and steps it on every ring and every tick."""
+    """A worker that holds worker.lock and a Supervisor, and steps it on every ring and every tick."""
 
     def __init__(self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool) -> None:
         self._layout = layout
@@ -58,11 +58,11 @@ class Worker:
         self._complain = Rarely(log.error)
         self._stopped = threading.Event()
         self._rung = threading.Event()
-        self._turn = threading.Lock()  # a step's, and before the shutdown: see run
+        self._turn = threading.Lock()  # held by a step, and before the shutdown: see run
         self._idle_tick_s = self._tick_s = settings.poll_s
         self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
-            # hooks have a thread of their own: one that hangs keeps no step waiting
+            # hooks have a thread of their own: one that hangs delays no step
             executors={"default": ThreadPoolExecutor(1), "hooks": ThreadPoolExecutor(1)},
             # two instances of a job: one that runs and one behind it in the executor, so that no ring is dropped
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 2},
@@ -70,7 +70,7 @@ class Worker:
         )
 
     def run(self) -> None:
-        """Work until told to stop. A run that goes on then does so under its warden (detach)."""
+        """Work until told to stop. A run in progress then continues under its warden (detach)."""
         bell = wakeup.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopped.set())
@@ -88,7 +88,7 @@ class Worker:
         )
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
-        while not self._stopped.wait(LOOK_UP_S):  # a signal that met another thread is handled when this one wakes up
+        while not self._stopped.wait(LOOK_UP_S):  # handles signals that another thread received
             self._look_at_the_clock()
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
@@ -99,7 +99,7 @@ class Worker:
         self._engine.dispose()
 
     def _look_at_the_clock(self) -> None:
-        """Where the wall clock was set back, everything is due now: the scheduler goes by it, and would sit out the
+        """Make all jobs due now if the wall clock was set back: the scheduler uses it, and would wait for the
         difference while a run goes unobserved."""
         before, self._wall_ahead_s = self._wall_ahead_s, time.time() - time.monotonic()
         if self._wall_ahead_s < before - SET_BACK_S:
@@ -110,7 +110,7 @@ class Worker:
     def _upkeep(self) -> None:
         checkpoint(self._layout.db)
         trim_log(self._layout.worker_log, self._log_bytes)
-        self._held.touch()  # cleaners of temporary files leave a young lock alone
+        self._held.touch()  # cleaners of temporary files spare a young lock
 
     def _answer(self, bell: int) -> None:
         while os.read(bell, 4096):
@@ -171,8 +171,8 @@ class Worker:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the worker. Returns its exit code: 75 when another worker has the queue, and 0 instead of any code that a
-    restart cannot mend when a service manager started it (`--service`)."""
+    """Run the worker. Returns its exit code: 75 when another worker holds the queue, and 0 instead of any code that a
+    restart cannot fix when a service manager started it (`--service`)."""
     parser = argparse.ArgumentParser(prog="mpsq worker", description="run the queue, one job at a time")
     parser.add_argument("--service", action="store_true", help="started by launchd or systemd")
     parser.add_argument("--until-idle", action="store_true", help="end when nothing waits or runs any more")
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for library in ("apscheduler", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
-        layout = ensure_home(need_bytes=0)  # a full disk may be mended: keep trying
+        layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
         settings = config.load(layout.config)
         held = _take(layout)
         _migrate(layout)
@@ -198,11 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _NO_RESTART_MENDS = (AlreadyRunning, ConfigError, DamageError, SchemaError, UsageError)
-"""What a service manager would start us for ever for; a full disk or a folder that is not mounted yet may be mended."""
+"""Errors that a restart by a service manager cannot fix; a full disk or a folder that is not mounted yet may be
+fixed."""
 
 
 def _migrate(layout: paths.Layout) -> None:
-    """Bring the database to our schema. A run that was started before the upgrade is waited for: it is active."""
+    """Migrate the database to our schema. A run that was started before the upgrade is waited for: it is active."""
     told = False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the worker does about once a second while a run goes on: ingest its lines and sample the conditions."""
+"""Work done about once a second during a run: ingest its lines and sample the conditions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from queue_runner.store.engine import writing
 from queue_runner.store.jobs import Claimed
 
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0
-"""For so long a run is sampled so often: the rates in a sample are over the time since the last, and a short run needs
-more than one."""
+"""Initial period of a run and the sampling interval in it: the rates in a sample are over the time since the last one,
+and a short run needs more than one."""
 
 
 class Observer:
-    """Observes one run; may be made anew at any time, as a worker that adopts the run does."""
+    """An observer of one run; it may be recreated at any time, as by a worker that adopts the run."""
 
     def __init__(self, engine: Engine, run: Claimed, folder: RunDir, sample_every_s: float) -> None:
         self.run_id = run.run_id
@@ -33,7 +33,7 @@ class Observer:
         self._marked = False
 
     def observe(self) -> None:
-        """Take in what is new. Raises: MpsqError when the store refuses."""
+        """Ingest what is new. Raises: MpsqError when the store refuses."""
         self._mark_started()
         self._ingest.step()
         if time.monotonic() >= self._sample_at:
@@ -48,8 +48,8 @@ class Observer:
             results.save_condition(connection, self.run_id, time.time(), sample)
 
     def finish(self) -> None:
-        """Take in all that is left, after the end."""
-        self._sampler.close()  # no last sample: what an ended process used would count as used by others
+        """Ingest the rest, after the end of the run."""
+        self._sampler.close()  # no last sample: use by an ended process would count as use by others
         self._mark_started()
         self._ingest.finish()
 

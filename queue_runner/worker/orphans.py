@@ -1,4 +1,4 @@
-"""What a run left behind: found by the traces that it cannot wash off, and ended before the lane is called clear."""
+"""Orphans of a run: found by traces that they cannot remove, and ended before the lane is called clear."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from queue_runner.store.jobs import Claimed
 
 
 def end_leftovers(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float, float]) -> list[processes.Process]:
-    """End every process of the run that is still there; returns those that would not die.
+    """End every remaining process of the run; return those that survived.
 
-    `grace_s` are the seconds after SIGINT and after SIGTERM; 0 leaves a signal out. Blocks for their sum at most, and
-    a few seconds of SIGKILL.
+    `grace_s` are the seconds after SIGINT and after SIGTERM; 0 leaves a signal out. Blocks for at most their sum, and a
+    few seconds of SIGKILL.
     """
     noted = folder.noted()
     traces = processes.Traces(
@@ -28,7 +28,7 @@ def end_leftovers(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float,
 
 
 def lock_is_held(folder: RunDir) -> bool | None:
-    """Whether a warden holds the run's lock; None when the job has put something in its place."""
+    """Return whether a warden holds the run's lock; None when the job has put something else in its place."""
     try:
         return locks.is_held(folder.warden_lock)
     except OSError:
@@ -36,6 +36,6 @@ def lock_is_held(folder: RunDir) -> bool | None:
 
 
 def warden_is_there(started: Mapping[str, Any]) -> bool:
-    """Whether the warden that wrote this fence lives."""
+    """Return whether the warden that wrote this fence is alive."""
     pid, start = started.get("warden_pid"), started.get("warden_start")
     return isinstance(pid, int) and isinstance(start, int | float) and processes.same_process(pid, start)

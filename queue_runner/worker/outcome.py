@@ -1,4 +1,4 @@
-"""What the warden's exit.json means: the outcome of a run, decided in one place and from the warden's word alone."""
+"""The outcome of a run, decided in one place and only from the warden's exit.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOPPED = {
 }
 
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
-"""Signals that a program's own fault raises; nothing but an `abort` or a bug sends them."""
+"""Signals raised by a program's own fault; only an `abort` or a bug sends them."""
 
 _SAID = {
     EXIT_DEVICE_UNAVAILABLE: ("device_unavailable", Outcome.DEVICE_UNAVAILABLE),
@@ -33,10 +33,10 @@ _NO_MEMORY = re.compile(
     r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|malloc\] (?:Unable|Attempting) to allocate"
     r"|Insufficient Memory \(\w+:kIOGPUCommandBuffer)"
 )
-"""The last line of a traceback that torch, jax, mlx or Python itself ends with when memory runs out."""
+"""The last line of a traceback of torch, jax, mlx or Python itself when memory runs out."""
 
 _METAL_MEMORY = re.compile(rb"^.*Insufficient Memory \(\w+:kIOGPUCommandBuffer.*$", re.MULTILINE)
-"""What MLX throws where nothing can catch it, so that the process aborts (ml-explore/mlx issue 3390)."""
+"""The error that MLX throws where nothing can catch it, so that the process aborts (ml-explore/mlx issue 3390)."""
 _METAL_FAILED = re.compile(
     rb"command buffer exited with error status|Execution of the command buffer was aborted due to an error"
 )
@@ -44,8 +44,8 @@ _METAL_REASON = re.compile(rb"^\s*(?:[\w ]+\. )?([A-Z][\w ()/]{2,80}) \([0-9a-f]
 
 
 def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
-    """The ending that an exit.json tells. `notes` are the texts of the run's notes by kind: an exit code of 69 or 71
-    means what sysexits.h says only when the job has also said so in its events."""
+    """Return the ending from an exit.json. `notes` are the texts of the run's notes by kind: an exit code of 69 or 71
+    has its meaning of sysexits.h only if the job's events say the same."""
     if exit_.get("spawn_error"):
         text = exit_["spawn_error"].get("text", "it could not be started")
         return Ending(Outcome.SPAWN_FAILED, reason=plain(str(text)))
@@ -66,9 +66,9 @@ def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
 
 
 def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
-    """A failure whose reason is the last thing that the job said on stderr. Where that is the error of a framework
-    without memory, it ran out of memory: a program that nobody adapted to mpsq knows no exit code of 71. `end` is more
-    of stderr: behind the words of a process that aborts there may be those of its helpers."""
+    """Return a failure with the job's last words on stderr as its reason. If they are a framework's error for lack of
+    memory, it ran out of memory: a program not adapted to mpsq does not use exit code 71. `end` is more of stderr: the
+    words of an aborting process may be followed by those of its helpers."""
     if ending.signal == signal.SIGABRT and (found := _METAL_MEMORY.search(end)):
         words = plain(found[0].decode("utf-8", "replace")).strip()
         return replace(ending, outcome=Outcome.OUT_OF_MEMORY, reason=words)
@@ -79,8 +79,8 @@ def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
 
 
 def failed_on_metal(stderr: bytes) -> str | None:
-    """A sentence where Metal says that it did not finish what it was given. torch only lets it say so and goes on, with
-    whatever was in memory in the place of results (pytorch issues 125442, 123171)."""
+    """Return a sentence if Metal reports that it did not finish its work. torch only lets it report that and continues
+    with whatever was in memory in place of the results (pytorch issues 125442, 123171)."""
     if (found := _METAL_FAILED.search(stderr)) is None:
         return None
     reason = _METAL_REASON.search(stderr, found.start())
@@ -89,7 +89,7 @@ def failed_on_metal(stderr: bytes) -> str | None:
 
 
 def of_silence(*, rebooted: bool) -> Ending:
-    """The ending of a run that was started, left no exit.json and has no warden any more."""
+    """Return the ending of a run that was started, left no exit.json and no longer has a warden."""
     if rebooted:
         return Ending(Outcome.LOST, reason="reboot: the machine went down while it ran")
     return Ending(Outcome.LOST, reason="warden_died: its supervisor left no word, so its exit status is not known")

@@ -1,4 +1,4 @@
-"""The worker as a process: how it is started, and how one is kept alive for as long as somebody waits for a group."""
+"""The worker as a process: how it is started, and how one is kept alive while a command waits for a group."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from queue_runner.store import read
 from queue_runner.text import last_line
 
 MOST_STARTS = 5
-"""Workers that may come and go while something waits, before it is said that none stays."""
+"""Number of workers that may come and go while runs wait, before this is reported."""
 _LONG_S = 10.0
-"""A worker that lived longer than this did its work: its end is not counted among them."""
+"""Lifetime above which a worker counts as having done its work, and its end is not counted."""
 
 
 def command(*options: str) -> tuple[list[str], dict[str, str]]:
-    """The argument list of a worker, and its environment: ours, and in a checkout the place of this code."""
+    """Return the argument list of a worker, and its environment: ours, and in a checkout the location of this code."""
     root = Path(queue_runner.__file__).resolve().parents[1]
     environment = dict(os.environ)
     if root.name not in ("site-packages", "dist-packages"):  # a checkout
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH")]))
-    # -P: a file named like a module in the folder where the user stands must not take its place
+    # -P: a module-like file name in the current folder must not take its place
     return [sys.executable, "-P", "-m", "queue_runner.worker", *options], environment
 
 
@@ -42,16 +42,17 @@ while read -r _; do
     echo $?
 done
 """
-"""At a line from us starts a worker, says its process id, and when it has ended how. $0 is its log, $@ its command."""
+"""A shell script that starts a worker for each line from us, and prints its process id and then its exit status. $0 is
+its log, $@ its command."""
 
 
 class Helper:
-    """Sees to it that a worker runs while somebody waits: where none does, starts one that ends when it has no more to
-    do. It is in a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it; that there are
-    never two is the matter of its lock.
+    """A helper that ensures that a worker runs while a command waits for a group: if there is none, it starts one that
+    ends when it has no more to do. It is in a session of its own, so that neither Ctrl-C nor the end of the terminal
+    reaches it; its lock ensures that there are never two.
 
-    Who waits may give way to the measured run (nice), and a worker and what it runs must not: workers are started by a
-    shell that has been there before, with the priority that this program had when the helper was made.
+    The waiting command may give way to the measured run (nice), but a worker and its runs must not: workers are started
+    by a shell that was started before, with the priority that this program had when the helper was made.
     """
 
     def __init__(self, layout: Layout, say: Callable[[str], None]) -> None:
@@ -68,13 +69,13 @@ class Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            bufsize=0,  # what a buffer holds select does not see
+            bufsize=0,  # select does not see buffered data
             start_new_session=True,
         )
 
     def keep(self) -> None:
-        """Start a worker if there is none, and work for one. Raises: MpsqError when it cannot run, with what it said
-        last."""
+        """Start a worker if there is none and work for one. Raises: MpsqError when it cannot run, with its last
+        output."""
         if self._worker_pid is not None and not self._has_ended():
             return
         if queue_state.worker(self._layout)[0] or not self._has_work():
@@ -87,7 +88,7 @@ class Helper:
         self._say(f"no worker runs this queue: process {self._worker_pid} does so now, until the queue is empty")
 
     def close(self) -> None:
-        """Start no more workers. One that runs goes on."""
+        """Start no more workers. A running one continues."""
         for pipe in (self._starter.stdin, self._starter.stdout):
             assert pipe is not None
             pipe.close()
@@ -102,7 +103,7 @@ class Helper:
             raise MpsqError("no worker can be started: the shell that does it is gone", "mpsq worker") from None
 
     def _has_ended(self) -> bool:
-        """Whether the worker that was started has ended. Raises: MpsqError when that was of its own, with an error."""
+        """Return whether the started worker has ended. Raises: MpsqError when it ended by itself with an error."""
         assert self._starter.stdout is not None
         if not select.select([self._starter.stdout], [], [], 0)[0]:
             return False
@@ -110,12 +111,12 @@ class Helper:
         self._worker_pid = None
         if time.monotonic() - self._started_at > _LONG_S:
             self._starts = 0  # it did work
-        if 0 < status < 128 and status != AlreadyRunning.exit_code:  # beyond: somebody killed it
+        if 0 < status < 128 and status != AlreadyRunning.exit_code:  # larger: it was killed
             raise self._useless(f"the worker ended with status {status}")
         return True
 
     def _has_work(self) -> bool:
-        """Whether a worker would stay: a run is active, or will start some day, without a hand."""
+        """Return whether a worker would stay: a run is active, or will start some time without user action."""
         from queue_runner.store import ready
         from queue_runner.store.engine import looking, open_engine
 

@@ -1,7 +1,7 @@
-"""Supervise: reap what ended, start what waits. One `step` at a time, from the state on disk and nothing remembered.
+"""Supervise: reap what ended, start what waits. One `step` at a time, only from the state on disk.
 
-A worker that was just started and one that has run for weeks do the same thing: they look at the run that the
-database calls RUNNING, at its warden's lock and at the lane, and act on what they see (docs/supervision.md).
+A new worker and one that has run for weeks do the same: they look at the run that is RUNNING in the database, at its
+warden's lock and at the lane, and act on what they find (SUPERVISION.md, Deaths).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from queue_runner.worker.truncate_logs import compact_logs
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
 MAX_FRUITLESS_STARTS = 5
-"""Wardens that may die before their fence, one after the other, before the run is given up as SPAWN_FAILED."""
+"""Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
 
 
 class Supervisor:
-    """Owns one lane of one queue. Only the holder of worker.lock may make one."""
+    """The owner of one lane of one queue. Only the holder of worker.lock may make one."""
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
@@ -58,13 +58,13 @@ class Supervisor:
         self._lane: locks.Lock | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
-        self._blocked: str | None = "not known yet"  # what an earlier worker left there
+        self._blocked: str | None = "not known yet"  # an earlier worker may have left it blocked
         self._not_before = 0.0
         self._fruitless = 0
 
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
-        self._is_ours_alive()  # buries the last warden
+        self._is_ours_alive()  # reaps the last warden
         self._skip_hopeless()
         run = self._running()
         if run is not None and not self._reap(run):
@@ -74,18 +74,18 @@ class Supervisor:
         return self._start_next()
 
     def close(self) -> None:
-        """Let go of the lane, if this worker holds it; a run goes on under its warden."""
+        """Release the lane, if this worker holds it; a run continues under its warden."""
         if self._lane is not None:
             self._lane.close()
             self._lane = None
 
     def something_waits(self) -> bool:
-        """Whether a run is QUEUED that will start some day, without a hand."""
+        """Return whether a QUEUED run will start some time without user action."""
         with looking(self._engine) as connection:
             return ready.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
-        """The next time (Unix seconds) at which a waiting run may start or has missed its deadline, or a schedule
+        """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, or a schedule
         submits."""
         with looking(self._engine) as connection:
             now = time.time()
@@ -93,7 +93,7 @@ class Supervisor:
         return min((at for at in times if at is not None), default=None)
 
     def _skip_hopeless(self) -> None:
-        """End what waits for what cannot happen any more, and what waits for that, and so on."""
+        """End runs that wait for something that can no longer happen, and transitively those that wait for them."""
         while True:
             with looking(self._engine) as connection:
                 if not ready.hopeless(connection, time.time()):
@@ -112,7 +112,7 @@ class Supervisor:
             return jobs.running(connection, DEFAULT_LANE)
 
     def _reap(self, run: Claimed) -> bool:
-        """Watch a run; returns True once it is no longer RUNNING."""
+        """Watch a run; return True once it is no longer RUNNING."""
         folder = RunDir(self._layout.run_dir(run.id))
         folder.mend()
         ended = folder.exit() is not None  # its warden may still be sweeping
@@ -136,9 +136,9 @@ class Supervisor:
         return self._is_ours_alive() or lock_is_held(folder) is True
 
     def _lost_its_warden(self, run: Claimed, folder: RunDir) -> bool:
-        """Whether a warden that is gone wrote the fence. It takes its lock before, so the lock is looked at last. Where
-        the job has spoilt the lock, the fence says who the warden is; where it has removed both, the fence that was
-        seen once stands for it."""
+        """Return whether a warden that is gone wrote the fence. It takes its lock first, so the lock is checked last.
+        If the job has damaged the lock, the fence identifies the warden; if it has removed both, a fence seen earlier
+        counts."""
         started = folder.started()
         if started is None:
             return self._was_seen(run)
@@ -156,7 +156,8 @@ class Supervisor:
             folder.request_cancel("worker")
 
     def _end(self, run: Claimed, folder: RunDir) -> bool:
-        """With the lane in hand and so no warden: read its word once more, see that nothing is left, store the end."""
+        """End the run while holding the lane lock, so without a warden: reread its report, ensure that no process is
+        left, store the end."""
         exit_ = folder.exit()
         if exit_ is None and folder.started() is None and not self._was_seen(run):
             return self._never_ran(run, folder)
@@ -175,7 +176,7 @@ class Supervisor:
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
-        disk_usage.remember(self._layout, run.id)  # now that it writes no more and nothing is measured
+        disk_usage.remember(self._layout, run.id)  # now that it no longer writes and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
@@ -186,10 +187,10 @@ class Supervisor:
             return jobs.was_started(connection, run.run_id)
 
     def _never_ran(self, run: Claimed, folder: RunDir) -> bool:
-        """No fence: back in the queue, unless wardens keep dying before they come that far."""
+        """Requeue a run without a fence, unless its wardens keep dying before that."""
         if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
             self._unclaim(run, "it never started: no fence was written")
-            self._fruitless += 1  # only now: what the store refused was no fault of the run
+            self._fruitless += 1  # only now: a refusal by the store is no fault of the run
             return True
         said = last_line(read_end(folder.warden_log)) or "it said nothing in warden.log"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
@@ -199,7 +200,7 @@ class Supervisor:
         return True
 
     def _sweep(self, run: Claimed, folder: RunDir, *, spare_daemons: bool) -> bool:
-        """End whatever the run left behind. Returns True after two empty scans; otherwise the lane is BLOCKED."""
+        """End the orphans of the run. Returns True after two empty scans; otherwise the lane is BLOCKED."""
         if spare_daemons and run.spec.allow_daemons:
             return True
         grace = (self._config.grace_int_s, self._config.grace_term_s)
@@ -219,7 +220,7 @@ class Supervisor:
         self._log(f"run {run.id}: {'back in the queue' if back else 'cancelled'}: {reason}")
 
     def _back_up(self) -> None:
-        """Between two runs, with the lane in hand: what a backup reads and writes must disturb no measurement."""
+        """Make a backup between two runs, while holding the lane lock: its I/O must disturb no measurement."""
         if self._backups.is_due(self._something_can_start) and self._take_lane():
             self._backups.make()
 
@@ -261,7 +262,7 @@ class Supervisor:
             folder = launch.prepare(self._layout, self._config, run, lane.fd, before[0][1] if before else None)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
-                    folder.request_cancel("user")  # it came before there was a folder to leave it in
+                    folder.request_cancel("user")  # it came before there was a folder for the request
                 suspend.keep_filed(connection, run.run_id, folder)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
@@ -277,7 +278,7 @@ class Supervisor:
             self.close()
             return False
         failpoints.reach("worker.spawned")
-        self.close()  # the warden and the trainer have the lane now
+        self.close()  # the warden and the trainer hold the lane now
         self._block(None)
         if self._config.keep_awake:
             keep_awake(self._warden.pid)  # its helper ends with the warden
@@ -301,7 +302,7 @@ class Supervisor:
         return self._lane is not None
 
     def _block(self, reason: str | None) -> None:
-        """Say in status why nothing starts; written only when it changes."""
+        """Store for `status` why nothing starts; written only when it changes."""
         if reason == self._blocked:
             return
         with writing(self._engine) as connection:

@@ -1,4 +1,4 @@
-"""Say a thing that happens again and again once, and then only now and then."""
+"""Log a repeated message once, and then only at intervals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST = 64
 
 
 class Rarely:
-    """Passes a text on once, and again after `every_s` seconds with how often it came meanwhile."""
+    """A filter that passes a text on once, and again after `every_s` seconds with the number of repetitions."""
 
     def __init__(
         self, say: Callable[[str], object], every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
@@ -21,7 +21,7 @@ class Rarely:
         self._said: dict[str, tuple[float, int]] = {}
 
     def __call__(self, text: str, more: str = "") -> None:
-        """Say `text`, and `more` behind it. What is the same is told by `text` alone."""
+        """Log `text`, followed by `more`. Repetitions are recognised by `text` alone."""
         now = self._clock()
         said = self._said.get(text)
         if said is not None and now - said[0] < self._every_s:

@@ -1,4 +1,4 @@
-"""Keep what is needed and no more: a big log of an ended run keeps its head and its tail."""
+"""Truncation of large logs of ended runs to their head and tail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_runner.run_dir import RunDir
 def compact_logs(folder: RunDir, keep_bytes: int) -> None:
     """Cut each log of an ended run that is larger than `keep_bytes` to its first and last half of that.
 
-    The new file takes the old one's place by a rename. Nothing is done where the disk refuses: the log stays whole.
+    The new file replaces the old one by a rename. If the disk refuses, nothing is done: the log stays whole.
     """
     for path in (folder.stdout, folder.stderr):
         try:
