@@ -50,10 +50,9 @@ def run(
     stop: threading.Event,
     started: Callable[[int], None],
 ) -> Ended:
-    """Run a program to its end, and end its remaining descendants. `started` is called with the pid. Never raises
-    OSError.
+    """Run a program to its end, and end its remaining descendants. Never raises OSError.
 
-    `env` must contain MPSQ_TAG, by which all its descendants are found.
+    `started` is called with the pid. `env` must contain MPSQ_TAG, by which all its descendants are found.
     """
     began = time.monotonic()
     try:

@@ -47,9 +47,10 @@ its log, $@ its command."""
 
 
 class Helper:
-    """A helper that ensures that a worker runs while a command waits for a group: if there is none, it starts one that
-    ends when it has no more to do. It is in a session of its own, so that neither Ctrl-C nor the end of the terminal
-    reaches it; its lock ensures that there are never two.
+    """A helper that keeps a worker running while a command waits for a group.
+
+    If there is no worker, it starts one that ends when it has no more to do. The worker is in a session of its own, so
+    that neither Ctrl-C nor the end of the terminal reaches it; its lock ensures that there are never two.
 
     The waiting command may give way to the measured run (nice), but a worker and its runs must not: workers are started
     by a shell that was started before, with the priority that this program had when the helper was made.
