@@ -85,8 +85,7 @@ def in_folder(out: Path) -> Path | None:
 
 
 def is_usable(path: Path) -> bool:
-    """Return whether it looks like a complete checkpoint: no link, not empty, and a whole zip if its name implies
-    one."""
+    """Return whether it looks like a complete checkpoint: no link, not empty, and a zip if so named."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):

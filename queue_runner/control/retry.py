@@ -64,8 +64,7 @@ def retry(
 
 
 def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
-    """Refuse retries in vain: a past deadline and a failed dependency apply to new attempts, too, and cannot be
-    edited."""
+    """Refuse if all would be skipped: past deadlines and failed dependencies still apply and cannot be edited."""
     from queue_runner.store import ready, resolve
 
     jobs = {row["job_id"] for row in again}
