@@ -1,8 +1,8 @@
-"""Reports: each is one file of this folder, and the folder is the registry. They read the store and change nothing.
+"""Reports: one module each, with this folder as their registry. They only read the store.
 
-A report is a module with NAME, HELP, SQL (one SELECT over the views, `{chosen}` where the choice of runs belongs) and
-COLUMNS, and may have `finish(rows, context) -> Result` to make more of the rows than a table. `FOR` names the workload
-whose report it is: mpsq run ends with it.
+A report is a module with NAME, HELP, SQL (one SELECT over the views, with `{chosen}` as the placeholder for the choice
+of runs) and COLUMNS, and optionally `finish(rows, context) -> Result` to produce more than a table. `FOR` names the
+workload whose default report it is: mpsq run ends with it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ DEFAULT = "devices"
 
 
 def names() -> list[str]:
-    """The reports there are. A file `time_.py` is the report `time`: no module shares a name with Python's own."""
+    """Return the names of all reports. `time_.py` is the report `time`: no module may shadow a standard one."""
     return sorted(_files())
 
 
 def _files() -> dict[str, str]:
-    """Modules by their reports' names: `train_vs_infer` is `train-vs-infer`, as it is typed."""
+    """Return the modules by report name as typed: `train_vs_infer` is `train-vs-infer`."""
     modules = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
     return {name.rstrip("_").replace("_", "-"): name for name in modules}
 
 
 def helps() -> dict[str, str]:
-    """What each report shows, in a sentence."""
+    """Return a one-sentence description of each report."""
     return {name: load(name).HELP for name in names()}
 
 
 def load(name: str) -> Report:
-    """The report of that name. Raises: UsageError when there is none."""
+    """Return the report with that name. Raises: UsageError when there is none."""
     files = _files()
     if name not in files:
         from queue_runner.errors import did_you_mean
@@ -46,14 +46,14 @@ def load(name: str) -> Report:
 
 
 def suited(workloads: Iterable[str | None], otherwise: str) -> str:
-    """The report that was made for the runs of one workload (its module's `FOR`); `otherwise` where there is none."""
+    """Return the report whose `FOR` is the one workload of the runs, else `otherwise`."""
     own = {getattr(load(name), "FOR", ""): name for name in names()}
     found = {own.get(workload or "command", otherwise) for workload in workloads}
     return found.pop() if len(found) == 1 else otherwise
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:
-    """Make a report from an open connection of store.read.reading.
+    """Make a report from an open connection returned by store.read.reading.
 
     Raises: UsageError for an unknown report, column, setting or value in the options; MpsqError when reading fails.
     """

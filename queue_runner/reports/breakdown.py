@@ -1,4 +1,4 @@
-"""Where the real time went: setup + compile + warmup + measure + eval + checkpoint + other + slept = real."""
+"""Breakdown of the real time: setup + compile + warmup + measure + eval + checkpoint + other + slept = real."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ COLUMNS = (
     Column("share", "share", units.percent, True),
 )
 WIDTH = 80
-"""Rows of the comparison stand side by side as far as they fit into that many columns."""
+"""Characters per line; rows of the comparison are placed side by side as far as they fit."""
 WIDEST = 50
-"""Columns that a label may take; of a longer one the middle is left out."""
+"""Maximum width of a label in characters; a longer one loses its middle."""
 
 
 Spent = dict[str, float | None]
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """The mean over the runs of a cell, because means add up where medians do not."""
+    """Show the mean over the runs of each cell, because means add up and medians do not."""
     families = grouped(prepare.prepare(rows, context), prepare.question(rows, context)) if rows else []
     raw: list[dict[str, Any]] = []
     sections, notes = [], []
@@ -53,13 +53,13 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _told(cell: Cell) -> list[Mapping[str, Any]]:
-    """The runs whose real time is known; where some told their phases, those."""
+    """Return the runs with a known real time, restricted to those with known phases if there are any."""
     timed = [row for row in cell.shown if row["real_s"] is not None]
     return [row for row in timed if row["other_s"] is not None] or timed
 
 
 def _spent(cell: Cell) -> Spent:
-    """Mean seconds by part, None for what no run told; `real` at the end."""
+    """Return mean seconds by part, `real` last; None where no run reported the part."""
     rows = _told(cell)
     known = {part: [row[f"{part}_s"] for row in rows] for part in (*PARTS, "real")}
     if any(row["other_s"] is not None for row in rows):
@@ -80,7 +80,7 @@ def _share(part_s: float | None, real_s: float | None) -> float | None:
 
 
 def _abreast(spent: Sequence[tuple[Cell, Spent]]) -> Iterator[list[tuple[Cell, Spent]]]:
-    """As many at a time as fit: the parts' names take 12 columns, each row its label (or 8) and 13 more."""
+    """Split into groups that fit WIDTH: part names take 12 characters, each row its label (at least 8) plus 13."""
     some: list[tuple[Cell, Spent]] = []
     left = WIDTH - 12
     for cell, parts in spent:

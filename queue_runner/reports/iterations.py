@@ -1,4 +1,4 @@
-"""Every iteration that is stored of the chosen runs: nothing sampled, nothing smoothed."""
+"""All stored iterations of the chosen runs, neither sampled nor smoothed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ COLUMNS = (
     Column("allocated_bytes", "allocated", units.size, True),
 )
 REDONE = Column("redone_by", "done again by")
-"""Only where runs go on from each other: whoever adds up iterations leaves out those that a later run did again."""
+"""Present only where runs resume each other: sums must leave out iterations that a later run repeated."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """The iterations of the runs in `rows`; of the newest alone where the user chose none. `--iters` narrows them."""
+    """Return the iterations of the runs in `rows`, or of the newest if none was chosen, limited by `--iters`."""
     options = context.options
     lines = []
     if not rows:

@@ -1,4 +1,4 @@
-"""What single operations attain, forward and backward, and what bounds them: arithmetic or memory."""
+"""Performance of single operations, forward and backward, and their bound: arithmetic or memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SHOWN = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device, dtype, mode and size."""
+    """Build a table for each device, dtype, mode and size."""
     found = microbench.measured(prepare.prepare(rows, context), context, with_config=True)
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of kernels with results")], notes=found.notes)

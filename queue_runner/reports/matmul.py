@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices: by framework, device, dtype and size, and how near to its peak."""
+"""Matrix multiplication speed by framework, device, dtype and size, also as a share of the peak."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _TIMES = Column("naive_times", "times", units.ratio, True)
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device."""
+    """Build a table for each device."""
     found = microbench.measured(prepare.prepare(rows, context), context, with_config=False)
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of matmul with results")], notes=found.notes)
@@ -123,7 +123,7 @@ def _shown(cell: Measured, row: dict[str, Any], found: Bench, device: bool) -> d
 
 
 def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> list[str]:
-    """In words, of those that count."""
+    """Describe the fastest of the valid results."""
     if not some:
         return []
     cell, row = max(some, key=lambda one: one[1]["flops_per_s"] or 0.0)

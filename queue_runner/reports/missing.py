@@ -1,4 +1,4 @@
-"""Which cells of a grid have no valid result yet, how many repeats they lack, and what became of the last attempt."""
+"""Cells of a grid without a valid result, the repeats they lack, and the outcome of the last attempt."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ COLUMNS = (
 )
 SHOWN = COLUMNS[:6]
 MOST_REASONS = 10
-"""Of the last attempts, so many are named below the table; csv and json have all."""
+"""Maximum number of last attempts listed below the table; csv and json have all."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A row for each incomplete cell; of the newest group where nothing was chosen."""
+    """Return a row for each incomplete cell, of the newest group if nothing was chosen."""
     lines = []
     if rows and not context.options.chosen:
         newest = max(row["group_id"] for row in rows)
@@ -81,7 +81,7 @@ def _row(gap: Gap) -> Row:
 
 
 def _reasons(raw: Sequence[Row]) -> list[str]:
-    """What became of the last attempts, a line each."""
+    """Return the outcomes of the last attempts, one line each."""
     found = [
         f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
     ]

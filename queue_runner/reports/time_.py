@@ -1,4 +1,4 @@
-"""What time(1) says, for every run: `real`, `user` and `sys` seconds, a dash for what is not known."""
+"""Times of every run as in time(1): `real`, `user` and `sys` seconds, a dash where unknown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A block for each run; slept only where the machine slept."""
+    """Build a block for each run, with `slept` only if the machine slept."""
     for row in rows:
         row["label"] = select_runs.label(row)
     text = "\n\n".join(_block(row) for row in rows)
@@ -36,6 +36,6 @@ def finish(rows: list[Row], context: Context) -> Result:
 def _block(row: Row) -> str:
     lines = [f"{row['run']} {row['label']}".rstrip()]
     lines += [f"{name} {units.seconds(row[f'{name}_s'])}" for name in ("real", "user", "sys")]
-    if (row["slept_s"] or 0) >= 0.005:  # below it two decimals show nothing
+    if (row["slept_s"] or 0) >= 0.005:  # less rounds to 0.00
         lines.append(f"slept {units.seconds(row['slept_s'])}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What it costs to move bytes between the host and its device, by size: latency and GB/s."""
+"""Cost of moving bytes between the host and its device, by size: latency and GB/s."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SHOWN = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device, and in words the latency and the highest rate of each direction."""
+    """Build a table for each device, and sentences with the latency and highest rate of each direction."""
     found = microbench.measured(prepare.prepare(rows, context), context, with_config=False)
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of transfer with results")], notes=found.notes)

@@ -1,4 +1,4 @@
-"""What tells commands apart that --set does not name: words of the command line itself, such as --batch_size=8."""
+"""Differences between commands outside --set: words of the command line itself, such as --batch_size=8."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _TOLD = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
-"""What reports tell apart, or pool, by names of their own."""
+"""Words that reports already distinguish, or pool, by columns of their own."""
 _ASKED = ("device", "dtype", "config")
 
 
 def of(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """By run: the words in which the commands of one subject differ, as the factor `arguments`."""
+    """Return by run the words in which the commands of one subject differ, as the factor `arguments`."""
     subjects: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["kind"] == "command":
@@ -30,7 +30,7 @@ def of(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def _left(argv: Iterable[str], common: set[str], row: Mapping[str, Any]) -> str | None:
-    """The words that are neither in every command nor told by a column or a setting of the run."""
+    """Return the words that are neither in every command nor given by a column or setting of the run."""
     values = {str(value) for value in json.loads(row["params_json"]).values()}
     told = {str(row[name]) for name in _ASKED} | values
 

@@ -1,4 +1,4 @@
-"""Footnotes of the default report: what each mark means, what was left out, where peaks are from."""
+"""Footnotes of the default report: meaning of the marks, runs left out, sources of peaks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import FEW_ITERS
 
 MOST_NAMED = 5
-"""Runs named one by one in a note; the rest is counted."""
+"""Maximum number of runs named in a note; the rest is counted."""
 MOST_DETAILS = 3
 
 
 class Taints:
-    """The taints of the runs of a report, read once and only where there are any."""
+    """The taints of a report's runs, read once and only if there are any."""
 
     def __init__(self, rows: Sequence[Row], context: Context) -> None:
         self._by_run: dict[int, list[Row]] = {}
@@ -33,18 +33,18 @@ class Taints:
         return self._by_run.get(row["run_id"], [])
 
     def caveats(self, families: Sequence[Family]) -> dict[str, list[tuple[Mapping[str, Any], str]]]:
-        """By kind of caveat, the runs that have it and its detail; of the runs whose numbers are shown."""
+        """Return by kind of caveat the runs that have it, with its detail, among the runs whose numbers are shown."""
         found: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
         for row in (row for family in families for cell in family.cells for row in cell.shown):
             for taint in self.of(row):
-                if taint["severity"] != "caveat":  # the others are told run by run: see _left_out
+                if taint["severity"] != "caveat":  # the others are listed by run: see _left_out
                     continue
                 found.setdefault(taint["kind"], []).append((row, taint["detail"]))
         return found
 
 
 def letters(kinds: Iterable[str]) -> dict[str, str]:
-    """A mark for each kind of taint, in the order in which they come."""
+    """Return a mark for each kind of taint, in the given order."""
     return dict(zip(kinds, "abcdefghijklmnopqrstuvwxyz", strict=False))
 
 
@@ -55,7 +55,7 @@ def notes(
     marks: Mapping[str, str],
     context: Context,
 ) -> list[str]:
-    """Every footnote, the ones on the numbers first."""
+    """Return all footnotes, those on the numbers first."""
     cells = [cell for family in families for cell in family.cells]
     return [
         *_spreads(raw, context),
@@ -70,7 +70,7 @@ def notes(
 
 
 def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Rows whose runs measured too few iterations for a median to be trusted, or none at all."""
+    """Report rows whose runs measured no iterations, or too few for a reliable median."""
     rows = [row for row in raw if row["n_iters"] and row["n_valid"] and (row["n_measure"] or 0) < FEW_ITERS]
     if rows:
         several = len({(row["workload"], row["config"]) for row in raw}) > 1
@@ -99,7 +99,7 @@ def _spreads(raw: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str
 
 
 def caveat(mark: str, kind: str, runs: Sequence[tuple[Mapping[str, Any], str]]) -> str:
-    """What the mark means, in the words stored with the runs, and whose words they are."""
+    """Return the meaning of the mark in the words stored with the runs, and which runs they belong to."""
     told: dict[str, list[str]] = {}
     for row, detail in runs:
         told.setdefault(detail, []).append(row["run"])
@@ -125,7 +125,7 @@ def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterabl
 
 
 def _by_reason(rows: Sequence[Mapping[str, Any]], found: Taints) -> str:
-    """Every reason once, after the runs that have it."""
+    """List each reason once, after the runs that have it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(why(row, found), []).append(row["run"])
@@ -140,7 +140,7 @@ def _some(runs: Sequence[str]) -> str:
 
 
 def why(row: Mapping[str, Any], found: Taints) -> str:
-    """Why a run does not count: how it ended, or what makes it invalid."""
+    """Return why a run does not count: how it ended, or what makes it invalid."""
     if row["outcome"] != Outcome.SUCCEEDED:
         ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
         return f"{ending}{': ' + row['reason'] if row['reason'] else ''}"
@@ -176,7 +176,7 @@ def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
 
 
 def _is(machine: str, context: Context) -> str:
-    """What a machine is, by its fingerprint; of two that are alike in this another number differs."""
+    """Describe a machine by its fingerprint; two different machines may have the same description."""
     found = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [machine])
     said = json.loads(found[0]["data_json"]) if found else {}
     memory = f"{said['memory_gib']} GiB" if said.get("memory_gib") else None
@@ -186,7 +186,7 @@ def _is(machine: str, context: Context) -> str:
 
 
 def _pooled(cells: Sequence[Cell], context: Context) -> Iterable[str]:
-    """With --group-by a row may hold runs that asked different things."""
+    """Warn of rows that pool runs with different factors, which --group-by allows."""
     if not context.options.group_by:
         return
     names = [*MAIN, *sorted({name for cell in cells for row in cell.used for name in row["factors"]})]

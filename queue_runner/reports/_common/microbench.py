@@ -1,4 +1,4 @@
-"""Micro-benchmarks: the metrics that jobs/harness/bench.py reports become a row for each operation that was measured.
+"""Micro-benchmarks: one row for each measured operation, from the metrics that jobs/harness/bench.py reports.
 
 A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.time, its work CELL.flop and CELL.bytes.
 """
@@ -20,53 +20,53 @@ from queue_runner.reports._common.report import Context, Row
 from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
-"""Settings that say how long and how something is measured."""
+"""Settings that determine how, and for how long, something is measured."""
 _WHAT = frozenset({"n", "op", "direction", "memory"})
-"""Settings that a cell's name tells."""
+"""Settings contained in a cell's name."""
 _KEY = ("machine", "framework", "framework_version", "device", "device_name", "compile", "dtype", "config", "settings")
 
 
 _Part = tuple[Row, Mapping[str, list[float]]]
-"""A run, and its metrics of one cell by name."""
+"""A run and the metrics of one of its cells by name."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell over all its runs that count. Times are of one call, in seconds."""
+    """One cell over all its valid runs. Times are in seconds per call."""
 
     key: Mapping[str, Any]
-    """by _KEY; config is None where it tells nothing that the cell does not"""
+    """by _KEY; config is None where the cell's name implies it"""
     cell: str
     runs: Sequence[Row]
-    """those that count; where none does, the invalid ones"""
+    """the valid runs; if there are none, the invalid ones"""
     medians_s: Sequence[float]
-    """one for each run"""
+    """one per run"""
     samples_s: Sequence[float]
-    """of all runs"""
+    """samples of all runs"""
     facts: Mapping[str, float] = field(default_factory=dict)
+    """medians over the runs of CELL.flop, CELL.bytes, CELL.time_unsynced, and of values of the whole run: roof.flops"""
     version: str = ""
-    """of the framework, where there are cells of another one"""
-    """medians over the runs of CELL.flop, CELL.bytes, CELL.time_unsynced, and of what is the run's own: roof.flops"""
+    """version of the framework, if other cells have another one"""
 
     @property
     def median_s(self) -> float:
-        """The median of the runs' medians."""
+        """Median of the runs' medians."""
         return stats.median(self.medians_s)
 
     @property
     def spread_s(self) -> tuple[float | None, str | None]:
-        """MAD over the medians of several runs ("runs"); of one run, over its samples ("samples")."""
+        """MAD over the medians of several runs ("runs"), or over the samples of a single one ("samples")."""
         if len(self.medians_s) > 1:
             return stats.mad(self.medians_s), "runs"
         return (stats.mad(self.samples_s), "samples") if len(self.samples_s) > 1 else (None, None)
 
     def rate(self, what: str) -> float | None:
-        """FLOP or bytes per second; None where the cell has none."""
+        """Return FLOP or bytes per second; None where the cell has none."""
         amount = self.facts.get(what)
         return amount / self.median_s if amount and self.median_s > 0 else None
 
     def row(self) -> dict[str, Any]:
-        """What every report of micro-benchmarks has, raw and in SI units."""
+        """Return the values common to all micro-benchmark reports, raw and in SI units."""
         spread_s, over = self.spread_s
         q1_s, q3_s = stats.quartiles(self.samples_s)
         key = {name: value for name, value in self.key.items() if name != "machine"}
@@ -90,11 +90,11 @@ class Measured:
 
     @property
     def valid(self) -> bool:
-        """Whether its numbers are of runs that count."""
+        """Whether all its runs are valid."""
         return all(row["valid"] for row in self.runs)
 
     def label(self, device: bool = True) -> str:
-        """What it ran on and how: "torch cpu", "torch cpu compiled"."""
+        """Return where and how it ran: "torch cpu", "torch cpu compiled"."""
         key = self.key
         compiled = "compiled" if key["compile"] else ""
         words = [key["framework"], self.version, key["device"] if device else "", compiled, key["settings"]]
@@ -103,27 +103,27 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a report of micro-benchmarks is made of; `notes` say what the marks mean, and what was left out."""
+    """Data of a micro-benchmark report; `notes` explain the marks and list what was left out."""
 
     cells: Sequence[Measured]
     marks: Mapping[str, str]
     notes: Sequence[str]
 
     def mark(self, cell: Measured) -> str:
-        """The letters of its caveats; "!" in front where its runs are invalid."""
+        """Return the letters of its caveats, preceded by "!" if its runs are invalid."""
         kinds = {kind for row in cell.runs for kind in taints(row)}
         return ("" if cell.valid else "!") + "".join(sorted(self.marks[kind] for kind in kinds if kind in self.marks))
 
 
 def sql(workload: str) -> str:
-    """The runs of a workload of this kind."""
+    """Return the SELECT for the runs of a micro-benchmark workload."""
     return f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = '{workload}' ORDER BY job_id, number"
 
 
 def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
-    """The cells of prepared rows. `with_config`: whether a preset tells cells apart (the sizes of `kernels`).
+    """Return the cells of prepared rows. `with_config`: whether a preset distinguishes cells (the sizes of `kernels`).
 
-    Raises: UsageError (--vs, --group-by, --iters, which have no meaning here).
+    Raises: UsageError when --vs, --group-by or --iters is given: they have no meaning here.
     """
     if context.options.vs or context.options.group_by or context.options.iters:
         raise UsageError(
@@ -180,7 +180,7 @@ def _key(row: Row, with_config: bool) -> tuple[Any, ...]:
 
 
 def _apart(rows: Sequence[Row], with_config: bool) -> dict[int, str]:
-    """By run: its settings, and in words the versions and variables in which runs differ that are otherwise alike."""
+    """Return by run, as text, its settings and the versions and variables in which otherwise equal runs differ."""
     alike: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         alike.setdefault(_key(row, with_config), []).append(row)
@@ -204,7 +204,7 @@ def _value(row: Row, name: str, with_config: bool) -> Any:
 
 
 def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, dict[str, list[float]]]]:
-    """By run, cell and name."""
+    """Read the metrics by run, cell and name."""
     found: dict[int, dict[str, dict[str, list[float]]]] = {}
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
     said = context.read(f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({ids}) AND value IS NOT NULL")
@@ -227,14 +227,14 @@ def _cell(key: tuple[Any, ...], parts: Sequence[_Part]) -> Measured:
 
 
 def spread(found: Measured) -> str:
-    """The spread as a share of the median: "0.8 %" over runs, "(0.8 %)" over the samples of one run."""
+    """Format the spread as a share of the median: "0.8 %" over runs, "(0.8 %)" over the samples of one run."""
     spread_s, over = found.spread_s
     text = units.percent(spread_s / found.median_s, 2) if spread_s is not None and found.median_s else units.MISSING
     return f"({text})" if over == "samples" else text
 
 
 def rates(rows: Sequence[Mapping[str, Any]], **titles: str) -> list[Column]:
-    """Columns of FLOP/s by key and title, all in the unit that the fastest number needs."""
+    """Return columns of FLOP/s by key and title, all in the unit that suits the fastest number."""
     fastest = max((row[key] or 0.0 for row in rows for key in titles), default=0.0)
     size, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
@@ -245,7 +245,7 @@ def rates(rows: Sequence[Mapping[str, Any]], **titles: str) -> list[Column]:
 
 
 def spreads(cells: Sequence[Measured]) -> list[str]:
-    """What stands behind the numbers, in words."""
+    """Explain over what the spreads are taken."""
     over = {cell.spread_s[1] for cell in cells}
     what = {
         "runs": f"{units.PLUS_MINUS} is their MAD",
@@ -256,5 +256,5 @@ def spreads(cells: Sequence[Measured]) -> list[str]:
 
 
 def caption(found: Measured) -> str:
-    """Where it ran: "on Apple M1 Max"."""
+    """Return where it ran: "on Apple M1 Max"."""
     return ", ".join(filter(None, [f"on {found.key['device_name'] or found.key['device']}", found.runs[0]["where"]]))

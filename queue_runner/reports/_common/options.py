@@ -1,4 +1,4 @@
-"""The options of a report as typed: `device=mps,compile=on`, `2h` or a date, `10:50`."""
+"""Parser of report options as typed: `device=mps,compile=on`, `2h` or a date, `10:50`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def read_options(
     peak: str = "sourced",
     now: float | None = None,
 ) -> Options:
-    """Options from texts. Names of columns are checked later, against what the store has.
+    """Parse options. Column names are checked later, against the store.
 
-    Raises: UsageError for what cannot be read.
+    Raises: UsageError when a value cannot be parsed.
     """
     wanted: dict[str, tuple[str, ...]] = {}
     for text in where:
@@ -64,7 +64,7 @@ def _peak(text: str) -> str:
 
 
 def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
-    """`device=cpu,mps,compile=off` as device: cpu, mps and compile: 0. Raises: UsageError."""
+    """Parse `device=cpu,mps,compile=off` into device: cpu, mps and compile: 0. Raises: UsageError when malformed."""
     found: dict[str, tuple[str, ...]] = {}
     key = ""
     for part in text.split(","):
@@ -98,9 +98,9 @@ def _window(text: str) -> tuple[int, int]:
 
 
 def moment(text: str, now: float) -> float:
-    """Unix seconds of a date ("2026-11-20", "2026-11-20T08:30", local time) or of so long ago ("90m", "2h", "3d").
+    """Return Unix seconds of a local date ("2026-11-20", "2026-11-20T08:30") or an age ("90m", "2h", "3d").
 
-    Raises: UsageError.
+    Raises: UsageError when `text` is neither.
     """
     from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Prepare rows of v_run for analysis.comparison: what tells runs apart, settings and versions, becomes a column."""
+"""Preparation of v_run rows for analysis.comparison: settings and versions that distinguish runs become columns."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ RUN = (
     "last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
-"""Columns that a comparison needs; the rest of v_run (the whole question with its environment) is not read."""
+"""Columns that a comparison needs; the rest of v_run (the full request with its environment) is not read."""
 _FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
 DETAILS = ("data_name", "device_name", "optimizer")
-"""Told apart, but hardly ever differing where device, dtype and settings are the same."""
+"""Distinguished, but rarely different for the same device, dtype and settings."""
 
 
 def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Add machine, where (the same in words, where the rows are of several), subject and factors to the rows.
+    """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows.
 
-    A run that ended before it could say on which machine it was belongs to the machine of the newest run that did; an
-    imported log is of an unknown machine (None), taken to be one.
+    A run that ended before it reported its machine is assigned that of the newest run that did. Imported logs have an
+    unknown machine (None) and are treated as from one machine.
     """
     rows = list(rows)
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
@@ -52,7 +52,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
         row["subject"] = row["workload"] or row["name"]
         if row["loss_last"] is None and "diverged" in taints(row):
-            row["loss_last"] = math.nan  # SQLite has no NaN: the summary leaves it out
+            row["loss_last"] = math.nan  # SQLite has no NaN, so the summary omits it
         row["machine"] = machine
         row["where"] = where(machine) if len({*machines}) > 1 else ""
         row["settings"] = parsed[text]
@@ -65,7 +65,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
 
 
 def where(machine: str | None) -> str:
-    """A machine in the title of a table, where there are several: `--where machine=a321505` takes it."""
+    """Return a machine's name for table titles, with the digits that `--where machine=a321505` accepts."""
     return f"machine {machine[:7]}" if machine else "machine not named"
 
 
@@ -74,9 +74,9 @@ def _plain(value: Any) -> Any:
 
 
 def question(rows: Sequence[Row], context: Context) -> Question:
-    """What tells the rows apart by default, or what --group-by asks for.
+    """Return the question that groups the rows, by default or as --group-by requests.
 
-    Raises: UsageError for a name in --group-by or --vs that no run has, or by which rows are not told apart.
+    Raises: UsageError when no run has a name in --group-by or --vs, or the rows are not distinguished by it.
     """
     options = context.options
     settings = sorted({name for row in rows for name in row["settings"]})
@@ -86,7 +86,7 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     if options.group_by:
         names = [_name(context, name, "--group-by", [*settings, *others]) for name in options.group_by]
         if "resumed" in others and "resumed" not in names:
-            names = [*names, "resumed"]  # a part of a training is never pooled with whole ones
+            names = [*names, "resumed"]  # a partial training is never pooled with complete ones
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     for name in vs:
         if rows and name not in names and name not in SUBJECT:
@@ -98,7 +98,7 @@ def question(rows: Sequence[Row], context: Context) -> Question:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """What was asked for names rows before what came with it."""
+    """Return a sort key that puts requested factors before those implied by them."""
     return 0 if name == "env" else 1 if name.startswith("mps_") else 2 if name in _FRAMEWORKS else 3, name
 
 
@@ -113,7 +113,7 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
 
 
 def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]]:
-    """By run: the versions and variables in which the runs of one framework differ. Nothing where none does."""
+    """Return by run the versions and variables in which runs of one framework differ; empty if none do."""
     seen = {(row["framework"], row["framework_version"], row["software_hash"]) for row in rows if row["median_s"]}
     if len(seen) == len({framework for framework, *_ in seen}):
         return {}
@@ -140,11 +140,11 @@ def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]
 
 
 def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A software fingerprint as one level: versions and variables by their own names, the code by its first digits."""
+    """Flatten a software fingerprint: versions and variables by their own names, the code by its first digits."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
         if name == "packages":
-            continue  # compared among environments whose packages are known
+            continue  # compared only among environments whose packages are known
         if isinstance(value, Mapping):
             flat.update(mps_switches.factor(*pair) for pair in value.items())
         elif name == "code":
@@ -155,10 +155,10 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
-    """The rows with their iteration times taken anew over --iters, of `measure` iterations only.
+    """Return the rows with iteration times recomputed over --iters, from `measure` iterations only.
 
     The centre is the median, as everywhere: over iterations 10 to 50 of the post's three logs it gives the 8.99 x,
-    6.50 x and 1.38 that its author found by hand, where the mean gives 9.00 x.
+    6.50 x and 1.38 that its author computed by hand, whereas the mean gives 9.00 x.
     """
     if context.options.iters is None:
         return list(rows)

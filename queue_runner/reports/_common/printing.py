@@ -1,4 +1,4 @@
-"""A report's result as text in a format: tables for the eye, everything raw for csv and json."""
+"""Formatting of a report's result: readable tables, or all raw values for csv and json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 80
 
 
 def as_text(name: str, result: Result, format: str) -> str:
-    """`result` of the report `name` in `format`, one of render.formats(). Raises: UsageError for another."""
+    """Format the `result` of the report `name`. Raises: UsageError when `format` is not in render.formats()."""
     tables.check_format(format)
     if format == "json":
         return as_json(name, result)
@@ -41,14 +41,14 @@ def _section(section: Section, format: str) -> str:
 
 
 def _sentence(line: str, format: str) -> str:
-    """A sentence of its own: an item of a list in Markdown, else at most 80 columns wide."""
+    """Format a sentence: a list item in Markdown, else wrapped at 80 columns."""
     if format == "md":
         return f"- {line}"
     return textwrap.fill(plain(line), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def as_json(name: str, result: Result) -> str:
-    """The envelope mpsq.report/1 that docs/json.md describes."""
+    """Return the envelope mpsq.report/1 described in docs/json.md."""
     keys = [column.key for column in result.columns]
     return tables.envelope(
         "mpsq.report/1",

@@ -1,4 +1,4 @@
-"""The vocabulary of a report: what it is asked, what it may read, and what it answers."""
+"""Types of a report: its options, its read access and its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What a report is asked for. `since` is Unix seconds, `iters` the first and last iteration of a window."""
+    """Options of a report. `since` is in Unix seconds, `iters` the first and last iteration of a window."""
 
     selectors: Sequence[Selector] = ()
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -26,17 +26,17 @@ class Options:
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     peak: str = "sourced"
-    """over what MFU is: sourced (or stated in the configuration), or measured by matmul on the same machine"""
+    """the peak for MFU: sourced (or stated in the configuration), or measured by matmul on the same machine"""
 
     @property
     def chosen(self) -> bool:
-        """Whether the user said which runs it is about."""
+        """Whether the user chose the runs."""
         return bool(self.selectors or self.where or self.since is not None)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One table of a report as it is shown; `lines` come below it."""
+    """One table of a report as displayed; `lines` are printed below it."""
 
     title: str
     columns: Sequence[Column]
@@ -46,10 +46,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Result:
-    """What a report answers.
+    """The result of a report.
 
-    `columns` and `rows` hold everything, raw and in SI units, for csv and json. `sections` are the same for the eye
-    (none: one table of all columns), `text` what the table format prints instead of tables. `lines` are observations in
+    `columns` and `rows` hold everything, raw and in SI units, for csv and json. `sections` are the same as readable
+    tables (none: one table of all columns); `text` replaces the tables in the table format. `lines` are observations in
     words, `notes` the footnotes.
     """
 
@@ -63,16 +63,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """What `finish` gets besides the rows: the options, and a way to read more of the same runs."""
+    """Arguments of `finish` besides the rows: the options, and a way to read more of the same runs."""
 
     options: Options
     connection: sqlite3.Connection
     chosen: str
-    """condition on v_run that the report's rows fulfil"""
+    """condition on v_run that selects the report's rows"""
     values: Sequence[Any]
 
     def read(self, sql: str, more: Sequence[Any] = ()) -> list[Row]:
-        """Rows of a SELECT of ours; `{chosen}` in it stands for the condition, the values of which come first."""
+        """Return the rows of a SELECT of ours; `{chosen}` stands for the condition, whose values come first."""
         values = [*self.values, *more] if "{chosen}" in sql else list(more)
         return list(self.connection.execute(sql.replace("{chosen}", self.chosen), values))
 

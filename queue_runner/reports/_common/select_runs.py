@@ -1,6 +1,6 @@
-"""Which runs a report is about: --where, --since and selectors as one condition on v_run.
+"""Selection of a report's runs: --where, --since and selectors as one condition on v_run.
 
-Names come from a list or are names of settings that runs really have; values are always parameters, never SQL.
+Names come from a list or are settings of existing runs; values are always parameters, never SQL.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ COLUMNS = (
     "compile_cache",
     "outcome",
 )
-"""Columns of v_run by which runs are chosen and grouped; settings (--set) come besides."""
+"""Columns of v_run by which runs are chosen and grouped, in addition to settings (--set)."""
 _ALIASES = {"group": "group_id", "job": "job_id", "machine": "machine_hash", "software": "software_hash"}
 
 
 def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, list[Any]]:
-    """A condition on v_run with its values. Raises: UsageError for a name or selector that there is not."""
+    """Return a condition on v_run with its values. Raises: UsageError when a name or selector does not exist."""
     terms: list[str] = ["1"]
     values: list[Any] = []
     if options.selectors:
@@ -67,7 +67,7 @@ def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str])
     column = resolve(connection, name, "--where")
     if column == "group_id":
         wanted = [value.removeprefix("g") for value in wanted]
-    if column in ("machine_hash", "software_hash"):  # reports name them by their first digits
+    if column in ("machine_hash", "software_hash"):  # reports show their first digits
         return f"({' OR '.join(f'substr({column}, 1, length(?)) = ?' for _ in wanted)})", [
             v for v in wanted for _ in "12"
         ]
@@ -81,7 +81,7 @@ def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str])
 
 
 def _number(text: str) -> float | None:
-    """The number that a setting was stored as; true and false are 1 and 0 in SQLite's JSON."""
+    """Return the number a setting is stored as; true and false are 1 and 0 in SQLite's JSON."""
     try:
         return {"true": 1.0, "false": 0.0}.get(text.lower()) if text.lower() in ("true", "false") else float(text)
     except ValueError:
@@ -89,7 +89,7 @@ def _number(text: str) -> float | None:
 
 
 def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | None:
-    """The column of v_run that `name` is, None for a setting that some run has. Raises: UsageError for neither."""
+    """Return the v_run column for `name`, None for a setting of some run. Raises: UsageError when it is neither."""
     if name in COLUMNS:
         return name
     if name in _ALIASES:
@@ -103,20 +103,20 @@ def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | Non
 
 
 def settings(connection: sqlite3.Connection) -> list[str]:
-    """Every setting (--set) that some run has."""
+    """Return every setting (--set) that some run has."""
     rows = connection.execute("SELECT DISTINCT key FROM v_run, json_each(v_run.spec_json, '$.params') ORDER BY key")
     return [row["key"] for row in rows]
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """What a single run is, in a few words: "nanogpt tiny cpu eager fp32"."""
+    """Return a short description of a run: "nanogpt tiny cpu eager fp32"."""
     words = [row["workload"] or row["name"], row["config"], row["device"], word("compile", row["compile"])]
     words.append(row["dtype"])
     return " ".join(str(part) for part in words if part)
 
 
 def nothing(context: Context, which: str = "that ended") -> str:
-    """Why a report has no rows, and what there would be."""
+    """Return why a report has no rows, and which values exist."""
     options = context.options
     counted, state = _what_there_is(context)
     if not options.where and options.since is None:
@@ -134,7 +134,7 @@ def nothing(context: Context, which: str = "that ended") -> str:
 
 
 def _what_there_is(context: Context) -> tuple[int, str]:
-    """How many runs were chosen at all, and what became of them where that is why there is nothing to report."""
+    """Return the number of chosen runs, and their state or outcome as the reason for an empty report."""
     sql = "SELECT run, state, outcome, exit_code, signal, reason FROM v_run WHERE {chosen} ORDER BY run_id DESC"
     rows = context.read(sql)
     badly = [row for row in rows if row["state"] == State.DONE and row["outcome"] != Outcome.SUCCEEDED]

@@ -1,4 +1,4 @@
-"""What settings a run really had: those that were asked for, and those that its preset and its defaults gave."""
+"""Effective settings of a run: those requested, and those from its preset and defaults."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from queue_runner.reports._common.report import Context, Row
 HOW_LONG = frozenset(
     {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
 )
-"""Settings that do not change what an iteration is: a CPU may be given fewer of them than a GPU. The mode is told by
-the workload's name."""
+"""Settings that do not change an iteration: a CPU may get fewer iterations than a GPU. The mode is given by the
+workload's name."""
 FEW_ITERS = 10
-"""Measured iterations of a run, below which its median is called into question."""
+"""Minimum number of measured iterations for a run's median to be considered reliable."""
 
 
 def whatever_their_length(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Prepared rows without the settings of HOW_LONG, but those that --group-by or --vs name: then runs that were only
-    longer or shorter are not told apart."""
+    """Return prepared rows without the settings of HOW_LONG, except those named by --group-by or --vs, so that runs of
+    different length are not distinguished."""
     dropped = HOW_LONG - {*context.options.group_by, *context.options.vs}
     return [
         {**row, **{part: {k: v for k, v in row[part].items() if k not in dropped} for part in ("settings", "factors")}}
@@ -28,7 +28,7 @@ def whatever_their_length(rows: Iterable[Row], context: Context) -> list[Row]:
 
 
 def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
-    """By run, of prepared rows: its settings by name. Those of a job that told none are what it was asked."""
+    """Return effective settings by run and name, from prepared rows; the requested ones if a job reported none."""
     rows = list(rows)
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
     sql = (
