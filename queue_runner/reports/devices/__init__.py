@@ -1,4 +1,4 @@
-"""The default report: which device and mode is fastest, by how much, and whether one may say so."""
+"""The default report: the fastest device and mode, by how much, and whether the data support it."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ COLUMNS = (
 )
 
 MOST_FAMILIES = 4
-"""Comparisons shown where no runs were chosen: more than a person reads at once."""
+"""Maximum number of comparisons shown when no runs were chosen."""
 MOST_LOOKED_AT = 64
-"""Runs of which more than the summary is read (losses before the first step, last evaluating iteration)."""
+"""Maximum number of runs read beyond the summary (losses before the first step, last evaluating iteration)."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """Group, compare, and say what it shows. Raises: UsageError (--vs, --group-by)."""
+    """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
     rows = prepare.windowed(prepare.prepare(rows, context), context)
     families = _newest_first(compare(rows, prepare.question(rows, context)))
     n_shown = len(families) if context.options.chosen else MOST_FAMILIES
@@ -116,7 +116,7 @@ def _newest_first(families: Sequence[Family]) -> list[Family]:
 
 
 def _look(families: Sequence[Family], context: Context) -> Seen:
-    """Read of one run of each cell what summaries do not hold."""
+    """Read data missing from the summaries, for one run of each cell."""
     cells: list[Cell] = [cell for family in families if len(family.cells) > 1 for cell in family.cells if cell.shown]
     chosen = [cell.shown[0] for cell in cells][:MOST_LOOKED_AT]
     if not chosen:

@@ -1,4 +1,4 @@
-"""A cell of runs as one row of numbers: SI units, None for what is not known, nothing rounded."""
+"""Cells of runs as rows of numbers: SI units, None where unknown, nothing rounded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PEAKS = (
 
 
 class Peaks:
-    """The peak of a device in a dtype: what the user stated for it, else a sourced one; none for a cpu. With --peak
-    measured the one that matmul measured on this machine, and no other."""
+    """The peak of a device in a dtype: the one stated by the user, else a sourced one; none for a cpu. With --peak
+    measured, only the one measured by matmul on this machine."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -28,7 +28,7 @@ class Peaks:
         self._measured: dict[tuple[Any, ...], hardware.Peak] | None = None
 
     def of(self, cell: Cell) -> hardware.Peak | None:
-        """The peak for a cell's runs."""
+        """Return the peak for a cell's runs."""
         key = cell.key
         name = next((row["device_name"] for row in cell.shown if row["device_name"]), None)
         device = cell.key.get("device")
@@ -37,7 +37,7 @@ class Peaks:
     def find(
         self, machine: str | None, device: str | None, name: str | None, dtype: str | None, or_measured: bool = False
     ) -> hardware.Peak | None:
-        """The peak by the device's name; `or_measured` takes a measured one where there is no other."""
+        """Find the peak by the device's name; `or_measured` falls back to a measured one."""
         asked = self._context.options.peak
         found = self._stated(machine, device, name, dtype) if asked != "measured" else None
         return found or (self._on(machine, device, dtype) if asked == "measured" or or_measured else None)
@@ -49,13 +49,13 @@ class Peaks:
         for known in (str(device), str(device).partition(":")[0], str(name)):
             if known in stated:
                 return hardware.given_peak(stated[known])
-        if device is None or device == "cpu":  # a cpu may bear the name of the chip, and so of its GPU
+        if device is None or device == "cpu":  # a cpu may have the name of the chip, and so of its GPU
             return None
         return hardware.peak(name, self._gpu_cores(machine, name), dtype)
 
     def _on(self, machine: str | None, device: str | None, dtype: str | None) -> hardware.Peak | None:
-        """The newest valid peak run of each framework and mode counts, and of these the highest: what one framework
-        attains lowers nothing that another does."""
+        """Return the highest of the newest valid peaks of each framework and mode, so that a slower framework does
+        not lower the peak."""
         if self._measured is None:
             self._measured = {}
             newest: set[tuple[Any, ...]] = set()
@@ -72,7 +72,7 @@ class Peaks:
         return self._measured.get((machine, device, dtype))
 
     def _gpu_cores(self, machine: str | None, name: str | None) -> int | None:
-        """From the machine's fingerprint; only Apple's names leave the number of cores open."""
+        """Read the number of GPU cores from the machine's fingerprint; only Apple's device names do not imply it."""
         if machine is None or not str(name).startswith("Apple"):
             return None
         if machine not in self._cores:
@@ -84,7 +84,7 @@ class Peaks:
 
 
 def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
-    """All that the report says of a cell."""
+    """Return all values the report has for a cell."""
     key = cell.key
     median_s, (spread_s, spread_over) = cell.median_s, cell.spread_s
     peak = peaks.of(cell)
@@ -147,7 +147,7 @@ def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(cell: Cell, name: str) -> Any:
-    """What its runs have in common; None where --group-by pools those that differ."""
+    """Return the value common to the cell's runs; None where --group-by pools different ones."""
     values = {row[name] for row in cell.shown or cell.runs[:1]}
     return values.pop() if len(values) == 1 else None
 

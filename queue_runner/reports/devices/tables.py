@@ -1,4 +1,4 @@
-"""The rows of the default report as tables for the eye: at most 80 columns each, everything in words."""
+"""The rows of the default report as readable tables, at most 80 characters wide."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from queue_runner.tables import Column, elide
 Raw = Mapping[str, Any]
 
 SEVERAL_LEFT_OUT = "!"
-"""Marks a row some of whose runs were left out, or all: then its numbers are theirs and it is not compared."""
+"""Marks a row with runs left out; if all were, it shows their numbers and is not compared."""
 
 
 def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> list[Section]:
-    """Speed, verdicts where there are any, cost, outcome; nothing before a run has ended."""
+    """Return speed, verdicts if any, cost and outcome; nothing before a run has ended."""
     if not any(row["n_runs"] for row in rows):
         return []
     speed = _speed(family, rows, marks)
@@ -33,7 +33,7 @@ def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> l
 
 
 def told(section: Section) -> Section:
-    """Without the columns that say nothing in any row; how many runs there are and their time stay."""
+    """Return the section without columns that are empty in all rows, but keep the number of runs and their time."""
     columns = [
         column
         for column in section.columns
@@ -44,10 +44,10 @@ def told(section: Section) -> Section:
 
 
 def caption(family: Family, rows: Sequence[Raw]) -> str:
-    """What all rows of the family have in common."""
+    """Return what all rows of the family have in common."""
     common = family.common
     names = ("framework", "framework_version", "dtype", "device_name")
-    pooled = [row for cell in family.cells for row in cell.shown]  # rows of --group-by may be of several frameworks
+    pooled = [row for cell in family.cells for row in cell.shown]  # --group-by may pool several frameworks
     alike = {name: {row[name] for row in [*rows, *pooled]} - {None} for name in names}
     said = [", ".join(dict.fromkeys(str(cell.key["subject"]) for cell in family.cells))]
     if common["config"] is not None:
@@ -113,20 +113,20 @@ def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Sec
 
 
 def spread(row: Raw) -> str:
-    """`220.7 ± 0.3` over runs, `220.7 (0.3)` over the iterations of one run."""
+    """Format as `220.7 ± 0.3` over runs, or `220.7 (0.3)` over the iterations of one run."""
     text = units.plus_minus(row["median_s"], row["spread_s"], "", 1e-3)
     value, plus_minus, spread = text.partition(f" {units.PLUS_MINUS} ")
     return f"{value} ({spread})" if plus_minus and row["spread_over"] == "iterations" else text
 
 
 def marks_of(row: Raw, marks: Mapping[str, str]) -> str:
-    """The letters of its caveats, after SEVERAL_LEFT_OUT where not all of its runs count."""
+    """Return the letters of the row's caveats, after SEVERAL_LEFT_OUT if some of its runs do not count."""
     letters = "".join(sorted(marks[kind] for kind in row["taints"] if kind in marks))
     return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
 
 
 def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
-    """Speed-ups with intervals, p-values and verdicts, of a family that has a baseline."""
+    """Return speed-ups with intervals, p-values and verdicts, for a family with a baseline."""
     assert family.baseline is not None
     columns = [
         Column("label", f"against {elide(family.baseline.label, 24)}", flexible=True),
@@ -150,7 +150,7 @@ def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
 
 
 def _cost(rows: Sequence[Raw]) -> Section:
-    """Cold and warm are the states of the compiler's cache; logs that do not tell it have one column for both."""
+    """Build the cost table. Cold and warm are states of the compiler's cache; logs without it have one column."""
     titles = {"cold": "compile, cold", "warm": "compile, warm", None: "compile", "mixed": "compile, mixed"}
     states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
     columns = [
@@ -185,7 +185,7 @@ def _cost(rows: Sequence[Raw]) -> Section:
 
 
 def _compile(row: Raw, state: str | None) -> float | None:
-    """The cost of compiling with the cache in that state."""
+    """Return the compile cost with the cache in that state."""
     if state == "warm" and row["compile_cost_warm_s"] is not None:
         return float(row["compile_cost_warm_s"])
     cost_s: float | None = row["compile_cost_s"]

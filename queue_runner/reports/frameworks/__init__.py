@@ -1,4 +1,4 @@
-"""Which framework is fastest for the same model on the same device, by how much, and whether they train alike."""
+"""Comparison of frameworks on the same model and device: the fastest, by how much, and whether they train alike."""
 
 from __future__ import annotations
 
@@ -58,17 +58,16 @@ COLUMNS = (
     Column("taints", "taints", " ".join),
 )
 ALIKE = 0.02
-"""Mean losses of the last iterations nearer than this are called alike: dropout alone moves them by about 1 %."""
+"""Relative difference below which mean losses of the last iterations are alike: dropout alone causes about 1 %."""
 LAST_SHARE = 0.1
 LAST_LEAST = 10
-"""The losses compared are the last tenth of the iterations that both rows have, and not fewer than this where there
-are as many."""
+"""Minimum number of losses to compare, if available; otherwise the last tenth of the iterations that both rows have."""
 _MOST_FAMILIES = 4
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The mean loss of the last `n` iterations that a row and the baseline have in common, and how far it is off."""
+    """The mean loss of the last `n` iterations common to a row and the baseline, and its relative difference."""
 
     mean: float
     n: int
@@ -76,7 +75,7 @@ class _Loss:
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device, dtype and question. Raises: UsageError (--vs, --group-by)."""
+    """Build a table for each device, dtype and question. Raises: UsageError when --vs or --group-by is invalid."""
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows = prepare.windowed(prepare.prepare(rows, context), context)
@@ -114,7 +113,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _families(rows: Sequence[Row], context: Context) -> list[Family]:
-    """One for each device and dtype of a question, so that frameworks and modes alone differ."""
+    """Return a family for each device and dtype of a question, so that only frameworks and modes differ."""
     if not rows:
         return []
     question = prepare.question(rows, context)
@@ -126,7 +125,7 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
     for place in sorted(places):
         try:
             found += compare(places[place], question)
-        except UsageError as error:  # --vs may be of another device
+        except UsageError as error:  # --vs may name another device
             if " none of the rows" not in error.message:
                 raise
             refused = error
@@ -137,7 +136,7 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
 
 
 def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | None]]:
-    """Of one run of each cell, against one of the baseline with the same seed and data."""
+    """Compare the losses of one run per cell with a baseline run of the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
     read = {row["run_id"]: divergence.losses(row, context) for row in base[:1]}
     for cell in family.cells:
@@ -217,7 +216,7 @@ def _title(family: Family, found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    """Framework and mode, and what else is in the label: the device is in the title."""
+    """Return the label with framework and mode but without the device, which is in the title."""
     mode = {"eager", "compiled"}
     framework, device = str(row["framework"]), str(row["device"])
     rest = [text for text in row["label"].split(" ") if text not in {framework, device, *mode}]

@@ -1,4 +1,4 @@
-"""What is said of frameworks: the fastest, whether they train alike, what was not compared."""
+"""Statements on frameworks: the fastest, whether they train alike, what was not compared."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from queue_runner.reports.numerics import divergence
 
 
 def frameworks(family: Family) -> set[str]:
-    """Those with numbers to show."""
+    """Return the frameworks with numbers to show."""
     return {str(cell.key.get("framework")) for cell in family.cells if cell.shown}
 
 
 def cost(family: Family, cell: Cell) -> float:
-    """Seconds an iteration, or for each token where iterations differ in size."""
+    """Return seconds per iteration, or per token where iterations differ in size."""
     return (cell.median_s or math.inf) / ((cell.work(family.per_work) or 1.0) if family.per_work else 1.0)
 
 
 def lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
-    """The answer first, then what speaks against it."""
+    """Return the answer, followed by its caveats."""
     if (n := sum(bool(cell.times) for cell in family.cells)) < 2:
         yield f"nothing to compare: {'one row has' if n else 'no row has'} a run that counts and has a time"
     yield from _fastest(family, found)
@@ -64,7 +64,7 @@ def _by_framework(family: Family) -> list[list[Cell]]:
 
 
 def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """The fastest against the next, judged together with all other pairs: both were picked by looking."""
+    """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
     able = sorted((cell for cell in family.cells if cell.times), key=lambda cell: cost(family, cell))
     if family.per_work:
         able = [cell for cell in able if cell.work(family.per_work)]
@@ -84,7 +84,7 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str
 
 
 def _told_otherwise(family: Family, context: Context) -> Iterable[str]:
-    """Settings that nobody asked for and that yet differ: defaults of the workloads' files."""
+    """Warn of settings that differ without having been requested: defaults of the workload files."""
     told = effective([cell.shown[0] for cell in family.cells if cell.shown], context)
     shown = {cell.label: told.get(cell.shown[0]["run_id"], {}) for cell in family.cells if cell.shown}
     names = {name for settings in shown.values() for name in settings}
@@ -96,7 +96,7 @@ def _told_otherwise(family: Family, context: Context) -> Iterable[str]:
 
 
 def unlike(families: Sequence[Family]) -> Iterable[str]:
-    """What was not compared because settings differ, where a framework is on one side alone."""
+    """Report frameworks that were not compared because their settings differ."""
     alike: dict[tuple[Any, ...], list[Family]] = {}
     for family in families:
         first = family.cells[0].runs[0]

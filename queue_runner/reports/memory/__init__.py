@@ -1,4 +1,4 @@
-"""Memory of each run over its iterations: the highest, what is taken but not used, whether it grows, the end of it."""
+"""Memory of each run over its iterations: the peak, reserved but unused memory, growth, and how the run ended."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ COLUMNS = (
 )
 _MOST_RUNS = 24
 _LABEL_WIDTH = 18
-"""Characters that the narrowest table has room for."""
+"""Characters available for a label in the narrowest table."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table of runs for each family. Raises: UsageError (--group-by, any --vs)."""
+    """Build a table of runs for each family. Raises: UsageError when --group-by is invalid or --vs is given."""
     if context.options.vs:
         raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
     rows = whatever_their_length(prepare.prepare(rows, context), context)
@@ -89,7 +89,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _tables(found: Sequence[Family]) -> list[list[Family]]:
-    """Families that differ in settings alone, together, and these in the labels of their rows."""
+    """Merge families that differ only in settings, and add these to the labels of their rows."""
     tables: dict[tuple[Any, ...], list[Family]] = {}
     for family in found:
         tables.setdefault(tuple(family.common[name] for name in SUBJECT), []).append(family)
@@ -186,7 +186,7 @@ def _section(series: Sequence[Series]) -> Section:
 
 
 def _shared(series: Sequence[Series]) -> list[str]:
-    """Words of every label, where these are long and keep others: said once, so that what differs is not cut away."""
+    """Return the words common to all labels if these are long, so that truncation keeps what differs."""
     words = [one.cell.label.split(" ") for one in series]
     shared = [text for text in words[0] if all(text in others for others in words)]
     long = any(len(one.cell.label) > _LABEL_WIDTH for one in series)
@@ -194,6 +194,6 @@ def _shared(series: Sequence[Series]) -> list[str]:
 
 
 def _alike(series: Sequence[Series], *names: str) -> list[str]:
-    """What all rows share and no label names."""
+    """Return the values of `names` that all rows share."""
     found = [{str(one.run[name]) for one in series if one.run[name]} for name in names]
     return [next(iter(values)) for values in found if len(values) == 1]

@@ -1,4 +1,4 @@
-"""The memory of one run over its iterations, and whether it grows: what `memory` is made of."""
+"""The memory of one run over its iterations, and whether it grows: the data of `memory`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import Cell
 
 FEWEST = 20
-"""Measured iterations below which nothing is said of growth."""
+"""Minimum number of measured iterations for a statement on growth."""
 MATERIAL_SHARE = 0.01
 MATERIAL_BYTES = 2**20
-"""Growth over what was measured must exceed this share of the level, and this many bytes, to be called a leak."""
+"""A leak is growth over the measured iterations by more than this share of the median, and this many bytes."""
 
 
 class Point(NamedTuple):
-    """After one iteration. Bytes are None where they are not told."""
+    """Memory after one iteration. Bytes are None where not reported."""
 
     i: int
     phase: str
@@ -36,7 +36,7 @@ class Series:
 
     @property
     def resident(self) -> bool:
-        """Whether what is called reserved is the process's RSS."""
+        """Whether the reserved bytes are the RSS of the process."""
         return str(self.run["device"]) == "cpu"
 
     @property
@@ -49,7 +49,7 @@ class Series:
 
     @cached_property
     def ratio(self) -> float | None:
-        """Reserved over allocated where most is reserved; None on the CPU, whose process holds more than tensors."""
+        """Reserved over allocated at the peak of reserved; None on the CPU, whose process holds more than tensors."""
         both = [(a, r) for _, _, a, r in self.points if a and r is not None]
         if not both or self.resident:
             return None
@@ -58,7 +58,7 @@ class Series:
 
     @cached_property
     def _measured(self) -> tuple[str, list[int], list[float]]:
-        """What growth is taken of: bytes in tensors where they are told, else those that are reserved."""
+        """The series for growth: bytes in tensors where reported, else reserved bytes."""
         tensors = any(point.allocated is not None for point in self.points)
         measured = [point for point in self.points if point.phase in ("measure", "eval_iter")]
         some = [(point.i, point.allocated if tensors else point.reserved) for point in measured]
@@ -68,20 +68,20 @@ class Series:
 
     @property
     def grows(self) -> str:
-        """allocated, reserved or RSS."""
+        """Quantity that growth refers to: allocated, reserved or RSS."""
         return self._measured[0]
 
     @cached_property
     def slope(self) -> stats.Slope | None:
-        """Bytes an iteration; None for fewer than FEWEST."""
+        """Growth in bytes per iteration; None for fewer than FEWEST."""
         _, at, xs = self._measured
         return stats.slope(at, xs) if len(xs) >= FEWEST else None
 
     @cached_property
     def leak(self) -> bool | None:
-        """Whether it grows beyond doubt and materially: over all that was measured, and over its second half alone.
+        """Whether it grows significantly and materially, both over all measured iterations and over their second half.
 
-        What settles after a while is no leak. None where there are too few iterations to say.
+        Memory that levels off is no leak. None if there are too few iterations.
         """
         if self.slope is None:
             return None

@@ -1,4 +1,4 @@
-"""What is said of the memory of runs: leaks, what is kept, the end of what ran out, footnotes."""
+"""Statements on the memory of runs: leaks, memory kept unused, out-of-memory endings, footnotes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from queue_runner.reports._common import footnotes
 from queue_runner.reports.memory.series import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, Series
 
 PER = 1000
-"""Iterations that growth is told for."""
+"""Number of iterations for which growth is given."""
 FRAGMENTED = 1.5
-"""Reserved over allocated, at the peak of what is reserved, from which it is worth a sentence."""
+"""Minimum ratio of reserved to allocated, at the peak of reserved, that is reported."""
 
 
 def ending(row: Mapping[str, Any]) -> Ending:
-    """How a run ended, as a sentence can hold it."""
+    """Return how a run ended, for use in a sentence."""
     return Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
 
 
 def n_bytes(x: float) -> str:
-    """Bytes in words; none is 0, without a unit."""
+    """Format bytes; zero is 0, without a unit."""
     return "0" if x == 0 else units.size(round(x))
 
 
 def interval(slope: stats.Slope) -> str:
-    """Both ends for 1,000 iterations, the unit once where it is the same: "208 to 250 MiB"."""
+    """Format the interval for 1,000 iterations, with a common unit once: "208 to 250 MiB"."""
     low, high = n_bytes(slope.low * PER), n_bytes(slope.high * PER)
     number, _, unit = low.partition(" ")
     return f"{number if high.endswith(' ' + unit) else low} to {high}"
 
 
 def lines(series: Sequence[Series]) -> Iterable[str]:
-    """Leaks first, then what is kept, then what ran out."""
+    """Report leaks, then memory kept unused, then runs out of memory."""
     for one in series:
         if one.leak and one.slope is not None:
             yield (
@@ -83,7 +83,7 @@ def _runs(series: Sequence[Series]) -> str:
 
 
 def notes(series: Sequence[Series]) -> Iterable[str]:
-    """What the columns mean, and which runs are in that did not end well."""
+    """Explain the columns, and name the runs included that did not succeed."""
     if any(not one.resident for one in series):
         yield "allocated: in tensors; reserved: taken from the driver; after each iteration, not at its highest"
         yield "ratio: reserved over allocated where most is reserved"

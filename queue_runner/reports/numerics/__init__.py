@@ -1,4 +1,4 @@
-"""Where losses part: each iteration's loss against a baseline of the same seed, data and settings."""
+"""Divergence of losses: each iteration's loss against a baseline of the same seed, data and settings."""
 
 from __future__ import annotations
 
@@ -41,19 +41,22 @@ COLUMNS = (
     Column("relative", "relative difference", units.number, True),
 )
 _UNUSABLE = "log_rewritten"
-"""The one taint that spoils losses; contended, slept and others spoil times alone."""
+"""The only taint that invalidates losses; contended, slept and others affect only times."""
 _MOST_FAMILIES = 4
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each comparison, and every iteration in csv and json. Raises: UsageError (--vs, any --group-by)."""
+    """Build a table for each comparison, and rows of all iterations for csv and json.
+
+    Raises: UsageError when --vs is invalid or --group-by is given.
+    """
     if context.options.group_by:
         raise UsageError(
             f"{NAME} takes no --group-by: rows that pool questions have no loss of their own", "--vs dtype=fp32"
         )
     rows = prepare.prepare(rows, context)
     rows = [{**row, "valid": _UNUSABLE not in taints(row)} for row in rows]
-    for row in rows:  # losses of a run that ended badly are as good as others, up to there
+    for row in rows:  # losses of a failed run are usable up to its end
         row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
     families = compare(rows, prepare.question(rows, context)) if rows else []
     families = sorted(families, key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
@@ -84,14 +87,14 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _baseline(family: Family) -> Cell | None:
-    """The one that was asked for, else the family's; of rows that no time tells apart, the first."""
+    """Return the requested baseline, else the family's, else the first cell if there are no times to choose by."""
     if family.baseline is not None:
         return family.baseline
     return family.cells[0] if family.why == "" and family.cells else None
 
 
 def _partings(family: Family, base: Cell, context: Context) -> list[Parting]:
-    """Each run against the baseline's first of the same seed and data; the baseline's other runs against it, too."""
+    """Compare each run, the baseline's others included, with the baseline's first run of the same seed and data."""
     known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in base.used:
         known.setdefault((row["seed"], row["data_sha256"]), row)
@@ -110,7 +113,7 @@ def _partings(family: Family, base: Cell, context: Context) -> list[Parting]:
 
 
 def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, float]]:
-    """By run: the loss of the first batch before training, on the CPU and on the device."""
+    """Read by run the loss of the first batch before training, on the CPU and on the device."""
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
     sql = (
         f"SELECT run_id, name, value FROM metrics WHERE run_id IN ({ids}) AND value IS NOT NULL"
@@ -144,7 +147,7 @@ def _title(family: Family) -> str:
 def _section(
     family: Family, base: Cell, found: Sequence[Parting], reference: Mapping[int, Mapping[str, float]]
 ) -> Section:
-    """A row for each cell, of its run that is furthest off; how many runs it has stands beside."""
+    """Build a row for each cell, from its run with the largest difference, with the number of runs."""
     columns = [
         Column("label", "", flexible=True),
         Column("runs", "runs", units.count, True),
@@ -187,7 +190,7 @@ def _first(parting: Parting, level: float) -> str:
 
 
 def _off(x: float | None) -> str:
-    """As narrow as a column of a table."""
+    """Format a difference for a narrow table column."""
     return "nan" if x is not None and not math.isfinite(x) else off_words(x)
 
 

@@ -1,4 +1,4 @@
-"""Losses of two runs, iteration by iteration, and where they part: what `numerics` and `frameworks` are made of."""
+"""Losses of two runs by iteration, and where they diverge: the data of `numerics` and `frameworks`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from queue_runner.analysis.grouping import Cell
 from queue_runner.reports._common.report import Context
 
 LEVELS = (1e-3, 1e-2)
-"""Relative differences whose first iteration is told."""
+"""Relative differences whose first iteration is reported."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parting:
-    """One run against the baseline's of the same seed. `points`: i, loss, loss of the baseline, relative difference.
+    """One run against the baseline run of the same seed. `points`: i, loss, baseline loss, relative difference.
 
-    The relative difference is |a - b| / |b|; inf where one of both is no number or infinite, and the other is not; None
-    where neither is a number.
+    The relative difference is |a - b| / |b|; inf where only one of the two is NaN or infinite; None where both are NaN.
     """
 
     cell: Cell
@@ -29,7 +28,7 @@ class Parting:
     points: Sequence[tuple[int, float, float, float | None]]
 
     def first(self, level: float) -> int | None:
-        """The first iteration whose difference exceeds the level."""
+        """Return the first iteration whose difference exceeds the level."""
         return next((i for i, _, _, off in self.points if off is not None and off > level), None)
 
     @property
@@ -43,17 +42,17 @@ class Parting:
 
     @property
     def not_a_number(self) -> int | None:
-        """The first iteration whose loss is none while the baseline's is."""
+        """First iteration whose loss is NaN while the baseline's is not."""
         return next((i for i, a, b, _ in self.points if not math.isfinite(a) and math.isfinite(b)), None)
 
     @property
     def baseline_not_a_number(self) -> int | None:
-        """The first iteration whose loss is a number while the baseline's is none."""
+        """First iteration whose loss is a number while the baseline's is NaN."""
         return next((i for i, a, b, _ in self.points if math.isfinite(a) and not math.isfinite(b)), None)
 
 
 def relative(a: float, b: float) -> float | None:
-    """How far a loss is from the baseline's b, as a share of b; see Parting."""
+    """Return the difference of loss `a` from the baseline's `b` as a share of `b`; see Parting."""
     if math.isfinite(a) and math.isfinite(b):
         return abs(a - b) / abs(b) if b else (0.0 if a == b else math.inf)
     if a == b or (math.isnan(a) and math.isnan(b)):
@@ -62,9 +61,9 @@ def relative(a: float, b: float) -> float | None:
 
 
 def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
-    """By iteration, the one done last where a resumed job repeats numbers. --iters narrows.
+    """Read losses by iteration, limited by --iters; where a resumed job repeats numbers, the last one counts.
 
-    SQLite keeps no NaN: a loss that is missing in a run with the note nan_loss is one.
+    SQLite has no NaN: a missing loss in a run with the note nan_loss is NaN.
     """
     first, last = context.options.iters or (0, 2**62)
     sql = (
@@ -77,7 +76,7 @@ def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
 
 
 def off_words(x: float | None) -> str:
-    """A relative difference: "1.2e-07", or as a share of 1 from a tenth of a percent on; 0 is none at all."""
+    """Format a relative difference: "1.2e-07", or as a percentage from 0.1 % on; 0 means no difference."""
     if x == 0:
         return "0"
     if x is None or not math.isfinite(x):

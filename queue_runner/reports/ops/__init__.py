@@ -1,4 +1,4 @@
-"""Which of torch's operators a device computes: coverage, what is not native and why, and what a version changed."""
+"""Coverage of torch's operators on a device: what is not native and why, and what changed between versions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ COLUMNS = (
     Column("change", "change"),
 )
 MOST_ROWS = 30
-"""Of each table for the eye; csv and json have all."""
+"""Maximum number of rows in a printed table; csv and json have all."""
 MOST_SLOW = 10
 _BROKEN = ("wrong", "error")
-"""What a user should look at first: told in whole sentences."""
+"""Verdicts that a user should look at first, reported in full sentences."""
 _NOT_NATIVE = (
     Column("op", "operator", flexible=True),
     Column("dtypes", "dtypes"),
@@ -66,9 +66,9 @@ _CHANGES = (
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each device and version, what is not native, the slowest fallbacks, and what changed.
+    """Build tables for each device and version, of what is not native, the slowest fallbacks, and the changes.
 
-    Raises: UsageError (--vs, --group-by, any --iters).
+    Raises: UsageError when --vs or --group-by is invalid or --iters is given.
     """
     if context.options.iters:
         raise UsageError(f"{NAME} takes no --iters: operators have no iterations", "--where device=mps narrows it")
@@ -89,7 +89,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
-    """Every cell, raw; with what it was in the table it is compared with, and cells that are only there."""
+    """Return all cells, raw, with their verdicts in the table compared with, and cells that exist only there."""
     rows = []
     cells = dict.fromkeys([*table.cells, *(before.cells if before else ())])
     run = table.runs[-1]
@@ -168,7 +168,7 @@ def _inventory(table: Coverage) -> list[str]:
 
 
 def _not_native(table: Coverage) -> list[dict[str, Any]]:
-    """A row for each operator, verdict and reason, with the dtypes and directions that share it; the worst first."""
+    """Return a row for each operator, verdict and reason, with the dtypes and directions that share it, worst first."""
     directions: dict[tuple[str, str, str, str], list[str]] = {}
     for (op, dtype, direction), one in table.cells.items():
         if one.verdict != "native":
@@ -208,7 +208,7 @@ def _more(n: int) -> list[str]:
 
 
 def _legend(tables: Sequence[Coverage]) -> list[str]:
-    """What the verdicts that are there mean."""
+    """Explain the verdicts that occur."""
     used = {one.verdict for table in tables for one in table.cells.values()}
     words = {
         "fallback": "fallback: the CPU computed it for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",

@@ -1,7 +1,7 @@
-"""Operator coverage as opcheck reports it: the verdicts of runs, gathered where they answer the same question.
+"""Operator coverage as reported by opcheck: verdicts, merged over runs that answer the same question.
 
-A verdict is a metric `op/NAME/DTYPE/DIRECTION/VERDICT`, whose value is the median of its timed calls in seconds; why it
-is what it is stands in a note of the kind `opcheck`.
+A verdict is a metric `op/NAME/DTYPE/DIRECTION/VERDICT`, whose value is the median of its timed calls in seconds; the
+reason is in a note of the kind `opcheck`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _KEY = (
     "os_version",
     "gpu_driver",
 )
-"""What tells tables apart. A check of two samples does not stand in for one of all; MPS's operators are macOS's."""
+"""Names that distinguish tables. A check of two samples does not replace one of all; MPS's operators are macOS's."""
 _VERSION = ("framework_version", "env")
-"""What two tables may differ in and be compared without being asked to."""
+"""Names in which tables compared by default may differ."""
 _ALIASES = {"torch": "framework_version", "version": "framework_version"}
 _NOTE = re.compile(r"(\S+) (\S+) (\S+) (\w+)(?: \(\d+ of \d+ samples\))?(?:: (.*))?", re.S)
 
@@ -45,7 +45,7 @@ Cell = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run found of one cell. `median_s` is of one call, None where it was not timed."""
+    """A run's result for one cell. `median_s` is in seconds per call, None where not timed."""
 
     run: str
     verdict: str
@@ -55,7 +55,7 @@ class Verdict:
 
 @dataclass
 class Coverage:
-    """One table: the newest verdict on each cell, of all runs that ask the same."""
+    """One table: the newest verdict on each cell, over all runs of the same question."""
 
     key: Mapping[str, Any]
     runs: list[Row] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Coverage:
     inventory: dict[str, float] = field(default_factory=dict)
 
     def label(self) -> str:
-        """Where and with what: "cuda, torch 2.13.0"."""
+        """Return device and version: "cuda, torch 2.13.0"."""
         words = [str(self.key.get("device") or "a device")]
         if version := self.key.get("framework_version"):
             words.append(f"torch {version}")
@@ -71,7 +71,7 @@ class Coverage:
         return ", ".join(words)
 
     def counts(self) -> dict[tuple[str, str], Counter[str]]:
-        """Verdicts by dtype and direction, in the order in which they were checked."""
+        """Count verdicts by dtype and direction, in the order in which they were checked."""
         found: dict[tuple[str, str], Counter[str]] = {}
         for (_, dtype, direction), one in self.cells.items():
             found.setdefault((dtype, direction), Counter())[one.verdict] += 1
@@ -82,7 +82,7 @@ _SAID = frozenset({"machine", "device", "device_name", "framework_version", "con
 
 
 def gather(rows: Sequence[Row], context: Context) -> list[Coverage]:
-    """Tables of the prepared rows that succeeded. Raises: UsageError for a name in --group-by that no run has."""
+    """Return tables of the successful prepared rows. Raises: UsageError when no run has a name in --group-by."""
     names = [_named(context, name, "--group-by") for name in context.options.group_by] or list(_KEY)
     able = [r for r in rows if r["outcome"] == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
     able.sort(key=lambda r: (r["job_id"], r["number"]))
@@ -111,7 +111,7 @@ def _put(table: Coverage, row: Row, name: str, value: float | None, details: Map
 
 
 def _read(rows: Sequence[Row], context: Context) -> tuple[dict[int, list[Any]], dict[int, dict[tuple[str, ...], str]]]:
-    """By run: metrics in the order in which they were told, since a later one corrects an earlier one; and details."""
+    """Read by run the details and the metrics, in reported order, since a later one corrects an earlier one."""
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
     metrics: dict[int, list[Any]] = {}
     where = f"run_id IN ({ids}) AND (name LIKE 'op/%' OR name LIKE 'inventory.%')"
@@ -132,9 +132,9 @@ def _named(context: Context, name: str, option: str) -> str:
 
 
 def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, Coverage]]:
-    """Tables to compare, the earlier one first: each with the baseline of --vs, or neighbouring versions of one device.
+    """Return tables to compare, earlier first: each with the --vs baseline, or adjacent versions of one device.
 
-    Raises: UsageError for a baseline that is not there, or not one.
+    Raises: UsageError when the baseline is missing or ambiguous.
     """
     asked = {_named(context, name, "--vs"): value for name, value in context.options.vs.items()}
     if not asked:
@@ -153,7 +153,7 @@ def _fits(table: Coverage, name: str, value: str) -> bool:
 
 
 def _alike(tables: Iterable[Coverage]) -> list[list[Coverage]]:
-    """Tables that differ in nothing but versions."""
+    """Group tables that differ only in versions."""
     found: dict[tuple[Any, ...], list[Coverage]] = {}
     for table in tables:
         key = tuple((name, value) for name, value in table.key.items() if name not in _VERSION)
@@ -162,13 +162,13 @@ def _alike(tables: Iterable[Coverage]) -> list[list[Coverage]]:
 
 
 def _order(table: Coverage) -> tuple[list[int], str, str]:
-    """Versions as numbers: 2.9 is before 2.13."""
+    """Return a sort key with versions as numbers: 2.9 is before 2.13."""
     text = str(table.key.get("framework_version") or "")
     return [int(part) for part in re.findall(r"\d+", text.split("+")[0])], text, str(table.key.get("env") or "")
 
 
 def change(before: Verdict | None, now: Verdict | None) -> str:
-    """What became of a cell between two tables; empty where nothing did."""
+    """Return the change of a cell between two tables; empty if there is none."""
     if before is None or now is None:
         return NEW if before is None else GONE
     if before.verdict == now.verdict:
