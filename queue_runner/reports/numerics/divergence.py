@@ -19,7 +19,8 @@ LEVELS = (1e-3, 1e-2)
 class Parting:
     """One run against the baseline run of the same seed. `points`: i, loss, baseline loss, relative difference.
 
-    The relative difference is |a - b| / |b|; inf where only one of the two is NaN or infinite; None where both are NaN.
+    The relative difference is |a - b| / |b|; inf where either is NaN or infinite, but None where both are NaN or the
+    same infinity.
     """
 
     cell: Cell
@@ -42,12 +43,12 @@ class Parting:
 
     @property
     def not_a_number(self) -> int | None:
-        """First iteration whose loss is NaN while the baseline's is not."""
+        """First iteration whose loss is not finite while the baseline's is."""
         return next((i for i, a, b, _ in self.points if not math.isfinite(a) and math.isfinite(b)), None)
 
     @property
     def baseline_not_a_number(self) -> int | None:
-        """First iteration whose loss is a number while the baseline's is NaN."""
+        """First iteration whose loss is finite while the baseline's is not."""
         return next((i for i, a, b, _ in self.points if math.isfinite(a) and not math.isfinite(b)), None)
 
 

@@ -1,4 +1,4 @@
-"""Throughput and memory against batch size, or another swept number: where it stops paying, what still fits."""
+"""Throughput and memory against batch size or another swept number: where gains end, and what still fits."""
 
 from __future__ import annotations
 
@@ -55,12 +55,15 @@ COLUMNS = (
     Column("taints", "taints", " ".join),
 )
 MOST_CURVES = 6
-"""Shown where no runs were chosen."""
+"""Maximum number of curves shown when no runs were chosen."""
 _NAMED = ("config", "framework", "framework_version", "device", "device_name", "dtype")
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each curve, and in words where it bends and ends. Raises: UsageError (--group-by, any --vs)."""
+    """Build a table for each curve, and describe its knee and end.
+
+    Raises: UsageError when --group-by is invalid or --vs is given.
+    """
     if context.options.vs:
         raise UsageError(
             f"{NAME} takes no --vs: each curve stands for itself", "--group-by batch_size names its setting"

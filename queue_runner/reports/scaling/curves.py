@@ -1,7 +1,7 @@
-"""Runs that differ in one number alone, as curves over it: what `scaling` is made of.
+"""Runs that differ in one number only, as curves over it: the data of `scaling`.
 
-A run that failed says less of itself than one that succeeded (a device out of memory tells no optimizer); it belongs to
-each curve that it does not contradict.
+A failed run reports less of itself than a successful one (no optimizer after running out of memory); it belongs to each
+curve that it does not contradict.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import effective
 
 MATERIAL = 0.05
-"""Of the memory of the smallest: what it must grow by for its growth to be told."""
+"""Minimum growth of memory to be reported, as a share of the memory at the smallest value."""
 KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
-"""What a key holds besides settings."""
+"""Names in a key that are not settings."""
 STRAIGHT = 2.0
-"""How many times the slope of one half may be the other's for the whole's to be called what one more takes."""
+"""Maximum ratio between the slopes of both halves for the overall slope to be taken as bytes per unit."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
 _HOW_LONG = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
 _HOW_OFTEN = ("_iters", "_interval")
@@ -32,7 +32,7 @@ _HOW_OFTEN = ("_iters", "_interval")
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The runs with one value of the setting. `timed` are those whose times are shown: see `valid`."""
+    """The runs with one value of the setting. `timed` are those whose times are shown; see `valid`."""
 
     value: float
     runs: Sequence[Row]
@@ -40,23 +40,23 @@ class Point:
 
     @cached_property
     def fits(self) -> bool | None:
-        """True where a run succeeded without swapping, False where all that are decided did not, None for no answer."""
+        """True if a run succeeded without swapping, False if none of the decided ones did, None if none is decided."""
         return any(_fits(row) for row in self.decided) if self.decided else None
 
     @cached_property
     def decided(self) -> list[Row]:
-        """Runs that nobody stopped."""
+        """Runs that were neither cancelled nor skipped."""
         return [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
 
     @property
     def said(self) -> bool | None:
-        """As `fits`, but None where runs failed for reasons that have nothing to do with room, a typing error say."""
+        """As `fits`, but None where runs failed for reasons other than memory, such as a typing error."""
         full = any(row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
         return None if self.fits is False and not full else self.fits
 
     @cached_property
     def timed(self) -> list[Row]:
-        """Those that count; where none does, the invalid ones."""
+        """Runs whose times count; if there are none, the invalid ones."""
         able = [row for row in self.runs if row["outcome"] == Outcome.SUCCEEDED and (row["median_s"] or 0) > 0]
         return [row for row in able if row["valid"] or self.include_invalid] or able
 
@@ -67,12 +67,12 @@ class Point:
 
     @property
     def n_counting(self) -> int:
-        """Runs that succeeded and are valid, or all that succeeded where invalid ones are wanted."""
+        """Number of successful and valid runs, or of all successful ones if invalid ones are included."""
         return sum(r["outcome"] == Outcome.SUCCEEDED and bool(r["valid"] or self.include_invalid) for r in self.runs)
 
     @property
     def failed(self) -> Row | None:
-        """The newest run that says that it does not fit."""
+        """The newest run showing that the value does not fit."""
         return self.decided[-1] if self.fits is False else None
 
     @property
@@ -81,7 +81,7 @@ class Point:
 
     @cached_property
     def spread_s(self) -> tuple[float | None, str | None]:
-        """MAD over the medians of several runs ("runs"); of one, over its iterations ("iterations")."""
+        """MAD over the medians of several runs ("runs"), or over the iterations of a single one ("iterations")."""
         if len(self.timed) > 1:
             return stats.mad([row["median_s"] for row in self.timed]), "runs"
         several = self.timed and (self.timed[0]["n_measure"] or 0) > 1
@@ -89,19 +89,19 @@ class Point:
 
     @property
     def noise(self) -> float | None:
-        """Of the time, as a share of it: a standard deviation of what is spread."""
+        """Relative noise of the time: a standard deviation derived from the spread."""
         spread_s, _ = self.spread_s
         return stats.MAD_TO_SD * spread_s / self.median_s if spread_s is not None and self.median_s else None
 
     def rate(self, unit: str) -> float | None:
-        """Tokens or samples a second, at the runs' median time."""
+        """Return tokens or samples per second at the runs' median time."""
         times = [row["median_s"] / row[f"{unit}s_per_iter"] for row in self.timed if row[f"{unit}s_per_iter"]]
         return 1 / stats.median(times) if times else None
 
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:
-        """Bytes at the highest and what they are: "reserved" on a device, "RSS" of the process on the CPU. Contended
-        and other runs whose times do not count are in: they take no less."""
+        """Peak bytes and their kind: "reserved" on a device, "RSS" of the process on the CPU. Contended and other runs
+        whose times do not count are included: they need no less."""
         runs = [row for row in self.runs if row["outcome"] == Outcome.SUCCEEDED]
         name = "max_rss_bytes" if any(row["device"] in ("cpu", None) for row in runs) else "peak_reserved_bytes"
         values = [row[name] for row in runs if row[name]]
@@ -114,7 +114,7 @@ def _fits(row: Row) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Points by value, everything else being the same. `key` holds what that is."""
+    """Points by value, everything else being equal. `key` holds what is equal."""
 
     name: str
     key: Mapping[str, Any]
@@ -122,38 +122,38 @@ class Curve:
 
     @property
     def first(self) -> Row:
-        """A run that says of all what it is."""
+        """A run that represents the curve."""
         return next((point.timed[0] for point in self.points if point.timed), self.points[0].runs[0])
 
     @property
     def unit(self) -> str | None:
-        """token or sample, whichever every timed run tells."""
+        """token or sample, whichever is known at every timed point."""
         timed = [point for point in self.points if point.timed]
         return next((unit for unit in WORK if timed and all(point.rate(unit) for point in timed)), None)
 
     @cached_property
     def knee(self) -> knee.Knee | None:
-        """Of the points whose times count."""
+        """The knee of the points whose times count."""
         unit = self.unit
         points = [(point, point.rate(unit)) for point in self.points if point.valid] if unit else []
         return knee.find([knee.Point(point.value, rate, point.noise) for point, rate in points if rate])
 
     @cached_property
     def largest(self) -> Point | None:
-        """The largest that fits."""
+        """The largest point that fits."""
         return max((point for point in self.points if point.fits), key=lambda point: point.value, default=None)
 
     @cached_property
     def too_large(self) -> Point | None:
-        """The smallest beyond it that does not."""
+        """The smallest point beyond `largest` that does not fit."""
         least = self.largest.value if self.largest else -1.0
         beyond = [point for point in self.points if point.failed and point.value > least]
         return min(beyond, key=lambda point: point.value, default=None)
 
     @cached_property
     def bytes_each(self) -> tuple[float, float] | None:
-        """Bytes that one more takes, by Theil and Sen, and those that are there besides; None for fewer than
-        three, where all take about the same, and where it is no straight line (a matrix of n x n)."""
+        """Bytes per unit of the value (Theil-Sen slope), and the constant part; None for fewer than three points, if
+        all take about the same, or if the relation is not linear (a matrix of n x n)."""
         known = [(point.value, float(point.memory[0])) for point in self.points if point.memory[0]]
         if len(known) < knee.FEWEST:
             return None
@@ -168,9 +168,9 @@ class Curve:
 
 
 def curves(rows: Sequence[Row], context: Context) -> list[Curve]:
-    """The curves of prepared rows, each over the setting that --group-by names, or that varies most to the point.
+    """Return the curves of prepared rows, over the setting named by --group-by or else the one of `_choice`.
 
-    Raises: UsageError where --group-by names several, or a setting that is no number.
+    Raises: UsageError when --group-by names several settings, or one that is not a number.
     """
     told = effective(rows, context)
     for row in rows:
@@ -186,7 +186,7 @@ def curves(rows: Sequence[Row], context: Context) -> list[Curve]:
 
 
 def number(value: Any) -> float | None:
-    """A setting's value, where it is a finite number; a command's are words."""
+    """Return a setting's value if it is a finite number, else None; a command's values are strings."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -209,7 +209,8 @@ def _asked(rows: Sequence[Row], context: Context) -> str | None:
 
 
 def _choice(rows: Sequence[Row]) -> str | None:
-    """What --find-max looks for; else the batch size; else the whole number with the most values."""
+    """Return the setting --find-max searches, else the first varying one of FIRST_CHOICES (the batch size first), else
+    the whole-number setting with the most values."""
     sought = [str(row["find_max"]).partition("=")[0] for row in rows if row["find_max"]]
     if sought:
         return sought[-1]
@@ -249,7 +250,7 @@ def _set_somewhere(name: str, rows: Iterable[Row]) -> bool:
 
 
 def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:
-    """Nothing that is known of both differs; a setting that is not said is one that differs."""
+    """Return whether nothing known of both differs; a missing setting counts as different."""
     pairs = enumerate(zip(known, key, strict=True))
     return all(a == b or (at not in settings and (a is None or b is None)) for at, (a, b) in pairs)
 

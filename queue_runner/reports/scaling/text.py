@@ -1,4 +1,4 @@
-"""What is said of curves: where they bend and end, and the footnotes."""
+"""Statements on curves: their knees and ends, and the footnotes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WHAT_A_KNEE_IS = (
 
 
 def ending(row: Row) -> Ending | str:
-    """How a run ended that does not fit."""
+    """Return how a run that does not fit ended."""
     ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
     return "only by swapping" if ending.outcome is Outcome.SUCCEEDED else ending
 
 
 def lines(curve: Curve, curves: Sequence[Curve]) -> Iterable[str]:
-    """The knee, what fits, what one more takes; under its name where it is one of several curves."""
+    """Report the knee, what fits, and bytes per unit; preceded by the curve's name if there are several."""
     if len(curves) > 1:
         yield f"{_short(curve, curves)}:"
     yield _knee_words(curve)
@@ -39,7 +39,7 @@ def lines(curve: Curve, curves: Sequence[Curve]) -> Iterable[str]:
 
 
 def _short(curve: Curve, curves: Sequence[Curve]) -> str:
-    """What it is in a few words, with what else tells it from the others."""
+    """Return a short name of the curve, with the settings that distinguish it from the others."""
     key = curve.key
     words = [key["subject"], key["config"], key["framework"], key["device"], word("compile", key["compile"])]
     differ = [n for n in key if n not in KNOWN and len({str(other.key.get(n)) for other in curves}) > 1]
@@ -71,7 +71,7 @@ def _not_yet(knee: Knee) -> str:
 
 
 def _falls(curve: Curve, knee: Knee) -> str:
-    """What becomes of it beyond the best."""
+    """Describe a fall of the rate beyond the best, if there is one."""
     assert curve.unit is not None
     rates = [(point.value, rate) for point in curve.points if point.valid and (rate := point.rate(curve.unit))]
     size, rate = rates[-1]
@@ -88,18 +88,18 @@ def _fit_words(curve: Curve) -> str:
         return f"{works.replace('that fits', 'tried, and it fits')}; none was seen to fail"
     row = beyond.decided[-1]
     reason = f": {row['reason']}" if row["reason"] else ""
-    too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # the latter by swapping
+    too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # success by swapping
     what = "does not" if too_large else "failed otherwise"
     return f"{works}; the smallest that {what} is {value(beyond.value)}, {ending(row)}{reason}"
 
 
 def value(x: float) -> str:
-    """A value of the setting, whole where it is."""
+    """Format a value of the setting, as an integer where possible."""
     return units.count(int(x)) if x == int(x) else units.number(x, 6)
 
 
 def caveats(curves: Sequence[Curve], found: footnotes.Taints) -> list[tuple[str, list[tuple[Row, str]]]]:
-    """By kind, the timed runs that have it and its detail."""
+    """Return by kind of caveat the timed runs that have it, with its detail."""
     kinds: dict[str, list[tuple[Row, str]]] = {}
     for row in (row for curve in curves for point in curve.points for row in point.timed):
         for taint in found.of(row):
@@ -109,7 +109,7 @@ def caveats(curves: Sequence[Curve], found: footnotes.Taints) -> list[tuple[str,
 
 
 def notes(curves: Sequence[Curve], found: footnotes.Taints, marks: dict[str, str], context: Context) -> Iterable[str]:
-    """Every footnote, the searches first."""
+    """Return all footnotes, searches first."""
     yield from _searches(curves, context)
     if any(curve.unit for curve in curves):
         yield WHAT_A_KNEE_IS
@@ -140,7 +140,7 @@ def notes(curves: Sequence[Curve], found: footnotes.Taints, marks: dict[str, str
 
 
 def _searches(curves: Sequence[Curve], context: Context) -> Iterable[str]:
-    """Where each --find-max stands, in the words of its own rules."""
+    """Report the state of each --find-max, in the words of its own rules."""
     from queue_runner.spec import JobSpec
 
     told: set[tuple[Any, ...]] = set()

@@ -1,4 +1,4 @@
-"""How many samples a second a model is trained on, and evaluates: by device, over the CPU."""
+"""Samples per second of training and evaluation of a model, by device and relative to the CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SQL = (
     f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND kind = 'workload'"
     " AND COALESCE(json_extract(spec_json, '$.find_max'), '') = '' ORDER BY job_id, number"
 )
-"""Without the probes of --find-max, each of another size: `mpsq report scaling` is about them."""
+"""Excludes the probes of --find-max, which differ in size: `mpsq report scaling` shows them."""
 COLUMNS = (
     Column("model", "model"),
     Column("mode", "mode"),
@@ -62,11 +62,11 @@ COLUMNS = (
     Column("taints", "taints", " ".join),
 )
 _SUFFIX = "-eval"
-"""Ends the name of a workload in mode=eval (docs/methodology.md)."""
+"""Suffix of a workload's name in mode=eval (docs/methodology.md)."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each model, with its verdicts and the work that was done. Raises: UsageError (--vs, --group-by)."""
+    """Build a table for each model, with verdicts and work. Raises: UsageError when --vs or --group-by is invalid."""
     rows = prepare.windowed(prepare.prepare(rows, context), context)
     rows = whatever_their_length(_of_models(rows), context)
     if not rows:
@@ -78,7 +78,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     marks = footnotes.letters(taints.caveats(families))
     tables = _tables(families, _rows.Peaks(context))
     raw = [row for table in tables for row in table.rows]
-    quiet = [{**row, "spread_s": None} for row in raw]  # what ± is of is said here: these tables have no ms/iter
+    quiet = [{**row, "spread_s": None} for row in raw]  # these tables have no ms/iter and explain ± themselves
     return Result(
         COLUMNS,
         raw,
@@ -89,7 +89,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _of_models(rows: Sequence[Row]) -> list[Row]:
-    """The runs of workloads that count samples or can evaluate."""
+    """Return the runs of workloads that count samples or can evaluate."""
     found = []
     for row in rows:
         name = str(row["subject"])
@@ -101,13 +101,13 @@ def _of_models(rows: Sequence[Row]) -> list[Row]:
 
 
 def _over_the_cpu(family: Family) -> Family:
-    """Without a baseline where that would be another device: this report is about the cpu."""
+    """Return the family without a baseline that is not on the cpu: this report compares with the cpu."""
     base = family.baseline
     return family if base is None or base.key.get("device") == "cpu" else replace(family, baseline=None, pairs=())
 
 
 def _tables(families: Sequence[Family], peaks: _rows.Peaks) -> list[Table]:
-    """The families of training and evaluation side by side, their rows under the same labels."""
+    """Combine the families of training and evaluation, with common row labels."""
     together: dict[tuple[Any, ...], dict[str, Family]] = {}
     for family in families:
         subject = str(family.common["subject"])
@@ -136,11 +136,11 @@ def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> Ta
 
 
 def _place(cell: Cell) -> tuple[tuple[str, str], ...]:
-    """A cell's key without what training and evaluation differ in."""
+    """Return a cell's key without the parts in which training and evaluation differ."""
     return tuple((name, str(value)) for name, value in cell.key.items() if name not in ("subject", "optimizer"))
 
 
-# -- for the eye ----------------------------------------------------------------------------------------------------
+# -- printed tables -------------------------------------------------------------------------------------------------
 
 
 def _right(key: str, title: str) -> Column:
@@ -148,7 +148,7 @@ def _right(key: str, title: str) -> Column:
 
 
 def _sections_of(table: Table, marks: Mapping[str, str]) -> list[Section]:
-    """Speed; verdicts where there are any; work."""
+    """Build the sections: speed, verdicts if any, work."""
     shown, work = [], []
     for label, by_mode in table.pairs():
         speed: dict[str, Any] = {"label": label}
@@ -189,7 +189,7 @@ def _sections_of(table: Table, marks: Mapping[str, str]) -> list[Section]:
 
 
 def _rate(row: Mapping[str, Any]) -> str:
-    """`2,345 ± 12`, or `2,345 (12)` where the spread is of the iterations of one run."""
+    """Format as `2,345 ± 12`, or `2,345 (12)` for a spread over the iterations of one run."""
     rate = row["samples_per_s"] or row["tokens_per_s"]
     spread = rate * row["spread_s"] / row["median_s"] if rate and row["spread_s"] is not None else None
     value, plus_minus, text = units.plus_minus(rate, spread).partition(f" {units.PLUS_MINUS} ")

@@ -1,4 +1,4 @@
-"""A model's table of training and evaluation, and what is said of it: what `throughput` is made of."""
+"""A model's table of training and evaluation, and statements on it: the data of `throughput`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MODES = (TRAINING, EVALUATION)
 
 @dataclass(frozen=True)
 class Table:
-    """A model with one set of settings on one machine: its families by mode, and their rows."""
+    """One model with one set of settings on one machine: its families by mode, and their rows."""
 
     model: str
     title: str
     families: Mapping[str, Family]
     rows: Sequence[dict[str, Any]]
     about: str = ""
-    """what sentences call it: model and config where that is one table, else the whole title"""
+    """its name in sentences: model and config if these identify the table, else the whole title"""
 
     @property
     def name(self) -> str:
@@ -35,13 +35,13 @@ class Table:
         return [row for row in self.rows if row["mode"] == mode]
 
     def pairs(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-        """Each label with its rows by mode."""
+        """Yield each label with its rows by mode."""
         for label in dict.fromkeys(row["label"] for row in self.rows):
             yield label, {row["mode"]: row for row in self.rows if row["label"] == label}
 
 
 def lines(table: Table) -> list[str]:
-    """The answer for the fastest row of each mode, then what speaks against a number."""
+    """Return the answer for the fastest row of each mode, followed by doubts about numbers."""
     return [*_answers(table), *_doubts(table)]
 
 
@@ -73,7 +73,7 @@ def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _doubts(table: Table) -> Iterator[str]:
-    """Numbers that cannot be, or that are of too little."""
+    """Report numbers that are impossible or based on too little data."""
     for label, by_mode in table.pairs():
         trains_s, evaluates_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
         if trains_s is not None and evaluates_s is not None and evaluates_s >= trains_s:

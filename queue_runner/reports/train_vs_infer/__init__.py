@@ -1,4 +1,4 @@
-"""Does a device gain as much in training as in inference? Throughput of both, and the speed-up of each over the CPU."""
+"""Training against inference on each device: throughput of both, and the speed-up of each over the CPU."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ COLUMNS = (
     Column("taints", "taints", " ".join),
 )
 _PLACE = ("machine", "model", "config", "dtype", "n_params")
-"""What all rows of a table share."""
+"""Names common to all rows of a table."""
 Judged = Mapping[Gain, tuple[Gain, Verdict]]
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """A table for each model. Raises: UsageError (--vs, which has no meaning here)."""
+    """Build a table for each model. Raises: UsageError when --vs is given, which has no meaning here."""
     from queue_runner.errors import UsageError
 
     if context.options.vs or context.options.group_by or context.options.iters:
@@ -113,7 +113,7 @@ def _row(cell: Gain, cells: Sequence[Gain], judged: Judged) -> dict[str, Any]:
 
 
 def _times_training(cell: Gain, cells: Sequence[Gain]) -> float | None:
-    """How many times the throughput of training on the same device; None where there is none, or several."""
+    """Return the ratio to the throughput of training on the same device; None if there is no or no unique one."""
     if cell.kind == TRAIN or not cell.counts:
         return None
     trained = _training_of(cell, cells)
@@ -121,7 +121,7 @@ def _times_training(cell: Gain, cells: Sequence[Gain]) -> float | None:
 
 
 def _training_of(cell: Gain, cells: Sequence[Gain]) -> Gain | None:
-    """The one row of training on the same device and in the same mode: other settings may differ, and do."""
+    """Find the unique training row on the same device and in the same mode; other settings may differ."""
     device = (cell.key["device"], cell.key["device_name"])
     fit = [c for c in cells if c.kind == TRAIN and c.counts and c.alike == cell.alike]
     fit = [c for c in fit if (c.key["device"], c.key["device_name"]) == device]
@@ -136,7 +136,7 @@ def _title(cell: Gain) -> str:
 
 
 def _label(cell: Gain, cells: Sequence[Gain]) -> str:
-    """Framework, mode, device, and the settings that tell it from others of its kind."""
+    """Return framework, mode, device, and the settings that distinguish the cell from others of its kind."""
     key = cell.key
     alike = [other for other in cells if other.kind == cell.kind]
     versions = {other.key["framework_version"] for other in alike if other.key["framework"] == key["framework"]}
@@ -201,7 +201,7 @@ def _shown(cell: Gain, row: dict[str, Any], cells: Sequence[Gain], marks: Mappin
 
 
 def _lines(cells: Sequence[Gain], judged: Judged) -> Iterable[str]:
-    """Who gains more, device by device: the question of the report."""
+    """Report by device whether training or inference gains more."""
     for trained in (cell for cell in cells if cell.kind == TRAIN and cell in judged):
         others = [c for c in cells if c.kind != TRAIN and c in judged and _training_of(c, cells) is trained]
         if not others:

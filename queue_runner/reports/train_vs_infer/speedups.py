@@ -1,4 +1,4 @@
-"""Training and inference of the same model, as cells with a rate each: what `train-vs-infer` is made of."""
+"""Training and inference of the same model, as cells with a rate each: the data of `train-vs-infer`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from queue_runner.reports._common.settings import HOW_LONG, effective
 
 TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")
-"""Training, evaluation (mode=eval), and the two parts of writing (mode=sample)."""
+"""Training, evaluation (mode=eval), and the two parts of text generation (mode=sample)."""
 _METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
 _ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype", "n_params")
-"""What a row of training and one of inference have in common. Other settings differ by nature (the batch, how long);
-that it is the same model shows in the number of its parameters."""
+"""Names in which training and inference rows agree. Other settings differ by nature (batch, duration); the number of
+parameters shows that the model is the same."""
 _TOLD_BY_ABSENCE = frozenset({"env", "resumed", "arguments"})
-"""Factors that are no versions: a run without one differs from a run with it."""
+"""Factors that are not versions: a run without one differs from a run with it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gain:
-    """Runs of one kind that ask the same. `rates` are of `used`, one for each run, in `unit` a second.
+    """Runs of one kind and one question. `rates` has one value per run of `used`, in `unit` per second.
 
-    `used` are the runs that count; where none does, the invalid ones, which are not compared.
+    `used` are the runs that count; if there are none, the invalid ones, which are not compared.
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Gain:
 
     @property
     def rate(self) -> float:
-        """That of the runs' median time, as in every report: of two runs it is not the mean of their rates."""
+        """Rate at the runs' median time, as in every report: for two runs it is not the mean of their rates."""
         return 1 / stats.median(self._times)
 
     @property
     def spread(self) -> float | None:
-        """MAD of the runs' times, as a share of the rate; None for a single run."""
+        """MAD of the runs' times, converted to the unit of the rate; None for a single run."""
         return stats.mad(self._times) * self.rate**2 if len(self.rates) > 1 else None
 
     @cached_property
@@ -61,7 +61,7 @@ class Gain:
         return tuple(self.key[name] for name in _ALIKE)
 
     def twin_of(self, other: Gain) -> bool:
-        """Whether only the device differs. A version that one of both does not tell is none that differs: a run on
+        """Return whether only the device differs. A version missing on one side does not count as different: a run on
         the CPU has no CUDA."""
         if (self.kind, self.unit, self.alike) != (other.kind, other.unit, other.alike):
             return False
@@ -74,7 +74,7 @@ class Gain:
 
 
 def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
-    """All cells of prepared rows, in order: model, framework, kind, CPU first."""
+    """Return all cells of prepared rows, in order: model, framework, kind, CPU first."""
     told = effective(rows, context)
     metrics = _metrics(rows, context)
     found: dict[tuple[Any, ...], list[tuple[Row, float, str]]] = {}
@@ -121,7 +121,7 @@ def _rates(row: Row, mode: str, metrics: Mapping[str, list[float]]) -> Iterable[
 
 
 def _trained(row: Row) -> bool:
-    """Whether it had a loss; one that ended as no number is not stored, and the run is diverged."""
+    """Return whether the run had a loss; a final NaN is not stored, but the run is marked as diverged."""
     return row["loss_last"] is not None or "diverged" in taints(row)
 
 
@@ -150,7 +150,7 @@ def _gain(
 
 
 def judged(cells: Sequence[Gain]) -> dict[Gain, tuple[Gain, Verdict]]:
-    """Each cell of another device against its CPU twin, all pairs judged together; only those that count."""
+    """Compare each valid cell of another device with its CPU twin, judging all pairs together."""
     pairs: list[tuple[Gain, Gain]] = []
     for cell in cells:
         if cell.key["device"] != "cpu" and cell.counts:
