@@ -1,6 +1,6 @@
-"""Checks of single fields of a line of the wire, each of which is the job's to write and may hold anything.
+"""Checks of the fields of a wire line. The job writes them, so they may hold anything.
 
-Each takes a decoded JSON value and its key and returns it in its own type, or raises BadLine with the reason.
+Each takes a decoded JSON value and its key and returns the value in its own type, or raises BadLine with the reason.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import math
 from typing import Any
 
 MAX_S = 1e9
-"""No time or duration reaches 31 years; one that does is a unit mistaken or a number forged."""
+"""Largest time or duration accepted, in seconds (31 years); a larger one is a wrong unit or forged."""
 MAX_INT = 2**63 - 1
 """The largest integer that SQLite holds."""
 MAX_DEPTH = 32
-"""Nesting allowed in what is kept as it is: far below any recursion limit of a later writer."""
+"""Nesting allowed in values stored unchanged: far below the recursion limit of any later writer."""
 
 SPOKEN = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""The words for numbers that JSON does not have."""
+"""Words for the numbers that JSON lacks."""
 
 
 class BadLine(Exception):
-    """The line is no event; the text says why."""
+    """The line is not an event; the message gives the reason."""
 
 
 def real(value: Any, key: str) -> float:
-    """A number, or the word for one that is not finite."""
+    """Return a number; non-finite ones are given as a word of SPOKEN. Raises: BadLine."""
     if type(value) is float or type(value) is int:
         try:
             number = float(value)
@@ -87,7 +87,10 @@ def mapping(value: Any, key: str) -> dict[str, Any]:
 
 
 def storable(value: Any, depth: int = 0) -> None:
-    """Refuse what a database or a JSON writer cannot hold: lone surrogates, NUL, infinity by overflow, deep nesting."""
+    """Reject values that a database or JSON writer cannot hold.
+
+    Raises: BadLine for lone surrogates, NUL, infinity by overflow or deep nesting.
+    """
     if depth > MAX_DEPTH:
         raise BadLine("nested too deeply")
     if type(value) is str:

@@ -1,7 +1,7 @@
-"""Ingest: the lines that a job appends become rows, once each, whatever the job does to its file.
+"""Ingest: each line that a job appends becomes rows exactly once, whatever the job does to its file.
 
-The file is hostile input. Device, inode, offset and a hash of the 4 KiB before the offset are kept with what was read;
-when they no longer fit, the file was rewritten: reading stops for good, and the run is tainted.
+The file is hostile input. Device, inode, offset and a hash of the 4 KiB before the offset are stored with the rows;
+when they no longer match, the file was rewritten: reading stops permanently and the run is tainted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Found = tuple[Sequence[Event | LogEvent], int, Counts]
 
 
 class Ingest:
-    """Reads one file of one run: its events, or its stdout where the job was submitted with a parser."""
+    """A reader of one file of a run: its events, or its stdout if the job was submitted with a parser."""
 
     def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
         self._engine = engine
@@ -48,11 +48,11 @@ class Ingest:
             self._parser.restore(self._state.parser_state)
 
     def step(self) -> bool:
-        """Store the next chunk of complete lines. Returns whether anything was there."""
+        """Store the next chunk of complete lines and return whether there was one."""
         return self._advance(final=False)
 
     def finish(self) -> None:
-        """Store all that is left, now that nobody writes any more; judge whether the last line is torn."""
+        """Store the rest once all writers have ended, and determine whether the last line is torn."""
         while self._advance(final=False):
             pass
         self._advance(final=True)
@@ -88,7 +88,7 @@ class Ingest:
             events, consumed, counts = self._understand(data, before.offset, final=final)
         except wire.ProtocolVersionError as error:
             return self._give_up(f"{error.message}; {error.hint}")
-        except Exception as error:  # a parser's mistake ends the reading of this log, not the queue
+        except Exception as error:  # a parser's bug stops the reading of this log, not the queue
             return self._give_up(f"it cannot be understood: {error!r}")
         torn = int(final and consumed < len(data))
         if not consumed and not torn:
@@ -110,7 +110,7 @@ class Ingest:
             self._store(events, state)
         except MpsqError:
             raise
-        except Exception as error:  # what no table takes: trying again would not help
+        except Exception as error:  # data that no table accepts: a retry would not help
             return self._give_up(f"it cannot be stored: {error!r}"[:500])
         return True
 
@@ -138,8 +138,8 @@ class Ingest:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """A chunk makes a hundred thousand objects and no cycle: the collector would look at them again and again, for a
-    tenth of the time."""
+    """Disable the garbage collector: a chunk makes 100,000 objects and no cycle, yet scanning them repeatedly would
+    take a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

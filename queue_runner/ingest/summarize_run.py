@@ -1,4 +1,4 @@
-"""Compute the summary and the taints of a run from its stored events."""
+"""Computation of the summary and the taints of a run from its stored events."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def summarize_run(
 
 
 def _count(hello: Mapping[str, Any], key: str) -> int | None:
-    """A key that the protocol does not check: anything may stand there."""
+    """Return the count under a key that the protocol does not check; None for anything else."""
     value = hello.get(key)
     return value if type(value) is int and 0 < value < 1 << 53 else None
 
 
 def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
-    """All that the trainer said of itself; empty where it said nothing."""
+    """Return all that the trainer reported about itself; empty if nothing."""
     rows = results.rows_of(connection, "hellos", run_id)
     said: dict[str, Any] = json.loads(rows[0]["hello_json"]) if rows else {}
     return said

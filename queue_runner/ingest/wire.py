@@ -1,8 +1,8 @@
-"""The reader of wire protocol v1: lines of MPSQ_EVENTS become events. docs/protocol.md is the text both sides follow.
+"""Reader of wire protocol v1: lines of MPSQ_EVENTS become events. docs/protocol.md specifies it for both sides.
 
-The file is the job's to write, so every line is hostile until read: what is not an event of the protocol is `Bad`,
-what claims to be the warden's is `Forged`, what this version does not know is kept as `Unknown`. Nothing in here
-raises on input but `ProtocolVersionError`.
+The job writes the file, so every line is hostile until parsed: a line that is no event of the protocol is `Bad`, one
+that claims to be the warden's is `Forged`, one that this version does not know is kept as `Unknown`. No input raises
+anything but `ProtocolVersionError`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 MAX_LINE_BYTES = 65_536
-"""A longer line is bad: the protocol's limit, the newline not counted."""
+"""The protocol's limit, without the newline; a longer line is bad."""
 ITER_PHASES = frozenset({"compile", "warmup", "measure", "eval_iter"})
 RUN_PHASES = frozenset(PHASES[:6])
 
@@ -186,7 +186,7 @@ def parse_line(line: bytes, offset: int = 0) -> Event | Bad | Forged:
             return Bad(offset, "no type")
         if type(t) is not float or not 0 <= t <= fields.MAX_S:
             t = fields.seconds(t, "t")
-        if kind != "iter":  # an iteration keeps no text and nothing nested
+        if kind != "iter":  # an iteration holds no text and nothing nested
             fields.storable(said)
         reader = _READERS.get(kind)
         return reader(offset, t, said) if reader else Unknown(offset, t, kind, text)
@@ -198,16 +198,16 @@ def parse_line(line: bytes, offset: int = 0) -> Event | Bad | Forged:
         return Bad(offset, "not UTF-8")
     except RecursionError:
         return Bad(offset, "nested too deeply")
-    except ValueError:  # an integer of more digits than Python converts
+    except ValueError:  # an integer with more digits than Python converts
         return Bad(offset, "an integer too long to read")
 
 
 def read_chunk(data: bytes, base_offset: int = 0) -> tuple[list[Event], int, Counts]:
     """Read the complete lines of `data`, whose first byte is at `base_offset` in the file.
 
-    Returns the events, how many bytes were consumed (whole lines; what follows is to be given again with what is
-    appended to it) and the counts. A line beyond the limit that has not ended yet is consumed but for its last
-    MAX_LINE_BYTES + 1 bytes: no reader is kept waiting by it, and its rest is still too long to be taken for a line.
+    Returns the events, the number of bytes consumed (whole lines; pass the remainder again with the bytes appended to
+    it) and the counts. Of an unfinished line beyond the limit all but the last MAX_LINE_BYTES + 1 bytes are consumed:
+    it blocks no reader, and its remainder is still too long to be taken for a line.
 
     Raises: ProtocolVersionError, see parse_line.
     """

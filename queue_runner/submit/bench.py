@@ -1,4 +1,4 @@
-"""`mpsq bench`: the grid that a person would want of a workload on this machine, and how long it will take."""
+"""`mpsq bench`: the usual benchmark grid of a workload on this machine, and its expected duration."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from queue_runner.workloads import catalog
 from queue_runner.workloads import environments as venvs
 
 REPEATS = 4
-"""The fewest with which a comparison can come to a verdict."""
+"""Fewest repeats with which a comparison can reach a verdict."""
 
 
 def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
-    """What was said, with what a benchmark wants where nothing was: every device that computes, eager and compiled,
-    REPEATS times. Returns it with notes on what was left out. torch is asked in a process of its own.
+    """Return the options given, completed with those of a benchmark: every working device, eager and compiled, REPEATS
+    times; and notes on what was left out. torch is queried in a separate process.
 
-    Raises: UsageError for an unknown workload, no workload, or a machine on which no device computes.
+    Raises: UsageError for an unknown workload, no workload, or a machine without a working device.
     """
     if not said.get("workload") or said.get("command"):
         raise UsageError(
@@ -32,7 +32,7 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
     ).framework
     if "device" not in said:
         if said.get("mps"):
-            full["device"] = "mps"  # its switches mean nothing to others
+            full["device"] = "mps"  # its switches have no effect on other devices
         elif framework == "torch":
             devices = torch_probe.computing_devices(said.get("python") or _first(said.get("env_name")))
             if not devices:
@@ -49,12 +49,12 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
 
 
 def _first(environments: str | None) -> str | None:
-    """The interpreter of the first environment that is named: it stands for all when devices are looked for."""
+    """Return the interpreter of the first environment named, which represents all when devices are detected."""
     names = [name for name in (environments or "").split(",") if name.strip()]
     return str(venvs.find(layout(), names[0].strip()).python) if names else None
 
 
 def _one(frameworks: str | None) -> str | None:
-    """A framework to look the workload up by; of a list the torch one, whose devices can be asked for."""
+    """Return the framework to look the workload up by; torch if listed, because its devices can be queried."""
     names = [name.strip() for name in (frameworks or "").split(",") if name.strip()]
     return "torch" if "torch" in names else names[0] if names else None

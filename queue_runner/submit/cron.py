@@ -1,12 +1,12 @@
-"""Cron lines as crontab(5) understands them, and their next times. APScheduler's triggers search the calendar.
+"""Cron lines as in crontab(5), and their next times. APScheduler's triggers search the calendar.
 
-What APScheduler reads otherwise is settled here: its week begins with Monday = 0 (crontab: Sunday = 0 and 7), and it
-wants every field to fit, where crontab takes a day that fits either of day-of-month and day-of-week when neither of
-them begins with `*` (so `0 0 */2 * mon` wants both, as every cron since Vixie's reads it).
+Differences from APScheduler are handled here: its week begins with Monday = 0 (crontab: Sunday = 0 and 7), and it
+requires every field to match, whereas crontab accepts a day that matches either day-of-month or day-of-week when
+neither begins with `*` (so `0 0 */2 * mon` requires both, as in every cron since Vixie's).
 
-The search runs on the wall clock, as if there were no clock changes, and each time found is then placed on the line
-of real time: one that a clock change leaves out comes as much later as the clocks jump, one that happens twice is
-taken the first time only - except where the hour is `*` or `*/n`: such a schedule goes by the clock, hour by hour.
+The search uses the wall clock, as if there were no clock changes; each time found is then converted to real time. A
+time skipped by a clock change is delayed by the length of the jump; one that occurs twice is used the first time only,
+except where the hour is `*` or `*/n`: such a schedule runs every hour of the clock.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _SHORT = {
     "@annually": "0 0 1 1 *",
 }
 MOST_CHARACTERS = 200
-"""More than any crontab needs, and what a list can still show."""
+"""Longest line: more than any crontab needs, and still short enough for a list."""
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _MOST_SHIFT = timedelta(hours=3)
-"""More than any clock change that tzdata knows since cron was written."""
+"""Upper bound of the clock changes in tzdata since cron was written."""
 
 
 @dataclass(frozen=True)
 class _Field:
-    """One of the five: its name, its bounds, and the names of its numbers (from `first` on)."""
+    """One of the five fields: its name, its bounds, and the names of its numbers (from `first` on)."""
 
     name: str
     first: int
@@ -61,7 +61,7 @@ _FIELDS = (
 
 
 class Cron:
-    """One line and its time zone. Raises: UsageError for what no crontab would take, or a time that never comes."""
+    """A cron line and its time zone. Raises: UsageError for an invalid line, or a time that never comes."""
 
     def __init__(self, line: str, timezone: str) -> None:
         self.zone = zone(timezone)
@@ -85,12 +85,12 @@ class Cron:
             raise UsageError(f'"{line}" never comes', _HINT)
 
     def next_after(self, at: float) -> float | None:
-        """The first time (Unix seconds) after `at`; None where the calendar ends before."""
+        """Return the first time (Unix seconds) after `at`; None if the calendar ends before."""
         now = datetime.fromtimestamp(at, UTC)
         wall = now.astimezone(self.zone).replace(tzinfo=UTC)
         before, after = ((now + shift).astimezone(self.zone).utcoffset() for shift in (-_MOST_SHIFT, _MOST_SHIFT))
         if before != after:
-            wall -= _MOST_SHIFT  # what the clocks showed before, or left out, may still be to come
+            wall -= _MOST_SHIFT  # a wall time shown before, or skipped, may still be due
         best: datetime | None = None
         for moment in self._walls_after(wall):
             first, *again = self._real(moment)
@@ -101,14 +101,14 @@ class Cron:
         return best.timestamp() if best else None
 
     def times_after(self, at: float) -> Iterator[float]:
-        """One time after the other, while there are any."""
+        """Yield the times (Unix seconds) after `at` in order, while there are any."""
         following = self.next_after(at)
         while following is not None:
             yield following
             following = self.next_after(following)
 
     def _walls_after(self, wall: datetime) -> Iterator[datetime]:
-        """What the clock shows when the line fits, ever later."""
+        """Yield the wall times that match the line, in ascending order."""
         while True:
             found = self._wall.get_next_fire_time(None, wall + timedelta(microseconds=1))
             if found is None:
@@ -117,7 +117,7 @@ class Cron:
             wall = found
 
     def _real(self, wall: datetime) -> list[datetime]:
-        """When the clock shows that: once, or twice where that counts."""
+        """Return the real times at which the clock shows `wall`: one, or both where repetition counts."""
         first, second = (wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         return [first, second] if self._by_the_clock and second > first else [first]
 
@@ -127,7 +127,7 @@ def _list(numbers: set[int]) -> str:
 
 
 def _read(field: _Field, text: str) -> set[int]:
-    """The numbers that one field stands for."""
+    """Return the numbers that a field matches."""
     return {number for part in text.split(",") for number in _part(field, part)}
 
 

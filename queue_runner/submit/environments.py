@@ -1,4 +1,4 @@
-"""With what a question is asked: each cell of a grid in each environment (--env-name) and with each --mps."""
+"""Expansion of a grid: each cell in each environment (--env-name) and with each --mps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def of(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
-    """Every cell in every environment with every set of MPS settings that the request names; as it is where it names
-    none.
+    """Return every cell in every environment with every set of MPS settings that the request names; unchanged if it
+    names none.
 
-    Raises: UsageError for an environment that there is not, MPS settings that cannot be or are for no MPS device.
+    Raises: UsageError for an unknown environment, or MPS settings that are invalid or not for an MPS device.
     """
     if request.env_name is None and not request.mps:
         return list(specs)
@@ -39,12 +39,12 @@ def of(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
 
 
 def home(request: Request) -> Layout:
-    """The queue whose environments and workloads the request means."""
+    """Return the queue whose environments and workloads the request refers to."""
     return Layout(Path(request.home)) if request.home else Layout(paths.home())
 
 
 def check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
-    """Raises: UsageError when there is no such program, unless its name is still to be filled in."""
+    """Raise UsageError when there is no such program, unless its name contains a placeholder."""
     path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
     if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
         raise UsageError(f'there is no program "{program}"', launchers.instead(program))

@@ -1,4 +1,4 @@
-"""A request as texts, and the cells of its grid as JobSpecs: everything that can be wrong with it is found here."""
+"""Expansion of a request, given as texts, into JobSpecs, one per cell of its grid; all validation is done here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from queue_runner.workloads.manifest import Workload
 
 
 class Place(TypedDict):
-    """The fields of JobSpec that every cell of a request shares."""
+    """The fields of JobSpec shared by all cells of a request."""
 
     cwd: str
     env: Mapping[str, str]
@@ -38,11 +38,11 @@ class Place(TypedDict):
 
 
 STALLING = PHASES[:6]
-"""Phases of a run that can have a limit of their own."""
+"""Phases of a run that can have their own limit."""
 
 
 def expand(request: Request) -> list[JobSpec]:
-    """One JobSpec for each cell of the grid.
+    """Return one JobSpec for each cell of the grid.
 
     Raises: UsageError for an unknown workload, device, dtype, config, key or parser, a wrong type, a missing folder,
     interpreter or program.
@@ -56,7 +56,7 @@ def expand(request: Request) -> list[JobSpec]:
     if not (request.name or "").isprintable():
         raise UsageError("--name holds a line break or another control character", "write --name on one line")
     if request.parser is not None:
-        from queue_runner.ingest import parsers  # and every log format's expressions
+        from queue_runner.ingest import parsers  # and the expressions of every log format
 
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
@@ -141,7 +141,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
                 f"{axis} has {len(values)} values, and the command does not use {{{axis}}}",
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
-    if request.env_name is None:  # else the program may be one of the environment's
+    if request.env_name is None:  # else the program may be in the environment
         environments.check_program(request.argv[0], place["cwd"], place["env"])
     for cell in grid.product(axes):
         spec = JobSpec(
@@ -161,19 +161,19 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
 
 
 _OPTIONS = ("device", "compile", "dtype", "config")
-"""What of a command's grid is no setting: reports know these by themselves."""
+"""Axes of a command's grid that are not settings: reports handle these separately."""
 
 
 def _words_of_compile(text: str, parser: str | None) -> tuple[str, str]:
-    """What `{compile}` becomes where it is off, and where on: nanoGPT's train.py takes Python's words and no others."""
+    """Return the words for `{compile}` off and on: nanoGPT's train.py accepts only those of Python."""
     pythonic = parser == "nanogpt" or any(word.strip() in ("True", "False") for word in text.split(","))
     return ("False", "True") if pythonic else ("off", "on")
 
 
 def labels(argv: Sequence[str]) -> dict[str, str]:
-    """What a command line says of device and compile in nanoGPT's way, `--device=mps --compile=True`.
+    """Return device and compile from a command line in nanoGPT's form, `--device=mps --compile=True`.
 
-    A value that mpsq does not know is left out: it is a label for reports, the command itself is never changed.
+    Unknown values are omitted: these are labels for reports, the command itself is never changed.
     """
     found = {}
     for word in argv:
@@ -196,7 +196,7 @@ def _command_name(argv: Sequence[str]) -> str:
 
 
 def _place(request: Request) -> Place:
-    """Where and with what every cell of the request runs."""
+    """Return the place, environment and limits shared by all cells of the request."""
     cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
@@ -216,7 +216,7 @@ def _place(request: Request) -> Place:
 
 
 def folder(request: Request) -> Path:
-    """Where its jobs run, absolute. Raises: UsageError when that is here and here is gone."""
+    """Return the absolute folder its jobs run in. Raises: UsageError if it is the current one and that is gone."""
     said = Path(request.cwd or "").expanduser()
     try:
         return said if said.is_absolute() else Path.cwd() / said
@@ -225,9 +225,9 @@ def folder(request: Request) -> Path:
 
 
 def stalls(said: Sequence[str]) -> dict[str, float]:
-    """`60s` (any phase but those that are named) and `measure=30s` as seconds by phase.
+    """Return `60s` (every phase that is not named) and `measure=30s` as seconds by phase.
 
-    Raises: UsageError for a phase that there is not, or no time.
+    Raises: UsageError for an unknown phase or an invalid time.
     """
     found = {}
     for text in said:
@@ -242,7 +242,7 @@ def stalls(said: Sequence[str]) -> dict[str, float]:
 
 
 def _python(named: str | None, env: Mapping[str, str]) -> str:
-    """The interpreter's path, absolute, its links kept: resolving a venv's python would lose the venv."""
+    """Return the interpreter's absolute path, links unresolved: resolving a venv's python would lose the venv."""
     if named is None:
         return sys.executable
     found = shutil.which(Path(named).expanduser().absolute() if "/" in named else named, path=env.get("PATH"))

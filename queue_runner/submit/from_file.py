@@ -1,6 +1,6 @@
-"""Many jobs from a file: an object a line (or one JSON array), each with the options of `mpsq submit` by name.
+"""Many jobs from a file: one object per line (or one JSON array), each with the options of `mpsq submit` by name.
 
-All of them become one plan or none does. A line may wait for others of the file by their `name`.
+They become one plan, all or none. A line may wait for others of the file by their `name`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queue_runner.submit.options import Said
 from queue_runner.submit.plan import Plan, Sibling
 
 MAX_BYTES = 64 << 20
-"""Of a file: 100,000 jobs of 600 bytes each."""
+"""Largest file: 100,000 jobs of 600 bytes each."""
 MAX_DEPENDENCIES = 100_000
 _EXAMPLE = 'a line is one job, as {"workload": "nanogpt", "device": "cpu", "set": {"lr": 0.001}}'
 _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
@@ -30,7 +30,7 @@ _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True)
 class Line:
-    """One job of the file: where it stands ("line 3"), and what it says, over what the command line says of all."""
+    """A job of the file: its position ("line 3"), and its options, merged over those of the command line."""
 
     where: str
     said: Said
@@ -38,12 +38,12 @@ class Line:
 
 
 def plan(path: str, defaults: Said, title: str) -> Plan:
-    """The plan of every job in the file, `-` for standard input. Nothing is stored.
+    """Return the plan of all jobs in the file, `-` for standard input. Nothing is stored.
 
-    Runs are in the order of the file, once for each repeat, so that repeats are interleaved; an order seed in
-    `defaults` shuffles each of these rounds as that of a grid.
+    Runs are in file order, one round per repeat, so that repeats are interleaved; an order seed in `defaults` shuffles
+    each round as in a grid.
 
-    Raises: UsageError, which names the line and what is wrong there; MpsqError for a file that cannot be read.
+    Raises: UsageError, which names the line and its error; MpsqError for a file that cannot be read.
     """
     lines = read(_content(path), defaults)
     if not lines:
@@ -100,13 +100,13 @@ def _together(
     return Plan(title, seed, jobs, tuple(order), tuple(warnings), own_after=tuple(after))
 
 
-# -- dependencies inside of the file ----------------------------------------------------------------------------------
+# -- dependencies within the file -------------------------------------------------------------------------------------
 
 
 def _siblings(
     number: int, after: Sequence[str], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
 ) -> tuple[list[tuple[int, Condition]], list[str]]:
-    """What one line waits for: other lines of the file, and jobs that are stored already (still as words)."""
+    """Return what a line waits for: other lines of the file, and already stored jobs (still as words)."""
     found: dict[int, Condition] = {}
     rest = []
     for text in after:
@@ -133,7 +133,7 @@ def _siblings(
 
 
 def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Sequence[Line]) -> None:
-    """Walk every chain to its end, without recursion: a chain may have as many links as the file has lines."""
+    """Raise UsageError for a dependency cycle. No recursion: a chain may be as long as the file."""
     done = [False] * len(lines)
     for start in range(len(lines)):
         way: list[int] = []
@@ -187,7 +187,7 @@ def _limited(stream: BinaryIO, path: str) -> bytes:
 
 
 def read(data: bytes, defaults: Said) -> list[Line]:
-    """The jobs of a file's content. Raises: UsageError, which names the line, for what is no JSON or no job."""
+    """Return the jobs in a file's content. Raises: UsageError, which names the line, for invalid JSON or no job."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -200,7 +200,7 @@ def read(data: bytes, defaults: Said) -> list[Line]:
         items = _parsed(text, "the array")
         numbered = [(f"entry {n}", item) for n, item in enumerate(items, start=1)]
     else:
-        # not splitlines: a text of JSON may hold characters that end a line elsewhere
+        # not splitlines: JSON strings may hold other characters that it takes for line ends
         rows = ((f"line {n}", row.strip("\r\t ")) for n, row in enumerate(text.split("\n"), start=1))
         numbered = [(where, _parsed(row, where)) for where, row in rows if row]
     return [_line(where, item, defaults) for where, item in numbered]
@@ -226,7 +226,7 @@ def _parsed(text: str, where: str) -> Any:
         raise UsageError(f"{where}: {error.message}", error.hint) from error
     except RecursionError as error:
         raise UsageError(f"{where} is nested too deeply", _EXAMPLE) from error
-    except ValueError as error:  # a whole number of thousands of digits
+    except ValueError as error:  # an integer of thousands of digits
         raise UsageError(f"{where} holds a number that is too long", _EXAMPLE) from error
 
 

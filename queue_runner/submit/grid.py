@@ -1,7 +1,7 @@
-"""Grids: which cells a submission asks for, and in which order their repeats run.
+"""Grids: the cells of a submission and the order of their repeats.
 
-Repeats are interleaved: every round runs each cell once, in a freshly shuffled order, so that a machine that warms up
-or slows down over the night does so for every cell alike. The shuffle is seeded and its seed stored with the group.
+Repeats are interleaved: every round runs each cell once, in a newly shuffled order, so that a machine that warms up or
+slows down overnight affects all cells alike. The shuffle is seeded; the seed is stored with the group.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MAX_RUNS = 100_000
 
 
 def product(axes: Mapping[str, Sequence[T]]) -> list[dict[str, T]]:
-    """Every combination of the axes, the last axis fastest."""
+    """Return every combination of the axes, the last axis varying fastest."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def interleave(cells: int, repeats: int, seed: int) -> list[tuple[int, int]]:
-    """(cell, repeat from 1) for every run: `repeats` rounds, each a seeded shuffle of all cells."""
+    """Return (cell, repeat from 1) for every run: `repeats` rounds, each a seeded shuffle of all cells."""
     return rounds([repeats] * cells, seed)
 
 
 def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
-    """The same for cells that run `repeats[cell]` times each: a cell is in as many rounds."""
+    """Return the same for cells with `repeats[cell]` repeats each: a cell is in that many rounds."""
     generator = random.Random(seed)
     order: list[tuple[int, int]] = []
     left = list(range(len(repeats)))
@@ -43,7 +43,7 @@ def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
 
 
 def devices(text: str) -> list[str]:
-    """`cpu,mps` as a list. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
+    """Return `cpu,mps` as a list. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
     return [_device(word) for word in _words(text, "--device")]
 
 
@@ -56,7 +56,7 @@ def _device(word: str) -> str:
 
 
 def compiles(text: str) -> list[bool]:
-    """off|on|both (True and False are understood), or a list of them, as booleans. Raises: UsageError."""
+    """Return off|on|both (or True, False), or a list of them, as booleans. Raises: UsageError."""
     meaning = {"off": [False], "false": [False], "on": [True], "true": [True], "both": [False, True]}
     found: list[bool] = []
     for word in _words(text, "--compile"):
@@ -67,7 +67,7 @@ def compiles(text: str) -> list[bool]:
 
 
 def dtypes(text: str, known: Sequence[str] = DTYPES) -> list[str]:
-    """`fp32,bf16` as a list. Raises: UsageError for a type that is not known."""
+    """Return `fp32,bf16` as a list. Raises: UsageError for an unknown type."""
     for word in _words(text, "--dtype"):
         if word not in known:
             raise UsageError(f'no dtype "{word}"', did_you_mean(word, known, f"it is one of {', '.join(known)}"))
@@ -75,7 +75,7 @@ def dtypes(text: str, known: Sequence[str] = DTYPES) -> list[str]:
 
 
 def names(text: str, option: str) -> list[str]:
-    """Comma-separated names, each once, in order. Raises: UsageError when one is empty."""
+    """Return comma-separated names as a list without duplicates, in order. Raises: UsageError when one is empty."""
     return _words(text, option)
 
 

@@ -1,6 +1,6 @@
-"""What a command line says of how it trains: in how many processes, and with flags of a Trainer that are gone.
+"""Analysis of training command lines: number of processes, and removed flags of a Trainer.
 
-Only what can be recognised for sure is refused or warned of. The command itself is never changed.
+Only what is recognized with certainty is refused or warned about. The command itself is never changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAUNCHERS = {
     "horovodrun": ("-np", "--num_proc"),
     "srun": ("-n", "--ntasks"),
 }
-"""Programs and modules (`python -m`) that start several processes, and the options that say how many."""
+"""Programs and modules (`python -m`) that start several processes, and the options for their number."""
 _MODULES = {
     "torchrun": "torch.distributed.run",
     "accelerate": "accelerate.commands.launch, without the word launch,",
@@ -35,7 +35,7 @@ _MODULES = {
 }
 """The same launchers for `python -m`."""
 _SPREAD = re.compile(r"MULTI_(?!CPU)\w+|FSDP|DEEPSPEED|MEGATRON_LM")
-"""A distributed_type of accelerate's configuration with which num_processes are started; else one is."""
+"""Values of distributed_type in accelerate's configuration that start num_processes; others start one."""
 _CONFIG = re.compile(r"(?:^|[{,])\s*[\"']?(num_processes|num_machines|distributed_type)[\"']?\s*:\s*[\"']?(\w+)", re.M)
 _MOST_CONFIG_BYTES = 65_536
 
@@ -59,18 +59,17 @@ GONE = {
     "tpu_num_cores": "leave it away",
     "push_to_hub_model_id": "--hub_model_id",
 }
-"""Flags of TrainingArguments in transformers 4 and in guides that are not among its fields in 5.23, and what to write
-instead."""
+"""Flags of TrainingArguments in transformers 4 and in guides that are not fields in 5.23, and their replacements."""
 _ALONE = frozenset({"use_mps_device", "evaluation_strategy", "per_gpu_train_batch_size", "per_gpu_eval_batch_size"})
-"""Those of a name that no other program has."""
+"""Removed flags whose names no other program uses."""
 _OF_A_TRAINER = frozenset(
     {"output_dir", "model_name_or_path", "per_device_train_batch_size", "do_train", "num_train_epochs", "task_name"}
 )
-"""Flags by which a Trainer's command line is known."""
+"""Flags that identify the command line of a Trainer."""
 
 
 def gone(argv: Sequence[str]) -> list[str]:
-    """A sentence for each flag of a Trainer in this command that transformers 5 no longer knows."""
+    """Return a sentence for each Trainer flag in this command that transformers 5 has removed."""
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in _words(argv) if word.startswith("--")}
     known = flags & GONE.keys() if flags & _OF_A_TRAINER else flags & _ALONE
     return [
@@ -80,9 +79,9 @@ def gone(argv: Sequence[str]) -> list[str]:
 
 
 def several(argv: Sequence[str], environment: Mapping[str, str] | None = None, folder: str = ".") -> str | None:
-    """How a command starts more than one training process, such as `torchrun --nproc_per_node=4`; None where it
-    does not, or not for sure. `environment` and `folder` are those that it will run in: accelerate's configuration is
-    looked up there, and torchrun's variables."""
+    """Return how a command starts several training processes, such as `torchrun --nproc_per_node=4`; None if it does
+    not or this is uncertain. `environment` and `folder` are those of the job: accelerate's configuration and torchrun's
+    variables are looked up there."""
     words, environment = list(_words(argv)), environment or {}
     for at, word in enumerate(words):
         name = PurePath(word).name
@@ -97,7 +96,7 @@ def several(argv: Sequence[str], environment: Mapping[str, str] | None = None, f
         elif _LAUNCHERS[name] == _TORCHRUN:
             for option in _TORCHRUN:
                 if option not in said and (value := environment.get(f"PET_{option[2:].upper()}", "")):
-                    said[option] = value  # torchrun takes its options from these, too
+                    said[option] = value  # torchrun also reads its options from these
         for option in _LAUNCHERS[name]:
             if _is_more_than_one(value := said.get(option, "")):
                 return f"{name} {option}{'=' if option.startswith('--') else ' '}{value}"
@@ -105,7 +104,7 @@ def several(argv: Sequence[str], environment: Mapping[str, str] | None = None, f
 
 
 def _by_accelerate(said: Mapping[str, str], environment: Mapping[str, str], folder: str) -> str | None:
-    """How `accelerate launch` starts several where no number says so: by a flag, or by its configuration."""
+    """Return how `accelerate launch` starts several processes without a number: by a flag, or by its configuration."""
     if "--multi_gpu" in said:
         return "accelerate launch --multi_gpu"
     if "--num_processes" in said or "--cpu" in said:
@@ -129,7 +128,7 @@ def _by_accelerate(said: Mapping[str, str], environment: Mapping[str, str], fold
 
 
 def instead(program: str) -> str:
-    """What to write where a program is not there: launchers are modules of an interpreter as well."""
+    """Return the hint for a missing program: launchers are also modules of an interpreter."""
     if (module := _MODULES.get(program)) is None:
         return "give its path, or see what PATH holds"
     return (
@@ -141,7 +140,7 @@ def instead(program: str) -> str:
 def refuse_several_on_mps(
     argv: Sequence[str], device: str | None, environment: Mapping[str, str], folder: str = "."
 ) -> None:
-    """Raises: UsageError for a launch of several processes that are to train on Apple's GPU."""
+    """Raise UsageError for a launch of several processes that would train on Apple's GPU."""
     if device != "mps":
         return
     how = several(argv, environment, folder)
@@ -155,16 +154,16 @@ def refuse_several_on_mps(
 
 
 def _words(argv: Sequence[str]) -> Iterator[str]:
-    """The words of a command, and of the one inside `sh -c "..."`."""
+    """Yield the words of a command, and of the one inside `sh -c "..."`."""
     for word in argv:
         try:
             yield from shlex.split(word) if " " in word else (word,)
-        except ValueError:  # quotes that do not end
+        except ValueError:  # unterminated quotes
             yield from word.split()
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A launcher's own options with their values, up to the program that it starts."""
+    """Yield a launcher's own options with their values, up to the program that it starts."""
     for at, word in enumerate(words):
         if word.endswith(".py") or word in ("-m", "--module") or PurePath(word).name.startswith("python"):
             return
@@ -175,12 +174,12 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _whole(option: str, known: Sequence[str]) -> str:
-    """The option that is meant: argparse takes `--nproc` for --nproc_per_node."""
+    """Return the full name of an abbreviated option: argparse accepts `--nproc` for --nproc_per_node."""
     return next((whole for whole in known if len(option) > 5 and whole.startswith(option)), option)
 
 
 def _is_more_than_one(value: str) -> bool:
     counted = value.rpartition(":")[2]  # --nnodes 1:4
-    if counted == "cpu":  # of torchrun: as many as there are cores
+    if counted == "cpu":  # of torchrun: one per core
         return True
     return counted.isdecimal() and len(counted) < 7 and int(counted) > 1

@@ -1,7 +1,7 @@
-"""What a grid still lacks: repeats without a run that succeeded and is valid, and how to ask for them again.
+"""Missing repeats of a grid: those without a successful, valid run, and how to submit them again.
 
-A result counts wherever it came from later: a question of g4 that g7 has answered is no longer missing in g4.
-So does one that was resumed from a checkpoint, although comparisons keep it apart: the report says how many.
+A later result counts wherever it came from: a job of g4 that g7 has completed is no longer missing in g4. A result
+resumed from a checkpoint counts too, although comparisons keep it apart: the report gives their number.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Gap:
-    """A cell of a grid that is not complete. `coming` of its repeats wait or run; `resumed` are the valid
-    ones whose only result began from a checkpoint. `last` is its newest attempt without a valid result, None where none
-    has ended."""
+    """An incomplete cell of a grid. `coming` of its repeats wait or run; `resumed` counts the valid ones whose only
+    result began from a checkpoint. `last` is the newest attempt without a valid result, None if none has ended."""
 
     jobs: tuple[int, ...]
     first: Row
@@ -37,13 +36,13 @@ class Gap:
 
     @property
     def missing(self) -> int:
-        """Repeats that nobody has asked for again yet."""
+        """Number of repeats that have not been submitted again."""
         return max(self.wanted - self.valid - self.coming, 0)
 
 
 @dataclass(frozen=True)
 class Found:
-    """`gaps` are the incomplete ones of so many `cells` with so many `repeats`; `resumed` as in Gap, of all cells."""
+    """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `resumed` as in Gap, over all cells."""
 
     gaps: Sequence[Gap]
     cells: int
@@ -52,7 +51,7 @@ class Found:
 
 
 def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> Found:
-    """What is missing of the cells of these rows of v_run."""
+    """Return what is missing in the cells of these rows of v_run."""
     cells: dict[str, list[Row]] = {}
     for row in chosen:
         cells.setdefault(row["spec_hash"], []).append(row)
@@ -100,9 +99,9 @@ def _is_valid(row: Row) -> bool:
 
 
 def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], title: str) -> Plan:
-    """The same questions again, with the code as it is now: pairs of (job that asked, repeats).
+    """Return a plan of the same jobs with the current code; `wanted` holds pairs of (original job, repeats).
 
-    Place, environment, priority, tags and retries are those of that job; when it was to start, and after what, is past.
+    Place, environment, priority, tags and retries are those of that job; its start time and dependencies are dropped.
     """
     new = []
     for job_id, repeats in wanted:
@@ -122,7 +121,7 @@ def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], titl
 
 
 def code_changed(connection: sqlite3.Connection, before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether a job of `after` runs other code than its counterpart in `before`."""
+    """Return whether a job of `after` runs other code than its counterpart in `before`."""
     marks = ", ".join("?" for _ in (*before, *after))
     rows = connection.execute(f"SELECT id, snapshot_hash FROM jobs WHERE id IN ({marks})", [*before, *after])
     code = {row["id"]: row["snapshot_hash"] for row in rows}

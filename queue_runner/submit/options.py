@@ -1,7 +1,7 @@
-"""What a submission can say, by the names of its options: a command line and a line of a file become one Request.
+"""Options of a submission by name: a command line or a line of a file becomes a Request.
 
-There is one list of names, OPTIONS, and one way from words to a Request, so that a job asked for in a file is checked
-as one asked for by hand. Values are words, as on a command line; `of_json` turns JSON into them.
+There is one list of names, OPTIONS, and one conversion to a Request, so that a job from a file is checked like one from
+the command line. Values are words, as on a command line; `of_json` turns JSON into them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.submit.request import DEFAULT_SEED, Request
 
 Said = Mapping[str, Any]
-"""What was said, by option; an option that was not given is not there."""
+"""Values by option; an option that was not given is absent."""
 
 
 class Kind(Enum):
-    """What an option holds, and what may stand for it in JSON."""
+    """The type of an option, and its JSON types."""
 
     TEXT = "a text"
     TIME = 'a time, such as 90, "15m" or "2h"'
@@ -73,19 +73,19 @@ OPTIONS: dict[str, Kind] = {
 """Every option of a submission."""
 
 OF_THE_WHOLE = ("order_seed",)
-"""Options that a single job of a file cannot have."""
+"""Options that only the whole file can have, not a single job."""
 _ALSO = {"tags": "tag", "sets": "set"}
 _SAME = (
     "workload", "framework", "device", "compile", "config", "dtype", "repeats", "priority", "name", "cwd", "python",
     "parser", "allow_daemons", "order_seed", "allow_changed", "at", "deadline", "hold", "note", "retries", "retry_on",
     "resume", "env_name", "find_max",
 )  # fmt: skip
-"""Options that are fields of a Request as they are."""
+"""Options that are passed to a Request unchanged."""
 _MOST_DIGITS = 18
 
 
 def request(said: Said, title: str) -> Request:
-    """The request that these words are. Raises: UsageError for a time or a mode that cannot be understood."""
+    """Return the request that these options describe. Raises: UsageError for an invalid time or mode."""
     timeout, backoff = said.get("timeout"), said.get("backoff")
     return Request(
         **{name: said[name] for name in _SAME if name in said},
@@ -111,8 +111,8 @@ def _copies(snapshot: str) -> bool:
 
 
 def over(defaults: Said, said: Said) -> dict[str, Any]:
-    """What was said of all jobs with what was said of one: its word counts, settings and variables are joined by name,
-    and tags are added. A workload or a command takes the place of either."""
+    """Return the options of all jobs merged with those of one, which take precedence: settings and variables are joined
+    by name, and tags are added. A workload or a command replaces either."""
     merged = {
         k: v for k, v in defaults.items() if not (k in ("workload", "command") and {*said} & {"workload", "command"})
     }
@@ -130,9 +130,9 @@ def over(defaults: Said, said: Said) -> dict[str, Any]:
 
 
 def of_json(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The words that an object of JSON stands for; None where it says null: as if the option were not given at all.
+    """Return the options in a JSON object; None for null, as if the option were not given.
 
-    Raises: UsageError, which names the key, for a key that there is not and for a value of another kind.
+    Raises: UsageError, which names the key, for an unknown key or a value of the wrong kind.
     """
     found: dict[str, Any] = {}
     for key, value in item.items():
@@ -193,7 +193,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _joined(name: str, value: Any) -> str:
-    """A value, or the values of a sweep with commas between: `--set lr=0.1,0.2`."""
+    """Return a value, or the values of a sweep separated by commas: `--set lr=0.1,0.2`."""
     if not isinstance(value, list):
         return _scalar(name, value)
     words = [_scalar(name, one) for one in value]
@@ -232,7 +232,7 @@ def _text(name: str, text: str) -> str:
 
 
 def _what(value: Any) -> str:
-    """A JSON value in words."""
+    """Describe a JSON value in words."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Submit: a request becomes jobs in an order, their code is snapshotted, and all of it is stored in one transaction."""
+"""Submit: a request becomes ordered jobs, their code is snapshotted, and all is stored in one transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sibling:
-    """A job of the same plan, by its index, that another one waits for."""
+    """A job of the same plan, by its index, that another job waits for."""
 
     job: int
     condition: Condition
@@ -39,7 +39,7 @@ class Sibling:
 class Plan:
     """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
 
-    Every job waits for all of `after`, and besides for its entry of `own_after` where that is not empty.
+    Every job waits for all of `after` and for its entry of `own_after`, if that is not empty.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What was stored: the 4 of g4, the ids of its jobs in the order of the plan, and what to know of their code."""
+    """The result of a submission: the 4 of g4, its job ids in the order of the plan, and notes on their code."""
 
     group: int
     jobs: tuple[int, ...]
@@ -61,9 +61,9 @@ class Submitted:
 
 
 def plan(request: Request) -> Plan:
-    """Expand the grid and check all of it; nothing is stored.
+    """Expand and check the grid; nothing is stored.
 
-    Raises: UsageError for whatever in the request cannot be understood or is not there.
+    Raises: UsageError for anything in the request that is invalid or missing.
     """
     if request.repeats < 1:
         raise UsageError(f"--repeats {request.repeats} runs nothing", "give 1 or more")
@@ -84,14 +84,14 @@ def plan(request: Request) -> Plan:
 
 
 def drawn(seed: int | None) -> int:
-    """The seed of an order; a new one where none is asked for."""
+    """Return the seed of an order; a new one if `seed` is None."""
     return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
 
 
 def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     found = []
     if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
-        ours = request.workload is not None  # of a command mpsq knows no more than what it was told
+        ours = request.workload is not None  # of a command mpsq knows only the options
         end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses here"
         found.append(f"mps exists on Apple silicon only: {end}")
     if request.find_max and ":" not in specs[0].find_max and request.timeout_s is None:
@@ -117,7 +117,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
 
 
 def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
-    """The paths in settings that are not there yet."""
+    """Return the paths in settings that do not exist yet."""
     texts = {
         (spec.framework, key, value, spec.cwd)
         for spec in specs
@@ -147,7 +147,7 @@ def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
 
 
 def _names_its_folder(request: Request) -> str | None:
-    """The job's folder, where the command names it otherwise than in the path of a file, which the copy has too."""
+    """Return the job's folder if the command names it other than in a file path, which the copy has too; else None."""
     folder = str(expand.folder(request))
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
     named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
@@ -155,7 +155,7 @@ def _names_its_folder(request: Request) -> str | None:
 
 
 def store(layout: Layout, planned: Plan) -> Submitted:
-    """Snapshot the code, store every job of the plan or none of them, and wake the worker.
+    """Snapshot the code, store all jobs of the plan or none, and wake the worker.
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
     """
@@ -163,7 +163,7 @@ def store(layout: Layout, planned: Plan) -> Submitted:
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
-    with locks.share(layout.snapshots_lock):  # a snapshot that is there already must not go before it is referred to
+    with locks.share(layout.snapshots_lock):  # an existing snapshot must not be removed before it is referenced
         taken = take_snapshots(layout, planned)
         with writing(open_engine(layout.db, check=False)) as connection:
             stored = insert(connection, planned, taken)
@@ -174,9 +174,9 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 
 
 def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user") -> Submitted:
-    """Store every job of the plan in an open transaction. `taken` is what take_snapshots returned for it.
+    """Store every job of the plan in an open transaction. `taken` is the result of take_snapshots for it.
 
-    Raises: UsageError when what it waits for is not there.
+    Raises: UsageError when a dependency does not exist.
     """
     from queue_runner.store import jobs, ready, resolve, snapshots
 
@@ -208,15 +208,15 @@ _SKIPPED = "what waits for it will be skipped"
 
 
 def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
-    """The code that each job of a plan will run, as it is now; taken once for all that run from the same place.
+    """Snapshot the current code of each job of a plan, once for all jobs that run from the same place.
 
-    Raises: MpsqError when it cannot be kept.
+    Raises: MpsqError when it cannot be stored.
     """
     taken: dict[tuple[object, ...], snapshot.Taken] = {}
     places = [_place(job.spec) for job in planned.jobs]
     for place, job in zip(places, planned.jobs, strict=True):
         if place not in taken:
-            name = job.spec.env_name  # looked up again: now nobody can remove it before the job is there
+            name = job.spec.env_name  # looked up again: now it cannot be removed before the job is stored
             taken[place] = replace(
                 _take(layout, job), packages=environments.find(layout, name).packages if name else {}
             )
@@ -224,7 +224,7 @@ def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
 
 
 def _place(spec: JobSpec) -> tuple[object, ...]:
-    """Jobs that are alike in these have the same code."""
+    """Return the fields that determine the code of a job."""
     return spec.kind, spec.cwd, spec.copy, spec.allow_changed, spec.env_name, spec.workload, spec.framework
 
 

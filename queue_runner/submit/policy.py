@@ -1,4 +1,4 @@
-"""When and how often a job may run, from the words of a command line. Other jobs are still names here."""
+"""Conditions on when and how often a job runs, from command-line words. Other jobs are still names here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_NOTE = 10_000
 
 
 def of_request(request: Request, now: float) -> tuple[Terms, tuple[Dependency, ...]]:
-    """The terms of a submission, and the jobs it waits for. Raises: UsageError."""
+    """Return the terms of a submission and its dependencies. Raises: UsageError."""
     terms = Terms(
         priority=check_priority(request.priority),
         tags=tuple(check_tag(tag) for tag in request.tags),
@@ -45,7 +45,7 @@ def wanted(text: str) -> Dependency:
 
 
 def retry_on(text: str) -> tuple[str, ...]:
-    """Words of model.RETRY_ON. Raises: UsageError."""
+    """Return the given words of model.RETRY_ON. Raises: UsageError."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in RETRY_ON:
@@ -54,28 +54,28 @@ def retry_on(text: str) -> tuple[str, ...]:
 
 
 def check_priority(priority: int) -> int:
-    """The number itself. Raises: UsageError beyond ±1,000,000."""
+    """Return the number unchanged. Raises: UsageError beyond ±1,000,000."""
     if abs(priority) > MOST_PRIORITY:
         raise UsageError(f"--priority {priority} is too far", "it lies between -1000000 and 1000000")
     return priority
 
 
 def check_tag(tag: str) -> str:
-    """The word itself. Raises: UsageError for one that lists could not show or split."""
+    """Return the tag unchanged. Raises: UsageError for one that lists could not show or split."""
     if not tag or len(tag) > 100 or any(c.isspace() or c == "," or not c.isprintable() for c in tag):
         raise UsageError(f"--tag {tag!r} is no word", "a tag has no spaces, commas or control characters")
     return tag
 
 
 def check_note(note: str | None) -> str | None:
-    """The text itself; None for an empty one. Raises: UsageError when it is too long."""
+    """Return the text unchanged; None for an empty one. Raises: UsageError when it is too long."""
     if note and len(note) > MOST_NOTE:
         raise UsageError(f"a note of {len(note):,} characters is too long", f"{MOST_NOTE:,} are kept at most")
     return note or None
 
 
 def check_retries(retries: int) -> int:
-    """The number itself. Raises: UsageError for a negative or absurd one."""
+    """Return the number unchanged. Raises: UsageError for a negative or absurd one."""
     if not 0 <= retries <= MOST_RETRIES:
         raise UsageError(f"--retries {retries} is no number of tries", f"give 0 to {MOST_RETRIES}")
     return retries

@@ -1,4 +1,4 @@
-"""Describe a submission, as the command line, a file and the Python client fill it in."""
+"""Request of a submission, as filled in by the command line, a file or the Python client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for: either a workload or a command (argv), never both. Lists are comma-separated."""
+    """A request for either a workload or a command (argv), never both. Lists are comma-separated."""
 
     workload: str | None = None
     argv: tuple[str, ...] = ()
@@ -47,6 +47,6 @@ class Request:
     resume: bool = False
     env_name: str | None = None
     mps: tuple[str, ...] = ()  # each a set of settings; several are swept
-    home: str | None = None  # the queue whose environments and workloads are meant; MPSQ_HOME or the usual one if None
+    home: str | None = None  # queue of its environments and workloads; MPSQ_HOME or the default if None
     find_max: str | None = None
-    environment: Mapping[str, str] | None = None  # what it takes along; this process's own where None
+    environment: Mapping[str, str] | None = None  # the job's environment; that of this process if None

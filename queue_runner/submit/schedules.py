@@ -1,9 +1,9 @@
-"""Schedules: command lines of submit that the worker submits by the clock.
+"""Schedules: submit command lines that the worker submits at given times.
 
-A schedule's row says the earliest time that has not been answered. When it has come - or has passed, because the
-machine slept or no worker was there - the worker submits once and moves the row on to the next time after now, in one
-transaction. So nothing is submitted twice, and of many missed times one is made up for. The worker does it when none
-of its runs is on the accelerator: submitting only queues, so it can wait until a measurement has ended.
+A schedule's row holds the earliest time not yet handled. When it has come (or passed, because the machine slept or no
+worker was running), the worker submits once and advances the row to the next time after now, in one transaction. So
+nothing is submitted twice, and several missed times are made up for once. The worker does it while none of its runs is
+on the accelerator: submitting only queues, so it can wait until a measurement has ended.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from queue_runner.submit.request import Request
 from queue_runner.times import local_zone
 
 _LATER_S = 10 * 366 * 86_400.0
-"""By then every time that names a day is past."""
+"""Period after which every time that names a day has passed, in seconds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
 
 
 @dataclass(frozen=True)
 class Added:
-    """A new schedule. `next_at` are its first times (Unix seconds); `runs` is what each of them queues."""
+    """A new schedule. `next_at` holds its first times (Unix seconds); `runs` is the number of runs each time queues."""
 
     id: int
     name: str
@@ -51,10 +51,10 @@ class Added:
 def add(
     layout: Layout, line: str, request: Request, command: str, *, name: str | None = None, timezone: str | None = None
 ) -> Added:
-    """Check a schedule and store it. `request` is submitted as it is now: environment, folder and interpreter of here.
-    `command` is its command line as it may be shown.
+    """Check and store a schedule. `request` keeps the current environment, folder and interpreter. `command` is its
+    command line in displayable form.
 
-    Raises: UsageError for a line, zone, name or request that cannot be; MpsqError when it cannot be stored.
+    Raises: UsageError for an invalid line, zone, name or request; MpsqError when it cannot be stored.
     """
     line = " ".join(line.split())  # a line break in it would break every list
     cron = Cron(line, zone := timezone or local_zone())
@@ -82,7 +82,7 @@ def add(
 
 
 def remove(layout: Layout, which: str) -> str:
-    """Forget a schedule by its name or id; what it submitted stays. Returns its name. Raises: UsageError."""
+    """Remove a schedule by name or id and return its name; its jobs stay. Raises: UsageError."""
     with _changing(layout) as connection:
         row = _find(schedules.every(connection), which)
         schedules.remove(connection, row["id"])
@@ -90,7 +90,7 @@ def remove(layout: Layout, which: str) -> str:
 
 
 def pause(layout: Layout, which: str) -> str:
-    """Let a schedule rest; times that pass meanwhile are not made up for. Returns its name. Raises: UsageError."""
+    """Pause a schedule and return its name; times that pass meanwhile are not made up for. Raises: UsageError."""
     with _changing(layout) as connection:
         row = _find(schedules.every(connection), which)
         schedules.set_next(connection, row["id"], None)
@@ -98,7 +98,7 @@ def pause(layout: Layout, which: str) -> str:
 
 
 def resume(layout: Layout, which: str) -> tuple[str, float | None]:
-    """Let a schedule go on. Returns its name and its next time. Raises: UsageError."""
+    """Resume a schedule and return its name and next time. Raises: UsageError."""
     with _changing(layout) as connection:
         row = _find(schedules.every(connection), which)
         at = row["next_at"]
@@ -112,15 +112,15 @@ def resume(layout: Layout, which: str) -> tuple[str, float | None]:
 def coming(
     rows: Iterable[Mapping[str, Any]], which: str, count: int, now: float
 ) -> tuple[Mapping[str, Any], list[float]]:
-    """The row of one schedule and its next `count` times after `now`. Raises: UsageError."""
+    """Return the row of a schedule and its next `count` times after `now`. Raises: UsageError."""
     row = _find(rows, which)
     return row, list(islice(Cron(row["cron"], row["timezone"]).times_after(now), count))
 
 
 def submit_due(layout: Layout, engine: Engine, log: Callable[[str], None]) -> None:
-    """Submit what is due, each schedule once. What cannot be submitted any more is noted, and its next time comes.
+    """Submit each due schedule once. One that can no longer be submitted is logged and advanced to its next time.
 
-    Raises: MpsqError when the store refuses: nothing has changed then.
+    Raises: MpsqError when the store fails; nothing has changed then.
     """
     with looking(engine) as connection:
         rows = schedules.due(connection, time.time())
@@ -133,7 +133,7 @@ def submit_due(layout: Layout, engine: Engine, log: Callable[[str], None]) -> No
 
 
 class _CannotSubmit(Exception):
-    """This time is lost: the reason in words."""
+    """This time cannot be submitted; the message gives the reason."""
 
 
 def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callable[[str], None]) -> None:
@@ -145,7 +145,7 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
             jobs=tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs),
         )
         taken = plan.take_snapshots(layout, planned)
-    except Exception as error:  # whatever has become of the workload, the folder or the request: the worker goes on
+    except Exception as error:  # workload, folder or request may be broken by now: the worker continues
         raise _CannotSubmit(_words(error)) from error
     failpoints.reach("schedule.planned")
     with writing(engine) as connection:
@@ -162,7 +162,7 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
 
 
 def _refuse(engine: Engine, row: Mapping[str, Any], reason: str, log: Callable[[str], None]) -> None:
-    """Note why nothing was submitted, and go on to the next time; where there is none, the schedule rests."""
+    """Record why nothing was submitted and advance to the next time; without one the schedule is paused."""
     now = time.time()
     try:
         following = Cron(row["cron"], row["timezone"]).next_after(now)
@@ -183,7 +183,7 @@ def _words(error: Exception) -> str:
 
 
 def _request(text: str) -> Request:
-    """The request as it was stored; what a newer mpsq has added to requests has its default."""
+    """Return the stored request; fields that a newer mpsq has added have their defaults."""
     data: dict[str, Any] = json.loads(text)
     known = {field.name for field in fields(Request)}
     if unknown := sorted(set(data) - known):
@@ -193,7 +193,7 @@ def _request(text: str) -> Request:
 
 
 def _refuse_days(request: Request) -> None:
-    """--at and --deadline of a schedule have to mean something each time."""
+    """Raise UsageError for an --at or --deadline that names a fixed day: it must be meaningful each time."""
     try:
         policy.of_request(request, time.time() + _LATER_S)
     except UsageError as error:
@@ -225,7 +225,7 @@ def _find(rows: Iterable[Mapping[str, Any]], which: str) -> Mapping[str, Any]:
 
 
 def _changing(layout: Layout) -> Any:
-    """A transaction on a queue that exists. Raises: MpsqError where there is none."""
+    """Open a transaction on an existing queue. Raises: MpsqError if there is none."""
     from queue_runner.store.read import schema_revision
 
     if schema_revision(layout.db) is None:

@@ -1,7 +1,8 @@
-"""Parsers of foreign logs: one file per format, and the folder is the registry.
+"""Parsers of foreign logs: one file per format; the folder is the registry.
 
-A file holds NAME, HELP, SIGN (a pattern that tells its logs from others) and `Parser`, a `LogParser`. Files whose name
-begins with an underscore are shared parts.
+A file defines NAME, HELP, SIGN and `Parser`, a `LogParser`. SIGN is the regular expression by which `sniff` recognizes
+the format: the parser with the most matches in the first 200,000 characters of a log is chosen. Files whose name begins
+with an underscore are shared code.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ __all__ = ["DEFAULT", "LogParser", "LogReader", "find", "helps", "load", "names"
 
 DEFAULT = "plain"
 MAX_LINE_BYTES = 65_536
-"""A longer line is skipped and counted as bad: no log format here has one."""
+"""Longest line parsed; longer ones occur in no format here and are skipped and counted as bad."""
 
 _LINE_END = re.compile(rb"[\r\n]")
 
 
 def names() -> list[str]:
-    """The parsers there are."""
+    """Return the names of all parsers."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def find(name: str) -> type[LogParser]:
-    """The parser of that name. Raises: UsageError when there is none."""
+    """Return the parser of this name. Raises: UsageError when there is none."""
     return cast(type[LogParser], _module(name).Parser)
 
 
 def helps() -> dict[str, str]:
-    """What each parser reads, in a sentence."""
+    """Return the one-sentence description of each parser, by name."""
     return {name: _module(name).HELP for name in names()}
 
 
 def load(name: str, told: Mapping[str, object] | None = None) -> LogReader:
-    """A reader of a new log. `told` is what is known about the run besides (compile, device).
+    """Return a reader for a new log. `told` holds what else is known about the run (compile, device).
 
     Raises: UsageError when there is no such parser.
     """
@@ -50,7 +51,7 @@ def load(name: str, told: Mapping[str, object] | None = None) -> LogReader:
 
 
 def read_log(name: str, data: bytes, told: Mapping[str, object] | None = None) -> list[LogEvent]:
-    """The events of a whole log that is at hand, whose last line counts as complete.
+    """Return the events of an entire log; its last line counts as complete.
 
     Raises: UsageError when there is no such parser.
     """
@@ -58,7 +59,7 @@ def read_log(name: str, data: bytes, told: Mapping[str, object] | None = None) -
 
 
 def sniff(text: str) -> str:
-    """The parser that knows most of the first lines of a log; DEFAULT when none knows any."""
+    """Return the name of the parser whose SIGN matches the start of a log most often; DEFAULT when none matches."""
     found = {name: len(_module(name).SIGN.findall(text[:200_000])) for name in names() if name != DEFAULT}
     best = max(found, key=lambda name: found[name], default=DEFAULT)
     return best if found.get(best) else DEFAULT
@@ -71,18 +72,18 @@ def _module(name: str) -> Any:
 
 
 class LogReader:
-    """Reads a growing log in chunks; its state is text, to be stored with what it has read."""
+    """A reader of a growing log in chunks; its state is text, stored together with the events."""
 
     def __init__(self, parser: type[LogParser], told: Mapping[str, object] | None = None) -> None:
         self._class = parser
         self._parser = parser(told)
 
     def state(self) -> str:
-        """Everything the next chunk depends on, as JSON."""
+        """Return everything the next chunk depends on, as JSON."""
         return json.dumps(self._parser.state(), separators=(",", ":"))
 
     def restore(self, state: str) -> None:
-        """Go on where the reader that gave this `state` was."""
+        """Continue where the reader that returned this `state` stopped."""
         self._parser = self._class.from_state(json.loads(state))
 
     def read_chunk(
@@ -90,9 +91,9 @@ class LogReader:
     ) -> tuple[list[LogEvent], int, Counts]:
         """Read the complete lines of `data`, whose first byte is at `base_offset` in the file.
 
-        A carriage return ends a line as well: progress bars have no other end. With `final` a last line without an end
-        is read too, unless it ends in a digit: then it may be cut in the middle of a number. Returns as wire.read_chunk
-        does: events, bytes consumed, counts.
+        A carriage return also ends a line: progress bars write nothing else. With `final`, an unterminated last line is
+        read too, unless it ends in a digit, where a number may be cut. Returns events, bytes consumed and counts, like
+        wire.read_chunk.
         """
         events: list[LogEvent] = []
         start = bad = 0
@@ -104,7 +105,7 @@ class LogReader:
                 events += self._parser.feed(line.decode("utf-8", "replace"), base_offset + start)
             start = end.end()
         rest = data[start:]
-        if len(rest) > MAX_LINE_BYTES:  # skipped but for its end, so that its rest is not taken for a line
+        if len(rest) > MAX_LINE_BYTES:  # skip all but its end, so that the rest is not taken for a line
             start += len(rest) - MAX_LINE_BYTES - 1
         elif final and rest and not rest[-1:].isdigit() and not rest.endswith((b".", b",")):
             events += self._parser.feed(rest.decode("utf-8", "replace"), base_offset + start)

@@ -1,4 +1,4 @@
-"""What all log parsers share: cleaning a line, `time` output, and the signs of trouble that frameworks print."""
+"""Shared code of all log parsers: line cleaning, `time` output, and the trouble signs that frameworks print."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _OUT_OF_MEMORY = re.compile(r"(?:MPS backend|CUDA) out of memory[^\r\n]{0,200}")
 
 
 def clean(line: str) -> str:
-    """The line as a terminal would show it: no colours, no control characters but tabs."""
+    """Return the line as a terminal shows it: without colours and control characters other than tabs."""
     if line.isprintable():
         return line
     return plain(line)
 
 
 class LogParser:
-    """A parser of one log format. A format overrides `understand` and lists its own state in `KEPT`.
+    """A parser of one log format. Subclasses override `understand` and list their state in `KEPT`.
 
-    Events have no time (`t` is None) and an `offset` of their own, inside the line where it yields several.
+    Events have no time (`t` is None) and each has its own `offset`, within the line if the line yields several.
     """
 
     KEPT: ClassVar[tuple[str, ...]] = ()
-    """Attributes, JSON values all, that the next line depends on."""
+    """Names of the attributes, all JSON values, that the next line depends on."""
 
     def __init__(self, told: Mapping[str, object] | None = None) -> None:
         self._time = TimeOutput()
 
     def feed(self, line: str, offset: int = 0) -> list[LogEvent]:
-        """The events of one line, given without its end; `offset` is that of its first byte in the file."""
+        """Return the events of a line, given without its terminator; `offset` is that of its first byte in the file."""
         text = clean(line)
         events = self.understand(text, offset)
         if (rusage := self._time.feed(text, offset)) is not None:
@@ -46,18 +46,18 @@ class LogParser:
         return events
 
     def understand(self, text: str, offset: int) -> list[LogEvent]:
-        """The events that this format has in a cleaned line."""
+        """Return the events of this format in a cleaned line."""
         return []
 
     def state(self) -> dict[str, Any]:
-        """Everything the next line depends on, fit for JSON."""
+        """Return everything the next line depends on, as JSON values."""
         return {"time": self._time.state(), **{name: getattr(self, name) for name in self.KEPT}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """A parser that goes on where the one that gave this state was."""
+        """Return a parser that continues where the one that returned this state stopped."""
         parser = cls()
         parser._time = TimeOutput.from_state(state["time"])
-        for name in set(cls.KEPT) & state.keys():  # an older mpsq, which began the run, may have kept less
+        for name in set(cls.KEPT) & state.keys():  # an older mpsq that began the run may have stored fewer
             setattr(parser, name, state[name])
         return parser

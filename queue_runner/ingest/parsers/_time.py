@@ -1,6 +1,6 @@
-"""What `time` commands write at the end of a log, in the words of each shell and system, as Rusage.
+"""Output of `time` commands at the end of a log, in the format of each shell and system, as Rusage.
 
-| who | example |
+| command | example |
 |---|---|
 | BSD and macOS time, mksh | `3588.66 real 90.18 user 32.03 sys`; with -l `10485760  maximum resident set size`, bytes |
 | POSIX -p, bash, ksh | three lines `real 1.23`, `real 0m25.614s`, then user, sys |
@@ -47,13 +47,13 @@ _ORDER = ("real", "user", "sys")
 _WORDS = re.compile(
     r"real|user|sys|usr time|User time|System time|elapsed|Elapsed|aximum resident|Executed in|^\s*[\d.]+u\s"
 )
-"""One of them is in every line of interest: most lines end here."""
+"""Pattern that occurs in every relevant line: a quick rejection of most lines."""
 MAX_LINE_CHARS = 1000
-"""No `time` command writes a longer line; progress bars do."""
+"""Longest line considered: no `time` command writes a longer one, but progress bars do."""
 
 
 def _seconds(text: str) -> float:
-    """Seconds of 1.23, 1,23, 0m1.23 or 1:02:03.4."""
+    """Return the seconds in 1.23, 1,23, 0m1.23 or 1:02:03.4."""
     total = 0.0
     for part in text.replace(",", ".").replace("m", ":").split(":"):
         total = total * 60 + float(part)
@@ -61,14 +61,14 @@ def _seconds(text: str) -> float:
 
 
 class TimeOutput:
-    """Collects what the lines of one `time` command say. Each Rusage holds all that is known; the last one counts."""
+    """A collector of the lines of one `time` command. Each Rusage holds all values so far; the last one counts."""
 
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
         self._triple: list[float] = []
 
     def feed(self, text: str, offset: int) -> Rusage | None:
-        """What is known after this line, if it said something and the real time is known."""
+        """Return all values so far if this line added one and the real time is known, else None."""
         if len(text) > MAX_LINE_CHARS or not _WORDS.search(text):
             if text.strip():
                 self._triple = []
@@ -99,7 +99,7 @@ class TimeOutput:
                 return True
         for name, pattern in _VERBOSE.items():
             if match := pattern.search(text):
-                if name == "user":  # the first line of a new table
+                if name == "user":  # first line of a new table
                     self._known = {}
                 self._known[name] = _seconds(match[1])
                 return True
@@ -112,7 +112,7 @@ class TimeOutput:
         return False
 
     def _read_triple(self, word: str, value: float) -> bool:
-        """real, user and sys follow each other; a lone line that begins with one of the words is no `time` output."""
+        """Read a line of real, user, sys in sequence; a lone line that begins with such a word is no `time` output."""
         if word == "real":
             self._triple = []
         if len(self._triple) >= 3 or word != _ORDER[len(self._triple)]:

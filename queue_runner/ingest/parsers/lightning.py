@@ -1,17 +1,17 @@
 """The log of a Lightning Trainer (lightning 2.6, pytorch_lightning), live or from a file: its progress bar.
 
-What such a log cannot tell: single iterations. The bar of tqdm shows the mean speed since the epoch began, so that two
-of its lines tell how long the batches between them took on average; that mean is an `Iter`, under the number of the
-last of them, where the digits shown make it certain to 2 %, else with the batches that follow. The bar counts batches,
-not updates: with accumulate_grad_batches these are fewer. Its clock does not wait for the device (`synced` is False),
-losses have three digits, and whether the first batches hold compilation is not said. Where a validation comes between
-two lines, their mean is left out; a checkpoint does not show, and is in it. A mean that the process's first batch is in
+Such a log has no single iterations. The tqdm bar shows the mean speed since the epoch began, so that two of its lines
+give the mean duration of the batches between them. That mean becomes an `Iter` with the number of the last batch if the
+digits shown determine it to 2 %, else it is merged with the batches that follow. The bar counts batches, not updates:
+with accumulate_grad_batches there are fewer updates. Its clock does not wait for the device (`synced` is False), losses
+have three digits, and whether the first batches include compilation is unknown. A mean with a validation between its
+two lines is dropped; a checkpoint is not visible and is included. A mean that includes the first batch of the process
 is the metric `mean_step`.
 
-The bar of rich, the default where rich is installed, writes a single line into a file, when all is over: the speed of
-the last 30 s or less. That is one `Iter`.
+The rich bar, the default if rich is installed, writes a single line into a file, at the end: the speed of the last 30 s
+or less. That is one `Iter`.
 
-metrics.csv of CSVLogger has no times at all, and is not read.
+metrics.csv of CSVLogger has no times and is not read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ HELP = "a Lightning Trainer's progress bar: mean times between its lines, losses
 SIGN = re.compile(r"Epoch \d{1,9}: [^\r\n]{0,200}?\d/[\d?]{1,12} \[\d|Epoch \d{1,9}/[-\d]{1,9} +[━╸╺]")
 
 CERTAIN_SHARE = 0.02
-"""How far a mean may be off because of the digits that the bar leaves out."""
+"""Largest relative error of a mean that the digits omitted by the bar may cause."""
 _RICH_SPEED_S = 30
-"""rich estimates a speed from so many seconds."""
+"""Window, in seconds, from which rich estimates a speed."""
 
 _CLOCK = r"(?:\d{1,9}:)?\d{1,2}:\d{2}"
 _TQDM = re.compile(
@@ -50,7 +50,7 @@ _TRUE = frozenset({"true", "on", "yes", "1"})
 
 
 class Parser(LogParser):
-    """State: the header; where the batches began that no `Iter` holds yet; the batch of the last line."""
+    """Parser whose state is the header; the start of the batches not yet in an `Iter`; the batch of the last line."""
 
     KEPT = (
         *("header", "started", "begins", "epoch", "first_epoch", "n", "base", "now"),
@@ -68,16 +68,16 @@ class Parser(LogParser):
         self.epoch = self.first_epoch = -1
         self.n = 0
         self.base = [0.0, 0.0, 0.0]
-        """batches, seconds, and how far the seconds may be off, of the epoch as far as it is in an Iter or left out"""
+        """batches, seconds and error of the seconds, for the part of the epoch already in an Iter or dropped"""
         self.now = [0.0, 0.0]
-        """seconds when batch `n` was over, and how far they may be off"""
+        """seconds at the end of batch `n`, and their error"""
         self.mean: float | None = None
-        """of the batches since `base`, until the line that shows the loss"""
+        """mean seconds per batch since `base`, until the line with the loss"""
         self.torn = False
-        """whether a validation came since `base`"""
+        """whether there was a validation since `base`"""
         self.validated = False
         self.rich: int | None = None
-        """batches that rich's last line counted, while its measures may follow"""
+        """batch count of rich's last line, as long as its metrics may follow"""
 
     def understand(self, text: str, offset: int) -> list[LogEvent]:
         events: list[LogEvent] = []
@@ -95,7 +95,7 @@ class Parser(LogParser):
         return events
 
     def _line(self, match: re.Match[str], at: int) -> list[LogEvent]:
-        """One line of tqdm's bar. Each batch has two at least: one when it is over, one with its measures."""
+        """Read a line of the tqdm bar. Each batch has at least two: one at its end, one with its metrics."""
         epoch, n, rate = int(match["epoch"]), int(match["n"]), float(match["rate"])
         if rate <= 0:
             return []
@@ -125,7 +125,7 @@ class Parser(LogParser):
         self.base, self.now = [0.0, 0.0, 0.0], [0.0, 0.0]
 
     def _forward(self, n: int, seconds: float, error: float) -> None:
-        """A line with more batches: how long did they take?"""
+        """Advance to batch `n` and compute the mean of the batches since `base` if its error is small enough."""
         self.n, self.now = n, [seconds, error]
         if self.torn:
             self.base, self.mean, self.torn = [float(n), seconds, error], None, False
@@ -135,7 +135,7 @@ class Parser(LogParser):
         self.mean = spent / (n - self.base[0]) if certain else None
 
     def _iter(self, at: int, mean: float, loss: float | None) -> Iter | Metric:
-        """The batches since `base`. A mean over the process's first and others is neither its time nor theirs."""
+        """Return the mean of the batches since `base`: a Metric if the process's first batch is mixed with others."""
         i, is_first = (self.begins or 0) + self.n - 1, self.base[0] == 0 and self.epoch == self.first_epoch
         self.mean, self.base = None, [float(self.n), *self.now]
         if is_first and self.n > 1:
@@ -144,7 +144,7 @@ class Parser(LogParser):
         return Iter(at, None, i, mean, loss, synced=False, phase=phase)
 
     def _whole(self, match: re.Match[str], at: int) -> list[LogEvent]:
-        """The line that rich leaves."""
+        """Return the events of the final line of rich."""
         epoch, n, rate = int(match["epoch"]), int(match["n"]), float(match["rate"])
         if rate <= 0:
             return []
@@ -152,14 +152,14 @@ class Parser(LogParser):
         self.rich = epoch * total + n
         shown = _measures(match["shown"])
         events: list[LogEvent] = [Iter(at, None, self.rich - 1, 1 / rate, _loss(shown), synced=False)]
-        if epoch == 0 and _seconds(match["clock"]) <= _RICH_SPEED_S:  # the process's first batch is in it
+        if epoch == 0 and _seconds(match["clock"]) <= _RICH_SPEED_S:  # includes the first batch of the process
             events = [Metric(at, None, "mean_step", 1 / rate, "s", self.rich - 1)]
         if val := _of_validation(shown):
             events.append(Eval(at, None, self.rich, "val", val))
         return events
 
     def _shown_by_rich(self, text: str, offset: int) -> list[LogEvent]:
-        """The measures that had no room in its line are in the lines below it."""
+        """Return the events of a line below the rich bar, with a metric that did not fit into the bar."""
         match = _SHOWN.fullmatch(text.strip())
         if match is None or self.rich is None:
             self.rich = None
@@ -175,7 +175,7 @@ class Parser(LogParser):
             self.header["dtype"] = "fp16" if match[1] == "16bit" else "bf16"
 
     def _started(self, offset: int, match: re.Match[str], last_epoch: int | None) -> list[LogEvent]:
-        """hello, before the first event."""
+        """Return hello, once, before the first event."""
         if self.started:
             return []
         self.started = True
@@ -200,13 +200,13 @@ def _measures(text: str) -> dict[str, float]:
 
 
 def _loss(shown: Mapping[str, float]) -> float | None:
-    """The training's, under whatever name it has."""
+    """Return the training loss, whichever name it has."""
     names = [name for name in shown if "loss" in name.lower() and not name.lower().startswith(("val", "test"))]
     return shown[names[0]] if names else None
 
 
 def _of_validation(shown: Mapping[str, float]) -> dict[str, float]:
-    """val_loss and val/loss are the loss of the split val."""
+    """Return the metrics of the split val: val_loss and val/loss become loss."""
     return {name[4:]: value for name, value in shown.items() if re.match(r"val[_/.-]\w", name)}
 
 

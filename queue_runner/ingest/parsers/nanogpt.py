@@ -1,8 +1,8 @@
 """The log of karpathy/nanoGPT's train.py, live or from a file, whole or elided.
 
-Its clock does not wait for the device (`synced` is False), shows only every log_interval-th iteration, and counts an
-evaluation into the iteration on which it runs: `step N:` before `iter N:` makes that iteration an `eval_iter`, never
-`measure`. The first iteration of the process holds compilation and the first evaluation.
+Its clock does not wait for the device (`synced` is False), shows only every log_interval-th iteration, and includes an
+evaluation in the time of its iteration: `step N:` before `iter N:` makes that iteration an `eval_iter`, never
+`measure`. The first iteration of the process includes compilation and the first evaluation.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _SETTINGS = frozenset(
 _SIZES = ("vocab_size", "batch_size", "block_size", "eval_interval", "log_interval")
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _NO_MFU = -100.0
-"""What train.py prints until it has five iterations: no value."""
+"""Placeholder that train.py prints until it has five iterations."""
 _TRUE = frozenset({"true", "on", "yes", "1"})
 
 
 def _integer(value: object) -> int | None:
-    """The number that a setting holds; None for an expression or anything else."""
+    """Return the number that a setting holds; None for an expression or anything else."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 class Parser(LogParser):
-    """State: what the header said, whether the first iteration is past, and the iteration last evaluated on."""
+    """Parser whose state is the header, whether the first iteration has passed, and the last one with an evaluation."""
 
     KEPT = ("header", "started", "iterated", "eval_at")
 
@@ -108,7 +108,7 @@ class Parser(LogParser):
             header["millions"] = float(match[1])
         elif match := _FUSED.search(text):
             header["fused"] = match[1] == "True"
-            header.setdefault("compile", False)  # the line about compiling follows this one, if at all
+            header.setdefault("compile", False)  # the line about compilation, if any, follows this one
         elif "compiling the model..." in text:
             header["compile"] = True
         elif match := _CONFIG.search(text):
@@ -119,7 +119,7 @@ class Parser(LogParser):
             header[match[1]] = match[2].strip("'\"")
 
     def _hello(self, offset: int) -> Hello:
-        """All of the header. max_iters is counted to inclusively: 5000 plans 5,001 iterations."""
+        """Return the entire header. max_iters is inclusive: 5000 plans 5,001 iterations."""
         header = self.header
         decayed, not_decayed = header.get("decayed"), header.get("not_decayed")
         max_iters = _integer(header.get("max_iters"))
@@ -144,7 +144,7 @@ class Parser(LogParser):
         )
 
     def _dtype(self, device: object) -> str | None:
-        """train.py casts on CUDA only: on any other device it computes in fp32, whatever its dtype says."""
+        """Return the dtype computed in: train.py casts on CUDA only and uses fp32 elsewhere, whatever its setting."""
         if not isinstance(device, str):
             return None
         return _DTYPES.get(str(self.header.get("dtype"))) if "cuda" in device else "fp32"

@@ -1,4 +1,4 @@
-"""Any log: nothing is known of its iterations, only what a `time` command wrote and the signs of trouble."""
+"""Any log: its iterations are unknown; only `time` output and trouble signs are read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from queue_runner.ingest.parsers._base import LogParser
 
 NAME = "plain"
 HELP = "any log: no iterations, only the lines of time(1) and shells' time"
-SIGN = re.compile(r"(?!)")  # nothing speaks for it: it is what is left
+SIGN = re.compile(r"(?!)")  # never matches: this parser is the fallback
 
 
 class Parser(LogParser):
-    """Reads `time` output only."""
+    """A parser of `time` output only."""

@@ -1,17 +1,17 @@
 """The log of a Hugging Face Trainer (transformers 4 and 5), live or from a file: the dicts that it prints.
 
-What such a log cannot tell: single iterations. It has no time of any; at the end it has the seconds of the whole
-training, with its evaluations, checkpoints and the first iteration's compilation, and these over the steps are the
-metric `mean_step`, never an `Iter`. A `loss` is the mean since the last one printed: a metric, too.
+Such a log has no time of any single iteration. It ends with the seconds of the whole training, including evaluations,
+checkpoints and the compilation of the first iteration; divided by the steps they are the metric `mean_step`, never an
+`Iter`. A `loss` is the mean since the previous one printed, so it is a metric, too.
 
-The dicts say the epoch, not the step, in four digits (transformers 5, whose values are texts) or two. Steps are worked
-out of these and the header, which is on stderr (`2>&1`; transformers 4 wants --log_level info for it). Without a header
-the last dict tells the steps, by its seconds and its steps a second: what came before is held until then.
-Evaluations after the training are no dicts, but the block that log_metrics("eval", ...) prints.
+The dicts give the epoch, not the step, with four digits (transformers 5, whose values are texts) or two. Steps are
+computed from these and the header, which is on stderr (`2>&1`; transformers 4 needs --log_level info for it). Without a
+header the steps follow from the seconds and steps per second of the last dict; earlier dicts are held until then.
+Evaluations after the training are not dicts but the block that log_metrics("eval", ...) prints.
 
-transformers 4 divides by the steps that were planned, also where it stopped early or went on from a checkpoint: the
-steps that were made are those of the last epoch, by the header, or by the progress bar where there is none. A second
-training in a log is numbered on.
+transformers 4 divides by the planned steps, even if it stopped early or resumed from a checkpoint: the steps done are
+those of the last epoch, according to the header, or to the progress bar if there is no header. A second training in a
+log continues the numbering.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time of a 
 SIGN = re.compile(r"\{'(?:loss|eval_loss|train_runtime)': [^\r\n]{1,2000}?'epoch': ")
 
 _MOST = 1e8
-"""Epochs, seconds, or steps a second: what is more is no such number."""
+"""Largest plausible number of epochs, seconds, or steps per second."""
 MAX_HELD = 5000
-"""Dicts kept until the steps are known; later ones are dropped."""
+"""Number of dicts held until the steps are known; later ones are dropped."""
 _NUMBER = r"[-+]?(?:\d{1,18}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf)"
 _DICT = re.compile(r"\{'\w{1,60}': [^{}\r\n]{1,8000}\}")
 _ITEM = re.compile(rf"'(\w{{1,60}})': '?({_NUMBER})'?(?=[,}}])")
@@ -48,7 +48,7 @@ _RESUMED = re.compile(
 )
 _BAR = re.compile(r"\| (\d{1,15})/(\d{1,15}) \[")
 _MOST_BARS = 20
-"""Totals of progress bars that are kept: that of the training, and those of evaluations."""
+"""Number of progress bar totals kept: that of the training and those of evaluations."""
 _BLOCK = re.compile(r"\*{5} (\w{1,40}) metrics \*{5}")
 _ROW = re.compile(rf"\s{{2}}(\w{{1,60}})\s*=\s*({_NUMBER}|\d{{1,6}}:\d\d:\d\d(?:\.\d+)?)\s*")
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -59,7 +59,7 @@ _NO_TIMES = (
 
 
 class Parser(LogParser):
-    """Keeps the header, and what is said before the steps of an epoch are known."""
+    """A parser that keeps the header, and the dicts read before the steps per epoch are known."""
 
     KEPT = (
         *("header", "started", "ended", "diverged", "held", "block", "rows", "block_at"),
@@ -79,18 +79,18 @@ class Parser(LogParser):
         self.rows: dict[str, float] = {}
         self.block_at = 0
         self.before = 0
-        """steps of the trainings before this one"""
+        """steps of previous trainings"""
         self.reached = 0
-        """steps done, with those before"""
+        """steps done, including `before`"""
         self.epoch = 0.0
         self.bars: dict[str, int] = {}
-        """the furthest that a progress bar came, by its total"""
+        """the furthest position of a progress bar, by its total"""
 
     def understand(self, text: str, offset: int) -> list[LogEvent]:
         if self.block:
             if match := _ROW.fullmatch(text):
                 self.rows[match[1]] = _seconds(match[2])
-                # the rows are sorted by name and have their speeds at the end
+                # rows are sorted by name, with the speeds at the end
                 return self._evaluated_after(match[1])
             self.block = ""
         if _BEGINS in text and self.started:
@@ -109,7 +109,7 @@ class Parser(LogParser):
         return events
 
     def _begin(self) -> None:
-        """Another training in the same log."""
+        """Begin another training in the same log."""
         self.header = {key: value for key, value in self.header.items() if key == "device"}
         self.started = self.ended = False
         self.held, self.bars, self.epoch, self.before = [], {}, 0.0, self.reached
@@ -122,7 +122,7 @@ class Parser(LogParser):
     def _read_header(self, text: str) -> None:
         if match := _RESUMED.search(text):
             self.header["resumed"] = int(match[1])
-            if self.header["resumed"] >= self.before:  # it goes on with the numbers of the one before
+            if self.header["resumed"] >= self.before:  # continues the numbering of the previous training
                 self.before = 0
         for key, pattern in _HEADER.items() if " = " in text else ():
             if match := pattern.search(text):
@@ -148,7 +148,7 @@ class Parser(LogParser):
         return events
 
     def _told(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
-        """The events of one dict whose step can be told."""
+        """Return the events of a dict whose step is known."""
         done = self.reached = self.before + max(0, round(said["epoch"] * (self._steps_of_epoch() or 0)))
         if "loss" in said:
             return [Metric(at, None, "loss_mean", said["loss"], "nats", max(0, done - 1))]
@@ -180,7 +180,7 @@ class Parser(LogParser):
         return [*events, Note(at + 3, None, "no_iteration_times", _NO_TIMES.format(dur_s, mean))]
 
     def _evaluated_after(self, last: str) -> list[LogEvent]:
-        """An evaluation after the training, once the last row of its block is there."""
+        """Return the evaluation after the training once the last row of its block is read."""
         if not self.ended or last != f"{self.block}_steps_per_second" or self.block == "train":
             return []
         return _evaluation(self.rows, self.block_at, self.reached)
@@ -204,7 +204,7 @@ class Parser(LogParser):
 
 
 def _evaluation(said: Mapping[str, float], at: int, done: int) -> list[LogEvent]:
-    """{"eval_loss": 0.6, "eval_runtime": 1.0, ...}: the Trainer's "eval" is called val, as everywhere."""
+    """Return {"eval_loss": 0.6, "eval_runtime": 1.0, ...} as an event; the Trainer's "eval" is renamed val."""
     prefix = next((name.removesuffix("_runtime") for name in said if name.endswith("_runtime")), None)
     if prefix is None:
         return []
@@ -216,13 +216,13 @@ def _evaluation(said: Mapping[str, float], at: int, done: int) -> list[LogEvent]
 
 
 def _sane(said: Mapping[str, float]) -> bool:
-    """Whether it is one of the Trainer's, with numbers that count something."""
+    """Return whether it is a dict of the Trainer, with plausible numbers."""
     counts = ("epoch", "train_runtime", "train_steps_per_second")
     return "epoch" in said and all(0 <= said[name] < _MOST for name in counts if name in said)
 
 
 def _seconds(text: str) -> float:
-    """A number, or the seconds of 0:00:24.66."""
+    """Return a plain number, or the seconds of 0:00:24.66."""
     total = 0.0
     for part in text.split(":"):
         total = total * 60 + float(part)

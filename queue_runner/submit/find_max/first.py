@@ -1,4 +1,4 @@
-"""The first probe of each search that --find-max asks for, and where it begins."""
+"""First probe of each search requested by --find-max, and its starting value."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from queue_runner.workloads import catalog
 from queue_runner.workloads.manifest import Param, Workload
 
 BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0}
-"""A workload's settings where --set does not name them: memory is at its highest in the second iteration, when the
-optimizer's state is there, and seven measured ones tell how fast that size is."""
+"""Defaults of a workload's settings for probes: memory peaks in the second iteration, when the optimizer state exists,
+and seven measured iterations give the speed of that size."""
 
 
 def settings(workload: Workload, sets: Mapping[str, Sequence[Value]], asked: Asked) -> dict[str, Sequence[Value]]:
-    """The settings of every probe of a workload, but the one that is looked for.
+    """Return the settings of every probe of a workload except the one searched for.
 
-    Raises: UsageError for a setting that there is not, that is no whole number, or that is swept besides.
+    Raises: UsageError if the latter is unknown, not a whole number, or also swept.
     """
     param = catalog.named(workload, asked.key)
     if type(param.default) is not int or param.choices:
@@ -36,8 +36,8 @@ def _example(workload: Workload) -> str:
 
 
 def of_workload(workload: Workload, spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
-    """A cell as the first probe of its search, at the value that was said, else at that of its preset. It ends at the
-    most that the workload takes. Raises: UsageError where the first or the last value is none that it takes."""
+    """Return a cell as the first probe of its search, at the value given, else at that of its preset. The search ends
+    at the largest value the workload accepts. Raises: UsageError if the first or last value is not accepted."""
     param = workload.params[asked.key]
     for value in (asked.first, None if asked.last == MOST else asked.last):
         if value is not None:
@@ -47,14 +47,14 @@ def of_workload(workload: Workload, spec: JobSpec, asked: Asked, said: Sequence[
 
 
 def _most(param: Param) -> int:
-    """The largest whole number that a parameter takes, MOST where --find-max could not say it."""
+    """Return the largest whole number that a parameter accepts, MOST if --find-max could not express it."""
     limits = param.limits
     largest = min(limits.get("most", MOST), math.ceil(limits.get("below", MOST)) - 1)
     return math.floor(largest) if largest < MOST_SAID else MOST
 
 
 def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
-    """The same of a command, in which {KEY} stands for the value. Raises: UsageError where it does not."""
+    """Return a command as first probe, with {KEY} as placeholder of the value. Raises: UsageError without {KEY}."""
     if not any("{" + asked.key + "}" in word for word in spec.argv):
         raise UsageError(
             f"--find-max {asked.key}: the command does not use {{{asked.key}}}",

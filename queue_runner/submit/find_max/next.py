@@ -1,7 +1,7 @@
-"""--find-max in the queue: each probe is a job of the group, and the end of one stores the next, in one transaction.
+"""--find-max in the queue: each probe is a job of the group; the end of one stores the next in the same transaction.
 
-So a search is where its last stored run is: a worker that dies loses nothing of it, `mpsq cancel` of the run under way
-ends it, and `mpsq retry` of a probe that failed for another reason lets it go on.
+The state of a search is thus its stored runs: a worker that dies loses nothing, `mpsq cancel` of the current run ends
+the search, and `mpsq retry` of a probe that failed for another reason continues it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Row = Mapping[str, Any]
 
 
 def is_answer(spec: JobSpec, ending: Ending) -> bool:
-    """Whether this ending of a probe is what its search looks for, so that trying again would only repeat it."""
+    """Return whether this ending of a probe is the answer its search needs, so that a retry would only repeat it."""
     return bool(spec.find_max) and ending.outcome is Outcome.OUT_OF_MEMORY
 
 
 def go_on(connection: Connection, job_id: int, spec: JobSpec, memory_bytes: float | None) -> RunId | None:
-    """Store the probe that follows the end of this one. None: the search has its answer, or none can be had.
+    """Store the probe that follows this one and return its run; None if the search has its answer or can have none.
 
-    `memory_bytes` is what the machine has; None where that is not known.
+    `memory_bytes` is the memory of the machine; None if unknown.
     """
     if not spec.find_max:
         return None
@@ -45,7 +45,7 @@ def go_on(connection: Connection, job_id: int, spec: JobSpec, memory_bytes: floa
 
 
 def standing_of(connection: sqlite3.Connection, job_id: int) -> Standing | None:
-    """Where the search stands that a job is a probe of, from a read-only connection; None for any other job."""
+    """Return the standing of the search that a job is a probe of (read-only connection); None for any other job."""
     from queue_runner.store.read import PROBES
 
     found = connection.execute("SELECT spec_json FROM jobs WHERE id = ?", [job_id]).fetchone()
@@ -61,23 +61,23 @@ def standing_of(connection: sqlite3.Connection, job_id: int) -> Standing | None:
 
 
 def memory_bytes(machine: Mapping[str, Any]) -> float | None:
-    """What a machine has in all, by its fingerprint; None where that does not tell."""
+    """Return the total memory of a machine from its fingerprint; None if not recorded."""
     gib = machine.get("memory_gib")
     return gib * 2.0**30 if isinstance(gib, int | float) else None
 
 
 def same(spec_json: str, spec: JobSpec, asked: Asked) -> bool:
-    """Whether a stored question is of the same search: it differs in the setting alone."""
+    """Return whether a stored job belongs to the same search: it differs in the setting only."""
     return search.without(JobSpec.from_json(spec_json), asked.key) == search.without(spec, asked.key)
 
 
 def stand(asked: Asked, rows: Sequence[Row], memory_bytes: float | None) -> Standing:
-    """Where a search stands: `rows` are the last attempts of its probes, with device, max_rss_bytes and `swapped`."""
+    """Return the standing of a search; `rows` are its probes' last attempts, with device, max_rss_bytes, swapped."""
     return search.standing(asked, [probe(asked, row) for row in rows], memory_bytes)
 
 
 def probe(asked: Asked, row: Row) -> Probe:
-    """What a row says about its value."""
+    """Return the result of a row for its value."""
     value = int(JobSpec.from_json(row["spec_json"]).params[asked.key])
     if row["state"] != State.DONE:
         return Probe(value, None, "it has not ended", over=False)

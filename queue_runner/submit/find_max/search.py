@@ -1,8 +1,8 @@
-"""--find-max: the largest value of a setting that works. Which to try next, from what became of those tried. Pure.
+"""--find-max: search for the largest working value of a setting, from the results of those tried. Pure functions.
 
 The value is doubled until one does not fit, then the gap is halved until nothing lies between the largest that fits and
-the smallest that does not (exponential and binary search: Bentley & Yao 1976). All that a search knows is its probes,
-so there is nothing to lose but the run that is under way.
+the smallest that does not (exponential and binary search: Bentley & Yao 1976). The probes are the entire state of
+a search, so only the current run can be lost.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
 
 MOST = 1 << 30
-"""A value that no setting reaches: the end of a search that was given none."""
+"""Upper end of a search without a given one; no setting reaches it."""
 MOST_SAID = 10**9
-"""Less than this can be written: nine digits."""
+"""Exclusive limit of values that can be given: nine digits."""
 MEMORY_SHARE = 0.9
-"""Of a machine's memory that a probe on the CPU may be foreseen to need: beyond it lie swap and the kernel's killer,
-which may end another program than the probe."""
+"""Share of the memory that a CPU probe may be predicted to need: beyond it the machine swaps, or the kernel's OOM
+killer may end another program than the probe."""
 _ASKED = re.compile(r"([A-Za-z_]\w{0,63})(?:=(?=[\d:])(\d{1,9})?(?::(\d{1,9}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What --find-max says: the setting, the value to begin with (None: what the workload has), the largest to try."""
+    """The argument of --find-max: the setting, the first value (None: that of the workload), the largest to try."""
 
     key: str
     first: int | None = None
@@ -54,9 +54,9 @@ def parse(text: str) -> Asked:
 
 @dataclass(frozen=True)
 class Probe:
-    """A value that was tried. `fits` is None where its run says nothing about that: it waits, failed, was cancelled.
+    """A value that was tried. `fits` is None if its run does not tell: it waits, failed or was cancelled.
 
-    `why` is what became of it in words. `max_rss_bytes` only where that is the memory that limits it: on the CPU.
+    `why` is its result in words. `max_rss_bytes` is set only where that memory is the limit: on the CPU.
     """
 
     value: int
@@ -68,10 +68,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a search stands. `following` is the value to try next; None when it has ended or waits for a probe.
+    """The standing of a search. `following` is the next value to try; None when it has ended or waits for a probe.
 
-    `largest` works, `too_large` does not, None where there is none yet. `foreseen`: too_large was not tried, its memory
-    was foreseen. `stopped` is the probe that ended the search without an answer.
+    `largest` works, `too_large` does not; None if there is none yet. `foreseen`: too_large was not tried, its memory
+    was predicted. `stopped` is the probe that ended the search without an answer.
     """
 
     largest: int | None
@@ -83,11 +83,11 @@ class Standing:
 
     @property
     def found(self) -> bool:
-        """Whether the question is answered."""
+        """Whether the search has its answer."""
         return self.following is None and self.stopped is None
 
     def sentence(self, key: str) -> str:
-        """What is known, in words."""
+        """Return the standing in words."""
         works = f"{key} {units.count(self.largest)} works" if self.largest else f"no {key} was seen to work"
         if self.stopped is not None:
             if not self.stopped.over:
@@ -104,11 +104,11 @@ class Standing:
 
 
 def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None = None) -> Standing:
-    """Where the search stands after these probes, each value once. `memory_bytes` is what the machine has."""
+    """Return the standing after these probes, each value once. `memory_bytes` is the memory of the machine."""
     tried = sorted(probes, key=lambda probe: probe.value)
     fitting = [probe for probe in tried if probe.fits]
     largest = fitting[-1].value if fitting else None
-    # A value below one that works is not too large, whatever became of it: another program had the memory then.
+    # A value below one that works is not too large, whatever its result: another program used the memory then.
     beyond = [probe for probe in tried if probe.fits is False and probe.value > (largest or 0)]
     too_large, why_not, foreseen = (beyond[0].value, beyond[0].why, False) if beyond else (None, "", False)
     stopped = next((probe for probe in tried if probe.fits is None), None)
@@ -133,7 +133,7 @@ def _following(asked: Asked, largest: int | None, too_large: int | None) -> int 
 
 
 def _limit(fitting: Sequence[Probe], memory_bytes: float | None) -> int | None:
-    """The first value whose memory is foreseen to be more than the machine may give: a line through the two largest."""
+    """Return the first value predicted to exceed the available memory, by a line through the two largest values."""
     known = [(probe.value, probe.max_rss_bytes) for probe in fitting if probe.max_rss_bytes]
     if memory_bytes is None or len(known) < 2:
         return None
@@ -145,13 +145,13 @@ def _limit(fitting: Sequence[Probe], memory_bytes: float | None) -> int | None:
 
 
 def without(spec: JobSpec, key: str) -> str:
-    """What the probes of a search have in common, as a hash."""
+    """Return a hash of what the probes of a search have in common."""
     params = {name: value for name, value in spec.params.items() if name != key}
     return replace(spec, params=params, argv=spec.template or spec.argv).content_hash()
 
 
 def with_value(spec: JobSpec, key: str, value: int) -> JobSpec:
-    """The same question with another value of the setting."""
+    """Return the same job with another value of the setting."""
     argv = tuple(word.replace("{" + key + "}", str(value)) for word in spec.template) or spec.argv
     typed = str(value) if spec.kind == "command" else value  # a command's settings are words
     return replace(spec, params={**spec.params, key: typed}, argv=argv)
