@@ -1,4 +1,4 @@
-"""The workloads by name: every file of jobs/ with a `WORKLOAD` literal, and the user's own."""
+"""Catalog of the workloads by name: every file of jobs/ with a `WORKLOAD` literal, and the user's own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from queue_runner.workloads.manifest import Param, Workload, read
 
 
 def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
-    """Every workload of the folder, and of the user's `own`, by name and framework.
+    """Return every workload of the folder, and of the user's `own`, sorted by name and framework.
 
-    Raises: MpsqError as read, and for one of the user's that takes the name of one of ours.
+    Raises: MpsqError like read, and for a user's workload that has the name of one of ours.
     """
     found = [w for file in sorted(folder.glob("*.py")) if (w := read(file)) is not None]
     if own is not None:
@@ -29,7 +29,7 @@ def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
 
 
 def readable(own: Path) -> list[Workload]:
-    """The workloads among the user's files that can be read; a broken one is for whoever asks for it."""
+    """Return the readable workloads among the user's files; a broken one raises only when it is requested."""
     found = []
     for file in _scripts(own):
         with contextlib.suppress(MpsqError):
@@ -54,8 +54,8 @@ def _refuse_clash(one: Workload, ours: set[str], files: set[str], before: Sequen
 
 
 def files_of(own: Path, script: str) -> list[Path]:
-    """What a workload of the user's needs besides ours: its file, and those beside it that are no workloads; nothing
-    for one of ours. Another workload there changes nothing for it."""
+    """Return the user's files that a workload needs: its own, and those beside it that are no workloads; none for one
+    of ours. Other workloads there do not affect it."""
     scripts = _scripts(own)
     if script not in {path.name for path in scripts}:
         return []
@@ -66,10 +66,10 @@ _DECLARES = re.compile(r"^WORKLOAD\b", re.MULTILINE)
 
 
 def find(folder: Path, name: str, framework: str | None = None, *, own: Path | None = None) -> Workload:
-    """The workload of this name; torch where no framework is named and several offer it. What is wrong with a file in
-    the user's `own` folder does not keep ours from being found.
+    """Return the workload of this name; that of torch if no framework is given and several have it. A broken file in
+    the user's `own` folder does not affect ours.
 
-    Raises: UsageError when there is none, with what is close.
+    Raises: UsageError when there is none, with similar names.
     """
     known = workloads(folder)
     if own is not None and not any(w.name == name for w in known):
@@ -89,7 +89,7 @@ def find(folder: Path, name: str, framework: str | None = None, *, own: Path | N
 
 
 def config(workload: Workload, name: str) -> Mapping[str, Value]:
-    """The preset of this name. Raises: UsageError."""
+    """Return the preset of this name. Raises: UsageError."""
     if name not in workload.configs:
         hint = did_you_mean(name, workload.configs, f"it has: {', '.join(workload.configs)}")
         raise UsageError(f'workload "{workload.name}" has no config "{name}"', hint)
@@ -97,8 +97,8 @@ def config(workload: Workload, name: str) -> Mapping[str, Value]:
 
 
 def value(workload: Workload, key: str, text: str) -> Value:
-    """`text` as the type of the parameter `key`. Raises: UsageError for an unknown key, a wrong type, or a value that
-    the workload does not take."""
+    """Return `text` converted to the type of the parameter `key`. Raises: UsageError for an unknown key, a wrong type,
+    or a value that the workload does not accept."""
     param = named(workload, key)
     kind = type(param.default) if param.default is not None else str
     try:
@@ -112,7 +112,7 @@ def value(workload: Workload, key: str, text: str) -> Value:
 
 
 def named(workload: Workload, key: str) -> Param:
-    """The parameter `key`. Raises: UsageError where there is none."""
+    """Return the parameter `key`. Raises: UsageError when there is none."""
     if key not in workload.params:
         otherwise = f"mpsq workloads {workload.name} lists its keys"
         hint = workload.gone.get(key) or did_you_mean(key, workload.params, otherwise)
@@ -121,7 +121,7 @@ def named(workload: Workload, key: str) -> Param:
 
 
 def refuse(param: Param, found: Value) -> None:
-    """Raises: UsageError for a value that the parameter does not take."""
+    """Raise UsageError for a value that the parameter does not accept."""
     said = param.wrong(found)
     if not said:
         return
@@ -136,12 +136,12 @@ def refuse(param: Param, found: Value) -> None:
 
 
 def absent(param: Param, found: Value, folder: str) -> str:
-    """That a path is not there yet, as a sentence; empty where it is, or where the parameter is none. Relative paths
-    are those of `folder`, in which the job runs. It may be there by then: another job may write it."""
+    """Return a sentence if a path does not exist yet; empty if it does, or if the parameter is no path. Relative paths
+    start at `folder`, in which the job runs. Another job may create the path by then."""
     if param.path_or is None or found in param.path_or:
         return ""
     path = Path(folder, str(found))
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL, the home of nobody
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL, the home of an unknown user
         path = Path(folder, Path(str(found)).expanduser())
         if path.exists():
             return ""
@@ -161,5 +161,5 @@ _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "
 
 
 def either(words: Sequence[str]) -> str:
-    """train, eval or sample."""
+    """Join words like "train, eval or sample"."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

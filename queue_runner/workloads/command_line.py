@@ -1,4 +1,4 @@
-"""The command line of a trainer, from its question: what the warden runs, and what --dry-run and show print."""
+"""Command line of a trainer, from its JobSpec, as run by the warden and printed by --dry-run and show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue_runner.spec import JobSpec, Value
 
 
 def of(spec: JobSpec, snapshots: Path) -> list[str]:
-    """The snapshotted workload with its options, or the command as it was submitted; {cwd} in it is its folder."""
+    """Return the snapshotted workload with its options, or the command as submitted, with {cwd} as its folder."""
     if spec.kind != "workload":
         return [word.replace("{cwd}", spec.cwd) for word in spec.argv]
     script = snapshots / (spec.snapshot or "<snapshot>") / str(spec.script)

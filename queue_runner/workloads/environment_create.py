@@ -1,7 +1,7 @@
-"""Make and remove environments of `mpsq env`: a venv with what pip was told to put there, and a record of it.
+"""Creation and removal of the environments of `mpsq env`: a venv with the packages requested from pip, and a record.
 
-An environment is there when its record is, which is written last; whatever ends the making before, nothing is left, and
-what a killed maker leaves is removed by the next one. Nothing can be removed that a job still needs.
+An environment exists when its record does, which is written last. An interrupted creation leaves nothing; the remains
+of a killed one are removed by the next. An environment that a job still needs cannot be removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from queue_runner.workloads import environments, pip_install
 from queue_runner.workloads.environments import RECORD, Venv
 
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
-"""Come with a venv, and change no number."""
+"""Packages that come with a venv and affect no result."""
 
 
 def create(
@@ -35,11 +35,11 @@ def create(
     python: str | None = None,
     on_start: Callable[[], None] = lambda: None,
 ) -> Venv:
-    """Make a venv from `python` (ours when None) and install what `pip` says, words as `pip install` takes them.
-    `on_start` is called when nothing speaks against it, before what takes long.
+    """Create a venv from `python` (ours when None) and install `pip`, arguments of `pip install`. `on_start` is called
+    after all checks, before the slow part.
 
-    Raises: UsageError for a name that cannot be or is taken and for options of pip that leave the venv; MpsqError with
-    the last lines of what venv or pip said, after which there is nothing left.
+    Raises: UsageError for an invalid or existing name and for options of pip that install outside the venv; MpsqError
+    with the last output lines of venv or pip, after everything has been removed.
     """
     if not environments.NAME.fullmatch(name):
         raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots, dashes and _")
@@ -52,7 +52,7 @@ def create(
         if (folder / RECORD).exists():
             raise UsageError(f'there is an environment "{name}" already', f"mpsq env remove {name}, or another name")
         if folder.is_symlink() or folder.exists():
-            discard.remove(folder)  # half made, by one that was killed
+            discard.remove(folder)  # incomplete, from a killed process
         on_start()
         try:
             return _make(Venv(name, folder), base, words, lock)
@@ -63,9 +63,9 @@ def create(
 
 
 def remove(layout: Layout, name: str) -> Path:
-    """Remove an environment. Returns the folder that it was.
+    """Remove an environment and return its former folder.
 
-    Raises: UsageError when there is none; MpsqError when a schedule or a job that waits or runs needs it, or it cannot
+    Raises: UsageError when there is none; MpsqError when a schedule or a waiting or running job needs it, or it cannot
     be removed.
     """
     folder = layout.envs / name
@@ -87,7 +87,7 @@ def remove(layout: Layout, name: str) -> Path:
             trash = discard.set_aside(layout.envs, [folder])
         except OSError as error:
             raise MpsqError(f"{folder} cannot be removed: {error.strerror}", "mend its permissions") from error
-    with contextlib.suppress(OSError):  # out of sight already; gc finishes it
+    with contextlib.suppress(OSError):  # already renamed; gc finishes the removal
         discard.remove(trash)
     return folder
 
@@ -97,12 +97,12 @@ def _known(layout: Layout, name: str) -> Path:
         return environments.find(layout, name).folder
     except UsageError:
         raise
-    except MpsqError:  # a record that nobody can read is removed like any other
+    except MpsqError:  # an unreadable record is removed like any other
         return layout.envs / name
 
 
 def _users(layout: Layout, name: str, folder: Path) -> list[int]:
-    """The jobs that have not ended and run in it: by its name, or by its interpreter's path."""
+    """Return the unfinished jobs that use it, by its name or by the path of its interpreter."""
     if not layout.db.exists():
         return []
     sql = (
@@ -115,7 +115,7 @@ def _users(layout: Layout, name: str, folder: Path) -> list[int]:
 
 
 def _schedules(layout: Layout, name: str) -> list[str]:
-    """The schedules that name it."""
+    """Return the schedules that name it."""
     if not layout.db.exists():
         return []
     sql = "SELECT name, json_extract(request_json, '$.env_name') AS environments FROM schedules ORDER BY id"
@@ -135,7 +135,7 @@ def _making(layout: Layout, name: str) -> Iterator[locks.Lock]:
 
 @contextlib.contextmanager
 def _ended_gently() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: what is half made is removed first."""
+    """Treat SIGTERM like Ctrl-C: incomplete files are removed first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -148,7 +148,7 @@ def _ended_gently() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(layout: Layout) -> Iterator[None]:
-    """Apart from every submit: it looks its environments up under the same lock."""
+    """Exclude every submit, which looks up its environments under the same lock."""
     deadline = time.monotonic() + 30.0
     while (lock := locks.try_lock(layout.snapshots_lock)) is None:
         if time.monotonic() > deadline:

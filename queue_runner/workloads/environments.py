@@ -1,6 +1,6 @@
-"""Environments by name: a venv below MPSQ_HOME/envs with a record of what is in it.
+"""Environments by name: a venv below MPSQ_HOME/envs with a record of its contents.
 
-The record is written last: a folder without one is half made, and there is no such environment.
+The record is written last: a folder without one is incomplete and not an environment.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Venv:
-    """One environment. `pip` is what pip was given, without passwords; `packages` are versions by name, as they were
-    when it was made; `created_at` is Unix seconds."""
+    """An environment. `pip` holds the arguments of pip, without passwords; `packages` the versions by name at creation;
+    `created_at` is in Unix seconds."""
 
     name: str
     folder: Path
@@ -33,27 +33,27 @@ class Venv:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of its interpreter."""
         return self.folder / "bin" / "python"
 
     def record(self) -> str:
-        """What is kept of it, as JSON."""
+        """Return its record, as JSON."""
         return json.dumps({k: v for k, v in asdict(self).items() if k not in ("name", "folder")}, indent=1)
 
     def activated(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """An environment in which its programs come first, as its `activate` script would leave it."""
+        """Return variables with its programs first in PATH, as its `activate` script sets them."""
         kept = {name: value for name, value in variables.items() if name != "PYTHONHOME"}
         path = ":".join(filter(None, (str(self.folder / "bin"), kept.get("PATH"))))
         return {**kept, "PATH": path, "VIRTUAL_ENV": str(self.folder)}
 
 
 def every(layout: Layout) -> list[Venv]:
-    """All of them, by name. Raises: MpsqError for a record that cannot be read."""
+    """Return all environments, sorted by name. Raises: MpsqError for a record that cannot be read."""
     return [_read(path.parent) for path in sorted(layout.envs.glob(f"[!.]*/{RECORD}"))]
 
 
 def find(layout: Layout, name: str) -> Venv:
-    """The environment of this name. Raises: UsageError when there is none, with what is close."""
+    """Return the environment of this name. Raises: UsageError when there is none, with similar names."""
     if not NAME.fullmatch(name) or not (layout.envs / name / RECORD).is_file():
         otherwise = "mpsq env list shows them; mpsq env create makes one"
         raise UsageError(

@@ -1,4 +1,4 @@
-"""One workload's file: its `WORKLOAD` literal, read by ast so that no framework is imported."""
+"""The `WORKLOAD` literal of a workload's file, read by ast so that no framework is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.spec import Value
 
 DTYPES = ("fp32", "bf16", "fp16")
-"""What a workload computes in unless it says otherwise ("dtypes" in its literal)."""
+"""Default dtypes of a workload ("dtypes" in its literal)."""
 
 
 Number = int | float
@@ -24,28 +24,28 @@ LIMITS = {
     "most": ("at most", "cannot be more than", operator.le),
     "below": ("below", "must be less than", operator.lt),
 }
-"""What a literal may say of a number: in a list of keys, in a refusal, and what holds of a value that is right."""
+"""Limits of a number in a literal: words for a list of keys, words for an error, and the test of a valid value."""
 
 
 @dataclass(frozen=True)
 class Param:
-    """One key of `--set`: its default (whose type it has), unit and meaning, and which values it takes."""
+    """One key of `--set`: its default (which gives its type), unit, meaning and accepted values."""
 
     name: str
     default: Value | None
     unit: str
     help: str
     choices: tuple[Value, ...] = ()
-    """all that it may be; empty: not said"""
+    """the accepted values; empty: not restricted"""
     each_of: tuple[str, ...] = ()
-    """all that each word of a text may be, + between them; empty: not said"""
+    """the accepted words of a text, joined by +; empty: not restricted"""
     limits: Mapping[str, Number] = field(default_factory=dict)
-    """of a number, by the names of LIMITS"""
+    """limits of a number, by the names of LIMITS"""
     path_or: tuple[str, ...] | None = None
-    """the words that it may be instead of a path; None: it is no path"""
+    """the words accepted instead of a path; None: it is no path"""
 
     def takes(self) -> str:
-        """Which values it takes, in words; empty where all of its type are taken."""
+        """Return the accepted values in words; empty if all of its type are."""
         if self.choices:
             return " | ".join(map(str, self.choices))
         if self.each_of:
@@ -55,7 +55,7 @@ class Param:
         return " and ".join(f"{LIMITS[name][0]} {limit}" for name, limit in self.limits.items())
 
     def wrong(self, value: Value) -> str:
-        """What is wrong with a value of its type, as a sentence; empty where nothing is."""
+        """Return the error of a value of its type, as a sentence; empty if it is valid."""
         if self.choices and value not in self.choices:
             return f'{self.name} cannot be "{value}"'
         for word in str(value).split("+") if self.each_of else ():
@@ -69,7 +69,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a job file says of itself."""
+    """A workload as declared by its job file."""
 
     name: str
     framework: str
@@ -80,13 +80,13 @@ class Workload:
     file: Path
     dtypes: Sequence[str] = DTYPES
     gone: Mapping[str, str] = field(default_factory=dict)
-    """Keys that guides and other programs know, and what to write here instead."""
+    """Keys known from guides and other programs, and their replacements here."""
 
 
 def read(file: Path) -> Workload | None:
-    """The workload in one file; None where the file has no WORKLOAD literal.
+    """Return the workload of a file; None if the file has no WORKLOAD literal.
 
-    Raises: MpsqError when the literal is there but cannot be read.
+    Raises: MpsqError when the literal exists but cannot be read.
     """
     literal = _literal(file)
     if literal is None:
@@ -96,7 +96,7 @@ def read(file: Path) -> Workload | None:
 
 @functools.cache
 def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] | None) -> Workload:
-    """A workload is made once while the files that it is made of stay as they are."""
+    """Return the workload, cached as long as its files are unchanged."""
     try:
         return _workload(_whole(_literal(file) or {}, file), file)
     except _Wrong as error:
@@ -119,7 +119,7 @@ def _other(literal: Mapping[str, Any], file: Path) -> Path:
 
 
 def _unreadable(file: Path, error: Exception) -> MpsqError:
-    what = str(error).split(": <ast.")[0]  # where it is, without an address in memory
+    what = str(error).split(": <ast.")[0]  # its position, without a memory address
     return MpsqError(
         f"WORKLOAD in {file.name} cannot be read: {what}",
         "it must be a plain literal with name, framework, about, source, params and configs",
@@ -127,7 +127,7 @@ def _unreadable(file: Path, error: Exception) -> MpsqError:
 
 
 def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """A literal with what it takes from another ("like")."""
+    """Return a literal merged with the one it inherits from ("like")."""
     if "like" not in literal:
         return literal
     other = _other(literal, file)
@@ -140,8 +140,8 @@ def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
 
 
 def joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Another workload's literal with ours over it, config by config, key by key of params and word by word of a key,
-    and without the keys that we leave out. jobs/harness/workload.py does the same for a workload that runs."""
+    """Return another workload's literal overridden by ours: per config, per key of params and per word of a key, less
+    the keys in our "without". jobs/harness/workload.py does the same for a running workload."""
     out, params = ours.get("without", ()), theirs.get("params", {})
     both = {**theirs, **ours}
     params = {**params, **{key: {**params.get(key, {}), **said} for key, said in ours.get("params", {}).items()}}
@@ -160,7 +160,7 @@ def _literal(file: Path) -> dict[str, Any] | None:
 
 @functools.cache
 def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | None:
-    """A file is parsed once while it stays as it is: a thousand jobs of one submission ask for the same."""
+    """Parse a file, cached while it is unchanged: a thousand jobs of one submission request the same."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -204,7 +204,7 @@ _LISTS = ("choices", "each_of", "path_or")
 
 
 class _Wrong(ValueError):
-    """What a key of params says cannot be."""
+    """The declaration of a key of params is invalid."""
 
 
 def _param(name: str, entry: Mapping[str, Any]) -> Param:
@@ -238,7 +238,7 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
 
 
 def _several(name: str, said: str, values: Any, default: Value | None) -> tuple[Any, ...]:
-    """A list of values of the default's type. A text in its place would be taken for a list of its letters."""
+    """Return a list of values of the default's type. A text is rejected: it would be read as a list of letters."""
     if values is None:
         return ()
     kind = type(default) if default is not None else str

@@ -1,12 +1,12 @@
-"""torch's switches for Apple's GPU: what `--mps fallback=on,high_watermark=0.0` means, and the variables it becomes.
+"""torch's switches for Apple's GPU: parsing of `--mps fallback=on,high_watermark=0.0`, and the resulting variables.
 
-torch reads these variables when it is imported or first used, and some of them once for all: they belong into the
-environment of the process that computes, and nowhere else. A job keeps what was asked in words (`fallback=on`); the
-variables are made from them when it starts.
+torch reads these variables on import or first use, some of them only once: they belong in the environment of the
+computing process and nowhere else. A job stores the request in words (`fallback=on`); the variables are derived when it
+starts.
 
-What is known of the variables is from the libraries of torch 2.9 to 2.15 for macOS (docs/macos.md): the fallback is
-parsed as a number, so that "true" ends the import; the low watermark's default is above some high ones, so that one of
-them alone can end the first use of the device: here the pair is always whole.
+Source: the libraries of torch 2.9 to 2.15 for macOS (docs/macos.md). The fallback is parsed as a number, so that "true"
+makes the import fail; the default low watermark is above some high ones, so that setting only one can make the first
+use of the device fail: here both are always set.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from queue_runner.errors import UsageError
 
 HIGHEST_RATIO = 2.0
-"""torch refuses a watermark above this share of what Metal recommends; a high one of 0 is no limit."""
+"""torch rejects a watermark above this multiple of Metal's recommended size; a high one of 0 means no limit."""
 DEFAULT_HIGH, DEFAULT_LOW = 1.7, 1.4
 NONE = "default"
-"""The word for no settings, where they are swept: `--mps default --mps fast_math=on`."""
+"""Word for no settings in a sweep: `--mps default --mps fast_math=on`."""
 
 
 @dataclass(frozen=True)
 class Switch:
-    """One setting. `on` and `off` are the variable's values, None where the variable must not be there; a watermark
-    has neither: its value is a number."""
+    """A setting. `on` and `off` are values of the variable, None if it must be unset; a watermark has neither: its
+    value is a number."""
 
     variable: str
     help: str
@@ -51,16 +51,16 @@ SWITCHES: dict[str, Switch] = {
         "TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "torch.compile makes convolutions channels_last", "1", "0"
     ),
 }
-"""By the name in `--mps`. `off` of fast_math and prefer_metal takes the variable away: its mere presence may count."""
+"""Switches by their name in `--mps`. `off` of fast_math and prefer_metal unsets the variable: presence may count."""
 
 _OF_VARIABLE = {switch.variable: name for name, switch in SWITCHES.items()}
 _WORDS = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
 
 
 def parse(text: str) -> dict[str, str]:
-    """The settings of one `--mps`, sorted, in one spelling, both watermarks or none; {} for "default".
+    """Return the settings of one `--mps`, sorted and normalized, with both watermarks or none; {} for "default".
 
-    Raises: UsageError for a name or value that there is not, or watermarks that torch would refuse.
+    Raises: UsageError for an unknown name or value, or watermarks that torch would reject.
     """
     if text.strip() == NONE:
         return {}
@@ -109,7 +109,7 @@ def _refused(high: float, low: float) -> str | None:
 
 
 def environment(settings: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """`inherited` with the variables of the settings in it; what a setting turns off may be taken out of it."""
+    """Return `inherited` with the variables of the settings; a setting that is off may remove its variable."""
     changed = dict(inherited)
     for name, value in settings.items():
         switch = SWITCHES[name]
@@ -122,7 +122,7 @@ def environment(settings: Mapping[str, str], inherited: Mapping[str, str]) -> di
 
 
 def factor(variable: str, value: str) -> tuple[str, str]:
-    """A variable as a report names it: `mps_fallback`, "on". Others as they are."""
+    """Return a variable as named in reports: `mps_fallback`, "on". Others are unchanged."""
     name = _OF_VARIABLE.get(variable)
     if name is None:
         return variable, value
@@ -132,12 +132,12 @@ def factor(variable: str, value: str) -> tuple[str, str]:
 
 
 def words(settings: Mapping[str, str]) -> str:
-    """The settings as `--mps` takes them."""
+    """Return the settings in the syntax of `--mps`."""
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
 def trouble(variables: Mapping[str, str]) -> tuple[str, str] | None:
-    """What in an environment would end torch, and what mends it; None where all can be understood."""
+    """Return what in an environment would make torch fail, and its fix; None if all is valid."""
     fallback = variables.get("PYTORCH_ENABLE_MPS_FALLBACK")
     if fallback is not None and not re.match(r"\s*[+-]?\d", fallback):
         return (

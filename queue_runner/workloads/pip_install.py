@@ -1,4 +1,4 @@
-"""venv and pip as programs: what they are told, what they said when they failed, and what is there afterwards."""
+"""venv and pip as programs: their arguments, their output on failure, and the installed packages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks
 
 _SHOWN_LINES = 8
-"""Of pip's output, the last: its error is there."""
+"""Number of last lines shown of pip's output, which contain its error."""
 _ELSEWHERE = ("-t", "--target", "--user", "--prefix", "--root", "--python", "--dry-run", "-e", "--editable")
-"""Options of pip that put packages into another place than the environment, or none at all. What is editable changes
-after it was recorded."""
+"""Options of pip that install outside of the environment or not at all. Editable packages change after the record."""
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 _PACKAGES = """
 import importlib.metadata, json, platform, re
@@ -44,7 +43,7 @@ _REMEDIES = (
 
 
 def refuse_elsewhere(words: Sequence[str]) -> None:
-    """Raises: UsageError for an option by which pip would leave the environment."""
+    """Raise UsageError for an option by which pip would install outside of the environment."""
     for word in words:
         option = word.partition("=")[0] if word.startswith("--") else word[:2]  # -t/tmp is -t, too
         if option in _ELSEWHERE:
@@ -52,20 +51,20 @@ def refuse_elsewhere(words: Sequence[str]) -> None:
 
 
 def without_password(text: str) -> str:
-    """An address without what stands before its @."""
+    """Return an address without the part before its @."""
     return _PASSWORD.sub("", text)
 
 
 def redacted(words: Sequence[str]) -> str:
-    """A command line's words as they may be shown: without the passwords of addresses."""
+    """Return the words of a command line for display, without the passwords in addresses."""
     return shlex.join(_PASSWORD.sub("", word) for word in words)
 
 
 def run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> None:
-    """Run a command whose end is shown if it fails, and all that it starts: none of it outlives an interruption. It
-    holds the lock as well: if we are killed it may go on, and nobody makes or removes the environment meanwhile.
+    """Run a command; an interruption kills it and all its children. It also holds the lock: if we are killed it may
+    continue, and the environment is neither created nor removed meanwhile.
 
-    Raises: MpsqError with the last lines of what it wrote.
+    Raises: MpsqError with the last lines of its output.
     """
     log.seek(0)
     log.truncate()
@@ -85,7 +84,7 @@ def run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> N
     try:
         code = child.wait()
     except BaseException:
-        os.killpg(child.pid, signal.SIGKILL)  # not reaped yet: the group is still its own
+        os.killpg(child.pid, signal.SIGKILL)  # not reaped yet: the group id is still its own
         child.wait()
         raise
     if code:
@@ -97,7 +96,7 @@ def run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> N
 
 
 def packages(python: Path) -> tuple[str, dict[str, str]]:
-    """The version of its Python, and those of its packages by normalised name."""
+    """Return the version of its Python, and those of its packages by normalized name."""
     done = subprocess.run(
         [str(python), "-I", "-c", _PACKAGES], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )

@@ -1,4 +1,4 @@
-"""`mpsq workloads new NAME`: a file that runs as it is, to be changed into the user's own workload."""
+"""`mpsq workloads new NAME`: a file that runs unchanged, to be edited into the user's own workload."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ if __name__ == "__main__":
 
 
 def write(layout: Layout, jobs: Path, name: str) -> Path:
-    """Write the file for a new workload of this name, and return it. `jobs` is the folder of ours.
+    """Write the file for a new workload of this name and return its path. `jobs` is the folder of ours.
 
-    Raises: UsageError for a name that cannot be or is taken; MpsqError when the file is there or cannot be written.
+    Raises: UsageError for an invalid or taken name; MpsqError when the file exists or cannot be written.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(f'a workload cannot be named "{name}"', "small letters, digits and _, such as my_model")
@@ -150,7 +150,7 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
 
 
 def _taken(name: str) -> str | None:
-    """What a name means in Python already: who imports that one would get, or be, the workload."""
+    """Return what a name already means in Python, None if nothing: an import would confuse it with the workload."""
     if keyword.iskeyword(name):
         return "a word of Python's"
     if name in sys.stdlib_module_names:
