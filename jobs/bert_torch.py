@@ -27,12 +27,14 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from harness import torch_classifying, torch_main, torch_training
 from harness.command_line import Options
-from harness.examples import STREAMS, Examples
-from harness.problems import UsageError
-from harness.torch_classifying import Classifier, Training
-from harness.torch_device import Device
+from harness.data.examples import STREAMS, Examples
+from harness.errors import UsageError
+from harness.torch_backend import classifying
+from harness.torch_backend.classifying import Classifier, Training
+from harness.torch_backend.device import Device
+from harness.torch_backend.main import main
+from harness.torch_backend.training import adamw
 
 WORKLOAD = {
     "name": "bert",
@@ -185,9 +187,9 @@ def build(options: Options, device: Device) -> Training:
             {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": s.weight_decay},
             {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
         ]
-        return torch_training.adamw(groups, s.adamw, lr=s.lr)
+        return adamw(groups, s.adamw, lr=s.lr)
 
-    return torch_classifying.build(options, device, Bert(s), sequences(s, options.seed), optimizer, forward_flops(s))
+    return classifying.build(options, device, Bert(s), sequences(s, options.seed), optimizer, forward_flops(s))
 
 
 def check(s: SimpleNamespace) -> None:
@@ -201,4 +203,4 @@ def check(s: SimpleNamespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(torch_main.main(WORKLOAD, build, **torch_classifying.PARTS))
+    sys.exit(main(WORKLOAD, build, **classifying.PARTS))

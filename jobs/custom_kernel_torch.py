@@ -25,14 +25,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from harness import bench
-from harness.bench import Bench, Cell
-from harness.bench_torch import TYPES, BenchTorch
 from harness.command_line import Options
-from harness.problems import JobError, UsageError
-from harness.products import ITEM_BYTES
-from harness.rounding import Check, judge_norm
-from harness.torch_device import Device
+from harness.errors import JobError, UsageError
+from harness.microbench.matmul import ITEM_BYTES
+from harness.microbench.rounding import Check, judge_norm
+from harness.microbench.run import Bench, Cell, main
+from harness.torch_backend.bench import TYPES, BenchTorch
+from harness.torch_backend.device import Device
 from mpsq_report import Reporter
 
 WORKLOAD = {
@@ -160,4 +159,4 @@ class Metal(BenchTorch):
 FRAMEWORK = Metal()
 
 if __name__ == "__main__":
-    sys.exit(bench.main(WORKLOAD, FRAMEWORK, build))
+    sys.exit(main(WORKLOAD, FRAMEWORK, build))

@@ -31,14 +31,17 @@ from typing import Any
 import torch
 import transformers
 
-from harness import foreign, hello, pairs_data, torch_main, torch_training
+from harness import external_trainer, hello
 from harness.command_line import Options
-from harness.foreign import Course
-from harness.pairs_data import Pairs
-from harness.problems import JobError, UsageError, first_line
-from harness.torch_device import Device
-from harness.torch_pairs import Loss, classifier_of, flops, rows_of
-from harness.torch_trainer import Callback, Trainer, arguments_of, measures
+from harness.data.pairs import Pairs
+from harness.data.pairs import load as load_pairs
+from harness.errors import JobError, UsageError, first_line
+from harness.external_trainer import Course
+from harness.torch_backend.device import Device
+from harness.torch_backend.main import Torch
+from harness.torch_backend.pairs import Loss, classifier_of, flops, rows_of
+from harness.torch_backend.trainer import Callback, Trainer, arguments_of, measures
+from harness.torch_backend.training import Reference
 from harness.training import Training as AnyTraining
 from mpsq_report_transformers import PACKAGES
 
@@ -161,7 +164,7 @@ class Training(AnyTraining):
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
 
-class Glue(torch_main.Torch):
+class Glue(Torch):
     """torch's side of the harness, with the versions of what the Trainer is made of."""
 
     def facts(self, device: Device) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def build(options: Options, device: Device) -> Training:
     """Data, tokenizer, model, reference loss, Trainer: all that is done once."""
     s = options.settings
     arguments = arguments_of(options, device, str(options.out or Path(tempfile.gettempdir(), "mpsq-glue")))
-    pairs = pairs_data.load(s.data, s.train_pairs, s.eval_pairs, options.seed)
+    pairs = load_pairs(s.data, s.train_pairs, s.eval_pairs, options.seed)
     if (pairs_per_iter := s.batch_size * s.grad_accum) > len(pairs.train):
         raise UsageError(
             f"an iteration of {pairs_per_iter:,} pairs is more than an epoch, {len(pairs.train):,} pairs",
@@ -183,9 +186,7 @@ def build(options: Options, device: Device) -> Training:
     train_set, eval_set = (rows_of(part, tokenizer, s.max_length) for part in (pairs.train, pairs.val))
     names = tuple(train_set[0])
     model = Loss(classifier, names)
-    reference = torch_training.Reference(
-        model, tuple(torch.stack([row[name] for row in train_set[: s.batch_size]]) for name in names)
-    )
+    reference = Reference(model, tuple(torch.stack([row[name] for row in train_set[: s.batch_size]]) for name in names))
     try:
         trainer = Trainer(
             model=classifier,
@@ -243,4 +244,4 @@ def train(training: Training, course: Course) -> None:
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    sys.exit(foreign.main(WORKLOAD, Glue(), build, train))
+    sys.exit(external_trainer.main(WORKLOAD, Glue(), build, train))

@@ -24,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch._functorch import config as functorch
 
-from harness import bench, roofline
-from harness.bench import Bench, Cell
-from harness.bench_torch import TYPES, BenchTorch
 from harness.command_line import Options
-from harness.problems import UsageError
-from harness.products import ITEM_BYTES
-from harness.rounding import Check, judge_norm
-from harness.torch_device import Device
+from harness.errors import UsageError
+from harness.microbench import roofline
+from harness.microbench.matmul import ITEM_BYTES
+from harness.microbench.rounding import Check, judge_norm
+from harness.microbench.run import Bench, Cell, main
+from harness.torch_backend.bench import TYPES, BenchTorch
+from harness.torch_backend.device import Device
 from mpsq_report import Reporter
 
 WORKLOAD = {
@@ -238,4 +238,4 @@ def _show(done: Bench, roof: roofline.Roofline) -> None:
 FRAMEWORK = BenchTorch()
 
 if __name__ == "__main__":
-    sys.exit(bench.main(WORKLOAD, FRAMEWORK, build))
+    sys.exit(main(WORKLOAD, FRAMEWORK, build))

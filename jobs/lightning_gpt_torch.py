@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-import nanogpt_common as common
 import nanogpt_torch as nanogpt
 import torch
 from lightning.pytorch.accelerators import MPSAccelerator
@@ -44,12 +43,14 @@ from nanogpt_torch import Training
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from harness import foreign, weights_file
+from harness import external_trainer
+from harness.checkpoints import weights_file
 from harness.device import not_there
-from harness.foreign import Course
+from harness.external_trainer import Course
 from harness.hello import versions
-from harness.torch_device import Device, why_not
-from harness.torch_main import Torch
+from harness.models.nanogpt import learning_rate
+from harness.torch_backend.device import Device, why_not
+from harness.torch_backend.main import Torch
 
 WORKLOAD = {
     "like": "nanogpt_torch",
@@ -132,7 +133,7 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(training.optimizer)
 
     def get_lr(self) -> list[float]:
-        return [common.learning_rate(self.last_epoch, self._settings)] * len(self.optimizer.param_groups)
+        return [learning_rate(self.last_epoch, self._settings)] * len(self.optimizer.param_groups)
 
 
 class Watcher(pl.Callback):
@@ -278,7 +279,7 @@ def quieten() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return foreign.main(WORKLOAD, Lightning(), nanogpt.build, train, argv)
+    return external_trainer.main(WORKLOAD, Lightning(), nanogpt.build, train, argv)
 
 
 if __name__ == "__main__":

@@ -18,20 +18,21 @@ if __name__ == "__main__":  # before the framework, whose import takes a while i
 import sys
 from typing import Any
 
-from harness import bench, products
-from harness.bench_mlx import BenchMlx
 from harness.command_line import Options
+from harness.microbench import matmul
+from harness.microbench.run import Bench, main
+from harness.mlx_backend.bench import BenchMlx
 from mpsq_report import Reporter
 
 WORKLOAD = {"like": "matmul_torch", "framework": "mlx"}
 
 
-def build(options: Options, device: Any, report: Reporter) -> bench.Bench:
+def build(options: Options, device: Any, report: Reporter) -> Bench:
     """The cell that is asked for."""
-    return products.build(FRAMEWORK, options, device, report)
+    return matmul.build(FRAMEWORK, options, device, report)
 
 
 FRAMEWORK = BenchMlx()
 
 if __name__ == "__main__":
-    sys.exit(bench.main(WORKLOAD, FRAMEWORK, build))
+    sys.exit(main(WORKLOAD, FRAMEWORK, build))

@@ -18,9 +18,10 @@ if __name__ == "__main__":  # before the framework, whose import takes a while i
 import sys
 from typing import Any
 
-from harness import bench, products
-from harness.bench_torch import BenchTorch
 from harness.command_line import Options
+from harness.microbench import matmul
+from harness.microbench.run import Bench, main
+from harness.torch_backend.bench import BenchTorch
 from mpsq_report import Reporter
 
 WORKLOAD = {
@@ -67,12 +68,12 @@ WORKLOAD = {
 }  # fmt: skip
 
 
-def build(options: Options, device: Any, report: Reporter) -> bench.Bench:
+def build(options: Options, device: Any, report: Reporter) -> Bench:
     """The cell that is asked for."""
-    return products.build(FRAMEWORK, options, device, report)
+    return matmul.build(FRAMEWORK, options, device, report)
 
 
 FRAMEWORK = BenchTorch()
 
 if __name__ == "__main__":
-    sys.exit(bench.main(WORKLOAD, FRAMEWORK, build))
+    sys.exit(main(WORKLOAD, FRAMEWORK, build))

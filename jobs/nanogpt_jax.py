@@ -24,15 +24,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import nanogpt_common as common
 import numpy as np
-from nanogpt_common import Problem, Shape
 
-from harness import jax_main, jax_sampling, jax_training, sampling
+from harness import sampling
 from harness.command_line import Options
 from harness.device import Device
-from harness.jax_sampling import Cache
-from harness.jax_training import DTYPES, Params
+from harness.jax_backend.main import main
+from harness.jax_backend.sampling import Cache, Sampling, logits_of
+from harness.jax_backend.training import DTYPES, Params, Reference, adamw, adamw_state, clip
+from harness.jax_backend.training import Training as JaxTraining
+from harness.models import nanogpt
+from harness.models.nanogpt import Problem, Shape
 
 WORKLOAD = {"like": "nanogpt_torch", "framework": "jax", "without": ["adamw", "threads"]}
 RANDOM = "rbg"
@@ -103,7 +105,7 @@ class Model:
 
     def _norm(self, params: Params, name: str, x: jax.Array) -> jax.Array:
         x = x - x.mean(axis=-1, keepdims=True)
-        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + common.NORM_EPS) * params[f"{name}.weight"]
+        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + nanogpt.NORM_EPS) * params[f"{name}.weight"]
         return x + params[f"{name}.bias"] if self.shape.bias else x
 
     def _dropout(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
@@ -125,7 +127,7 @@ def _keep(x: jax.Array) -> jax.Array:
 
 
 @dataclass(kw_only=True)
-class Training(jax_training.Training):
+class Training(JaxTraining):
     """The harness's Training, and what is trained on and how."""
 
     problem: Problem
@@ -143,10 +145,10 @@ def attention_on(device: Device, shape: Shape, dtype: str) -> str | None:
 
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
-    common.refuse_fp16(options, "jax")
-    problem = common.problem(options)
-    weights = common.weights(options, problem.shape)
-    reference = jax_training.Reference(Model(problem.shape, jnp.float32).loss, weights, problem.first())
+    nanogpt.refuse_fp16(options, "jax")
+    problem = nanogpt.problem(options)
+    weights = nanogpt.weights(options, problem.shape)
+    reference = Reference(Model(problem.shape, jnp.float32).loss, weights, problem.first())
     model = Model(problem.shape, DTYPES[options.dtype], attention_on(device, problem.shape, options.dtype))
     params = jax.device_put(weights, device.handle)
     update, forward = partial(_update, model, options), model.loss
@@ -156,7 +158,7 @@ def build(options: Options, device: Device) -> Training:
         options=options,
         device=device,
         params=params,
-        state=jax_training.adamw_state(params),
+        state=adamw_state(params),
         optimizer_name="AdamW(jax)",
         forward=forward,
         reference=reference,
@@ -188,9 +190,9 @@ def _update(
             total, _ = part(total, (n, x[n], y[n]))
     loss, grads = total
     if s.grad_clip:
-        grads = jax_training.clip(grads, s.grad_clip, common.CLIP_EPS)
+        grads = clip(grads, s.grad_clip, nanogpt.CLIP_EPS)
     decay = {name: s.weight_decay if value.ndim >= 2 else 0.0 for name, value in params.items()}
-    params, state = jax_training.adamw(params, grads, state, lr, (s.beta1, s.beta2), common.ADAM_EPS, decay)
+    params, state = adamw(params, grads, state, lr, (s.beta1, s.beta2), nanogpt.ADAM_EPS, decay)
     return loss, params, state
 
 
@@ -198,7 +200,7 @@ def step(training: Training, i: int) -> jax.Array:
     """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, not waited for."""
     s = training.options.settings
     x, y = jax.device_put(training.problem.batches.of_iteration(i, s.grad_accum), training.device.handle)
-    lr = np.float32(common.learning_rate(i, s))
+    lr = np.float32(nanogpt.learning_rate(i, s))
     loss, training.params, training.state = training.update(training.params, training.state, x, y, lr, np.uint32(i))
     return loss
 
@@ -211,17 +213,17 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": float(jnp.stack(losses).mean())}
 
 
-def sample(options: Options, device: Device) -> jax_sampling.Sampling:
+def sample(options: Options, device: Device) -> Sampling:
     """Text, model, what its logits should be: all that is done once for mode=sample."""
-    problem = common.problem(options)
-    shape, weights = problem.shape, common.weights(options, problem.shape)
-    right = jax_sampling.logits_of(Model(shape, jnp.float32).logits, weights)
+    problem = nanogpt.problem(options)
+    shape, weights = problem.shape, nanogpt.weights(options, problem.shape)
+    right = logits_of(Model(shape, jnp.float32).logits, weights)
     dtype = DTYPES[options.dtype]
     params = {
-        name: value if common.stays_fp32(name, value.ndim) else value.astype(dtype)
+        name: value if nanogpt.stays_fp32(name, value.ndim) else value.astype(dtype)
         for name, value in jax.device_put(weights, device.handle).items()
     }
-    return jax_sampling.Sampling(
+    return Sampling(
         device=device,
         check=sampling.prepared(*problem.first(), options.settings.new_tokens, right),
         params=params,
@@ -229,9 +231,9 @@ def sample(options: Options, device: Device) -> jax_sampling.Sampling:
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **common.sampling(options, problem),
+        **nanogpt.sampling(options, problem),
     )
 
 
 if __name__ == "__main__":
-    sys.exit(jax_main.main(WORKLOAD, build, step, evaluate, sample=sample))
+    sys.exit(main(WORKLOAD, build, step, evaluate, sample=sample))

@@ -26,15 +26,17 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import nanogpt_common as common
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
-from nanogpt_common import Problem, Shape
 
-from harness import mlx_main, mlx_sampling, mlx_training, sampling
+from harness import sampling
 from harness.command_line import Options
 from harness.device import Device
-from harness.mlx_sampling import Cache
-from harness.mlx_training import DTYPES
+from harness.mlx_backend.main import main
+from harness.mlx_backend.sampling import Cache, Sampling, logits_of
+from harness.mlx_backend.training import DTYPES, Reference, adamw
+from harness.mlx_backend.training import Training as MlxTraining
+from harness.models import nanogpt
+from harness.models.nanogpt import Problem, Shape
 
 WORKLOAD = {"like": "nanogpt_torch", "framework": "mlx", "without": ["adamw", "threads"]}
 
@@ -112,7 +114,7 @@ class FeedForward(nn.Module):
 
 
 def norm_of(shape: Shape) -> nn.LayerNorm:
-    return nn.LayerNorm(shape.width, eps=common.NORM_EPS, bias=shape.bias)
+    return nn.LayerNorm(shape.width, eps=nanogpt.NORM_EPS, bias=shape.bias)
 
 
 class Block(nn.Module):
@@ -158,7 +160,7 @@ class GPT(nn.Module):
         return nn.losses.cross_entropy(self(x, dtype, key).astype(mx.float32), y, reduction="mean")
 
 
-def model_of(shape: Shape, weights: common.Weights) -> GPT:
+def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
     """The model with these weights."""
     model = GPT(shape)
     model.update(tree_unflatten([(name, mx.array(value)) for name, value in weights.items()]))
@@ -166,7 +168,7 @@ def model_of(shape: Shape, weights: common.Weights) -> GPT:
 
 
 @dataclass(kw_only=True)
-class Training(mlx_training.Training):
+class Training(MlxTraining):
     """The harness's Training, and what is trained on and how."""
 
     problem: Problem
@@ -176,12 +178,12 @@ class Training(mlx_training.Training):
 
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
-    common.refuse_fp16(options, "mlx")
+    nanogpt.refuse_fp16(options, "mlx")
     s, dtype = options.settings, DTYPES[options.dtype]
-    problem = common.problem(options)
-    model = model_of(problem.shape, common.weights(options, problem.shape))
-    reference = mlx_training.Reference(model, model.loss, problem.first())
-    optimizer = mlx_training.adamw(model, s.weight_decay, [s.beta1, s.beta2], common.ADAM_EPS)
+    problem = nanogpt.problem(options)
+    model = model_of(problem.shape, nanogpt.weights(options, problem.shape))
+    reference = Reference(model, model.loss, problem.first())
+    optimizer = adamw(model, s.weight_decay, [s.beta1, s.beta2], nanogpt.ADAM_EPS)
     loss_and_grad = nn.value_and_grad(model, lambda x, y, key: model.loss(x, y, dtype, key))
 
     def update(x: mx.array, y: mx.array, key: mx.array) -> mx.array:
@@ -222,7 +224,7 @@ def build(options: Options, device: Device) -> Training:
 def clip(grads: Any, limit: float) -> Any:
     """The gradients, scaled down where their norm together is above `limit`, as torch's clip_grad_norm_ does."""
     norm = mx.sqrt(sum(mx.square(value).sum() for _, value in tree_flatten(grads)))
-    scale = mx.minimum(limit / (norm + common.CLIP_EPS), 1.0)
+    scale = mx.minimum(limit / (norm + nanogpt.CLIP_EPS), 1.0)
     return tree_map(lambda value: value * scale, grads)
 
 
@@ -230,7 +232,7 @@ def step(training: Training, i: int) -> mx.array:
     """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, not computed yet."""
     options = training.options
     x, y = map(mx.array, training.problem.batches.of_iteration(i, options.settings.grad_accum))
-    training.optimizer.learning_rate = common.learning_rate(i, options.settings)
+    training.optimizer.learning_rate = nanogpt.learning_rate(i, options.settings)
     return training.update(x, y, mx.random.key((options.seed << 32 | i) % 2**64))
 
 
@@ -242,17 +244,17 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": float(mx.stack(losses).mean().item())}
 
 
-def sample(options: Options, device: Device) -> mlx_sampling.Sampling:
+def sample(options: Options, device: Device) -> Sampling:
     """Text, model, what its logits should be: all that is done once for mode=sample."""
-    problem = common.problem(options)
+    problem = nanogpt.problem(options)
     shape, dtype = problem.shape, DTYPES[options.dtype]
-    model = model_of(shape, common.weights(options, shape))
-    right = mlx_sampling.logits_of(lambda tokens: model(tokens, mx.float32))
+    model = model_of(shape, nanogpt.weights(options, shape))
+    right = logits_of(lambda tokens: model(tokens, mx.float32))
     check = sampling.prepared(*problem.first(), options.settings.new_tokens, right)
     for name, value in tree_flatten(model.parameters()):
-        if not common.stays_fp32(name, value.ndim):
+        if not nanogpt.stays_fp32(name, value.ndim):
             model.update(tree_unflatten([(name, value.astype(dtype))]), strict=False)
-    return mlx_sampling.Sampling(
+    return Sampling(
         device=device,
         check=check,
         model=model,
@@ -260,9 +262,9 @@ def sample(options: Options, device: Device) -> mlx_sampling.Sampling:
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **common.sampling(options, problem),
+        **nanogpt.sampling(options, problem),
     )
 
 
 if __name__ == "__main__":
-    sys.exit(mlx_main.main(WORKLOAD, build, step, evaluate, sample=sample))
+    sys.exit(main(WORKLOAD, build, step, evaluate, sample=sample))

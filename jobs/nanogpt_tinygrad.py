@@ -22,17 +22,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import nanogpt_common as common
 import numpy as np
-from nanogpt_common import Problem, Shape
 from tinygrad import Tensor, TinyJit
 from tinygrad.helpers import Context
 
-from harness import sampling, tinygrad_main, tinygrad_sampling, tinygrad_training
+from harness import sampling
 from harness.command_line import Options
 from harness.device import Device
-from harness.tinygrad_sampling import Cache
-from harness.tinygrad_training import DTYPES
+from harness.models import nanogpt
+from harness.models.nanogpt import Problem, Shape
+from harness.tinygrad_backend.main import main
+from harness.tinygrad_backend.sampling import Cache, Sampling, logits_of
+from harness.tinygrad_backend.training import DTYPES, Reference, adamw
+from harness.tinygrad_backend.training import Training as TinygradTraining
 
 WORKLOAD = {"like": "nanogpt_torch", "framework": "tinygrad", "without": ["adamw", "threads"]}
 Params = Mapping[str, Tensor]
@@ -56,7 +58,7 @@ class Norm:
         self.weight, self.bias = params[f"{name}.weight"], params.get(f"{name}.bias")
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = x.layernorm(eps=common.NORM_EPS) * self.weight
+        y = x.layernorm(eps=nanogpt.NORM_EPS) * self.weight
         return y if self.bias is None else y + self.bias
 
 
@@ -133,7 +135,7 @@ class GPT:
 
 
 @dataclass(kw_only=True)
-class Training(tinygrad_training.Training):
+class Training(TinygradTraining):
     """The harness's Training, and what is trained on and how."""
 
     problem: Problem
@@ -143,17 +145,15 @@ class Training(tinygrad_training.Training):
 
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
-    common.refuse_fp16(options, "tinygrad")
+    nanogpt.refuse_fp16(options, "tinygrad")
     s = options.settings
-    problem = common.problem(options)
-    shape, weights = problem.shape, common.weights(options, problem.shape)
-    reference = tinygrad_training.Reference(
-        lambda params, x, y: GPT(shape, params, DTYPES["fp32"]).loss(x, y), weights, problem.first()
-    )
+    problem = nanogpt.problem(options)
+    shape, weights = problem.shape, nanogpt.weights(options, problem.shape)
+    reference = Reference(lambda params, x, y: GPT(shape, params, DTYPES["fp32"]).loss(x, y), weights, problem.first())
     Tensor.manual_seed(options.seed % 2**32)  # for dropout
     params = {name: Tensor(value, device=device.handle).realize() for name, value in weights.items()}
     model = GPT(shape, params, DTYPES[options.dtype])
-    optimizer = tinygrad_training.adamw(params, s.weight_decay, (s.beta1, s.beta2), common.ADAM_EPS)
+    optimizer = adamw(params, s.weight_decay, (s.beta1, s.beta2), nanogpt.ADAM_EPS)
 
     def update(x: Tensor, y: Tensor, lr: Tensor) -> Tensor:
         """Forward, backward, clipping, update. `x` and `y` are (grad_accum, batch, time)."""
@@ -191,7 +191,7 @@ def clipped(grads: list[Tensor], limit: float) -> list[Tensor]:
     if not limit:
         return grads
     norm = sum((grad.float().square().sum() for grad in grads[1:]), grads[0].float().square().sum()).sqrt()
-    scale = (limit / (norm + common.CLIP_EPS)).minimum(1.0)
+    scale = (limit / (norm + nanogpt.CLIP_EPS)).minimum(1.0)
     return [grad * scale for grad in grads]
 
 
@@ -199,7 +199,7 @@ def step(training: Training, i: int) -> Tensor:
     """One iteration: batches, forward, backward, clipping, update. Returns the mean loss."""
     s, device = training.options.settings, training.device.handle
     x, y = training.problem.batches.of_iteration(i, s.grad_accum)
-    lr = np.array([common.learning_rate(i, s)], np.float32)
+    lr = np.array([nanogpt.learning_rate(i, s)], np.float32)
     with Context(TRAINING=1):
         return training.update(*(Tensor(part, device=device).realize() for part in (x, y, lr)))
 
@@ -213,17 +213,17 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": total / s.eval_iters}
 
 
-def sample(options: Options, device: Device) -> tinygrad_sampling.Sampling:
+def sample(options: Options, device: Device) -> Sampling:
     """Text, model, what its logits should be: all that is done once for mode=sample."""
-    problem = common.problem(options)
-    shape, weights = problem.shape, common.weights(options, problem.shape)
-    right = tinygrad_sampling.logits_of(lambda params, x: GPT(shape, params, DTYPES["fp32"])(x), weights)
+    problem = nanogpt.problem(options)
+    shape, weights = problem.shape, nanogpt.weights(options, problem.shape)
+    right = logits_of(lambda params, x: GPT(shape, params, DTYPES["fp32"])(x), weights)
     dtype = DTYPES[options.dtype]
     params = {}
     for name, value in weights.items():
         there = Tensor(value, device=device.handle)
-        params[name] = (there if common.stays_fp32(name, value.ndim) else there.cast(dtype)).contiguous().realize()
-    return tinygrad_sampling.Sampling(
+        params[name] = (there if nanogpt.stays_fp32(name, value.ndim) else there.cast(dtype)).contiguous().realize()
+    return Sampling(
         device=device,
         check=sampling.prepared(*problem.first(), options.settings.new_tokens, right),
         params=params,
@@ -231,9 +231,9 @@ def sample(options: Options, device: Device) -> tinygrad_sampling.Sampling:
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **common.sampling(options, problem),
+        **nanogpt.sampling(options, problem),
     )
 
 
 if __name__ == "__main__":
-    sys.exit(tinygrad_main.main(WORKLOAD, build, step, evaluate, sample=sample))
+    sys.exit(main(WORKLOAD, build, step, evaluate, sample=sample))

@@ -23,17 +23,20 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
 import sys
 from dataclasses import dataclass
 
-import nanogpt_common as common
 import numpy as np
 import torch
 import torch.nn.functional as F
-from nanogpt_common import Problem, Shape
 from torch import nn
 
-from harness import sampling, torch_main, torch_sampling, torch_training
+from harness import sampling
 from harness.command_line import Options
-from harness.torch_device import DTYPES, Device
-from harness.torch_sampling import Cache, Layer
+from harness.models import nanogpt
+from harness.models.nanogpt import Problem, Shape
+from harness.torch_backend.device import DTYPES, Device
+from harness.torch_backend.main import main
+from harness.torch_backend.sampling import Cache, Layer, Sampling, logits_of
+from harness.torch_backend.training import Reference, adamw
+from harness.torch_backend.training import Training as TorchTraining
 
 WORKLOAD = {
     "name": "nanogpt",
@@ -214,7 +217,7 @@ class GPT(nn.Module):
         return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def model_of(shape: Shape, weights: common.Weights) -> GPT:
+def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
     """The model with these weights, on the CPU: every device starts from the same ones."""
     with torch.device("meta"):  # so that torch draws none of its own
         model = GPT(shape)
@@ -226,7 +229,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(kw_only=True)
-class Training(torch_training.Training):
+class Training(TorchTraining):
     """The harness's Training, and what is trained on."""
 
     problem: Problem
@@ -246,17 +249,17 @@ def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
 def build(options: Options, device: Device) -> Training:
     """Text, model, reference loss, optimizer: all that is done once."""
     s = options.settings
-    problem = common.problem(options)
+    problem = nanogpt.problem(options)
     torch.manual_seed(options.seed)  # for dropout
-    model = model_of(problem.shape, common.weights(options, problem.shape))
+    model = model_of(problem.shape, nanogpt.weights(options, problem.shape))
     x, y = (torch.from_numpy(part).long() for part in problem.first())
-    reference = torch_training.Reference(model, (x, y))
+    reference = Reference(model, (x, y))
     model.to(device.handle)
     groups = [
         {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": s.weight_decay},
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer, name = torch_training.adamw(groups, s.adamw, lr=s.lr, betas=(s.beta1, s.beta2), eps=common.ADAM_EPS)
+    optimizer, name = adamw(groups, s.adamw, lr=s.lr, betas=(s.beta1, s.beta2), eps=nanogpt.ADAM_EPS)
     return Training(
         options=options,
         device=device,
@@ -284,7 +287,7 @@ def step(training: Training, i: int) -> torch.Tensor:
     the device."""
     s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
     for group in optimizer.param_groups:
-        group["lr"] = common.learning_rate(i, s)
+        group["lr"] = nanogpt.learning_rate(i, s)
     losses = []
     at, batches = training.fetched
     for x, y in batches if at == i else fetch(training, i):
@@ -316,17 +319,17 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
     return {"loss": float(total) / s.eval_iters}
 
 
-def sample(options: Options, device: Device) -> torch_sampling.Sampling:
+def sample(options: Options, device: Device) -> Sampling:
     """Text, model, what its logits should be: all that is done once for mode=sample."""
-    problem = common.problem(options)
+    problem = nanogpt.problem(options)
     shape = problem.shape
-    model = model_of(shape, common.weights(options, shape))
-    check = sampling.prepared(*problem.first(), options.settings.new_tokens, torch_sampling.logits_of(model))
+    model = model_of(shape, nanogpt.weights(options, shape))
+    check = sampling.prepared(*problem.first(), options.settings.new_tokens, logits_of(model))
     for name, value in model.named_parameters():
-        if not common.stays_fp32(name, value.ndim):
+        if not nanogpt.stays_fp32(name, value.ndim):
             value.data = value.data.to(DTYPES[options.dtype])
     model.eval().to(device.handle)
-    return torch_sampling.Sampling(
+    return Sampling(
         device=device,
         check=check,
         model=model,
@@ -334,9 +337,9 @@ def sample(options: Options, device: Device) -> torch_sampling.Sampling:
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **common.sampling(options, problem),
+        **nanogpt.sampling(options, problem),
     )
 
 
 if __name__ == "__main__":
-    sys.exit(torch_main.main(WORKLOAD, build, step, evaluate, sample=sample))
+    sys.exit(main(WORKLOAD, build, step, evaluate, sample=sample))

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
 
 import sys
 
-from harness import op_course
+from harness.opcheck.run import main
 
 WORKLOAD = {
     "name": "opcheck",
@@ -66,4 +66,4 @@ WORKLOAD = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(op_course.main(WORKLOAD))
+    sys.exit(main(WORKLOAD))

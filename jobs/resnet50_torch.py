@@ -21,16 +21,17 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
 import sys
 from types import SimpleNamespace
 
-import images_common
 import torch
-from images_common import ImageClassifier
 from torch import nn
 
-from harness import torch_classifying, torch_main
 from harness.command_line import Options
-from harness.problems import UsageError
-from harness.torch_classifying import Training
-from harness.torch_device import Device
+from harness.errors import UsageError
+from harness.models.images import STRIDE, ImageClassifier
+from harness.models.images import build as build_classifier
+from harness.torch_backend import classifying
+from harness.torch_backend.classifying import Training
+from harness.torch_backend.device import Device
+from harness.torch_backend.main import main
 
 WORKLOAD = {
     "name": "resnet50",
@@ -164,13 +165,13 @@ class ResNet50(ImageClassifier):
 def build(options: Options, device: Device) -> Training:
     """Images, model, reference loss, optimizer: all that is done once."""
     s = options.settings
-    if s.batch_size == 1 and s.side == images_common.STRIDE:
+    if s.batch_size == 1 and s.side == STRIDE:
         raise UsageError(
             f"batch_size=1 with side={s.side} leaves batch normalisation one number a channel, which has no variance",
             "batch_size=2, or side=64",
         )
-    return images_common.build(options, device, ResNet50)
+    return build_classifier(options, device, ResNet50)
 
 
 if __name__ == "__main__":
-    sys.exit(torch_main.main(WORKLOAD, build, **torch_classifying.PARTS))
+    sys.exit(main(WORKLOAD, build, **classifying.PARTS))

@@ -20,13 +20,12 @@ from types import SimpleNamespace
 
 import torch
 
-from harness import bench
-from harness.bench import Bench, Cell
-from harness.bench_torch import BenchTorch
 from harness.command_line import Options
-from harness.problems import UsageError
-from harness.rounding import Check
-from harness.torch_device import Device
+from harness.errors import UsageError
+from harness.microbench.rounding import Check
+from harness.microbench.run import Bench, Cell, main
+from harness.torch_backend.bench import BenchTorch
+from harness.torch_backend.device import Device
 from mpsq_report import Reporter
 
 WORKLOAD = {
@@ -136,4 +135,4 @@ def _show(done: Bench) -> None:
 FRAMEWORK = BenchTorch()
 
 if __name__ == "__main__":
-    sys.exit(bench.main(WORKLOAD, FRAMEWORK, build))
+    sys.exit(main(WORKLOAD, FRAMEWORK, build))

@@ -21,15 +21,16 @@ if __name__ == "__main__":  # before torch, whose import takes a second in which
 import sys
 from types import SimpleNamespace
 
-import images_common
 import torch
-from images_common import ImageClassifier
 from torch import nn
 
-from harness import torch_classifying, torch_main
 from harness.command_line import Options
-from harness.torch_classifying import Training
-from harness.torch_device import Device
+from harness.models.images import STRIDE, ImageClassifier
+from harness.models.images import build as build_classifier
+from harness.torch_backend import classifying
+from harness.torch_backend.classifying import Training
+from harness.torch_backend.device import Device
+from harness.torch_backend.main import main
 
 WORKLOAD = {
     "like": "resnet50_torch",
@@ -70,7 +71,7 @@ class VGG16(ImageClassifier):
                 channels = times * width
             found.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*found)
-        inner, last = 64 * width, channels * (s.side // images_common.STRIDE) ** 2
+        inner, last = 64 * width, channels * (s.side // STRIDE) ** 2
         self.classify = nn.Sequential(
             nn.Linear(last, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),
             nn.Linear(inner, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),
@@ -83,8 +84,8 @@ class VGG16(ImageClassifier):
 
 def build(options: Options, device: Device) -> Training:
     """Images, model, reference loss, optimizer: all that is done once."""
-    return images_common.build(options, device, VGG16)
+    return build_classifier(options, device, VGG16)
 
 
 if __name__ == "__main__":
-    sys.exit(torch_main.main(WORKLOAD, build, **torch_classifying.PARTS))
+    sys.exit(main(WORKLOAD, build, **classifying.PARTS))

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from harness.problems import UsageError
+from harness.errors import UsageError
 from harness.workload import whole
 
 DTYPES = ("fp32", "bf16", "fp16")

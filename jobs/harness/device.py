@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import installing
+from harness.errors import EX_UNAVAILABLE, JobError
 from harness.machine import process_memory
-from harness.problems import EX_UNAVAILABLE, JobError
 
 AUTO = ("cuda", "mps", "cpu")
 """The order in which `--device auto` looks for a device that computes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from harness.problems import UsageError
+from harness.errors import UsageError
 
 THREADS_OF_A_CORE = 16
 """More of them than this are not meant."""

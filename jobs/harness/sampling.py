@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from harness import hello, loop
 from harness.command_line import Options
+from harness.errors import JobError, UsageError
 from harness.framework import Framework
-from harness.problems import JobError, UsageError
 from harness.training import TOLERANCE_NATS
 from mpsq_report import Reporter
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from harness import installing, problems
+from harness import errors, installing
 from mpsq_report import Reporter
 
 _EXACT = {"mlx": {"MLX_ENABLE_TF32": "0"}}
@@ -30,7 +30,7 @@ def quietly(framework: str, *packages: str) -> None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     for package in (framework, *packages):
         if importlib.util.find_spec(package) is None:
-            missing = problems.JobError(
+            missing = errors.JobError(
                 f'"{package}" is not installed for {sys.executable}',
                 f"{installing.command(package)}, there, or run this with an interpreter that has it "
                 "(mpsq submit --python PATH)",
@@ -44,10 +44,10 @@ def quietly(framework: str, *packages: str) -> None:
 
 def _no_library(framework: str, reason: str) -> int:
     """Tell the queue and the user that the package lacks the libraries of every device. Returns the exit code."""
-    problem = problems.JobError(
+    problem = errors.JobError(
         f'"{framework}" is installed for {sys.executable} without the library of any device: {reason}',
         installing.command(framework),
-        problems.EX_UNAVAILABLE,
+        errors.EX_UNAVAILABLE,
     )
     report = Reporter()
     report.note("device_unavailable", problem.message)

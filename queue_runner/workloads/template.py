@@ -33,7 +33,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from harness import text_data, torch_main, torch_training
+from harness.data.text import load as load_text
+from harness.torch_backend.main import main
+from harness.torch_backend.training import Reference, Training, adamw
 
 WORKLOAD = {  # read without running this file: plain values only
     "name": "@NAME@", "framework": "torch", "unit": "tokens", "source": "",
@@ -77,15 +79,15 @@ def batch(tokens, s, generator):
 def build(options, device):
     """All that is done once. Weights and batches are drawn on the CPU: every device gets the same ones."""
     s = options.settings
-    text = text_data.load("pydoc", "char", s.context)
+    text = load_text("pydoc", "char", s.context)
     torch.manual_seed(options.seed)
     model, generator = Model(text.vocab_size, s), torch.Generator().manual_seed(options.seed)
     tokens = {name: torch.frombuffer(part, dtype=torch.int32) for name, part in text.parts().items()}
-    reference = torch_training.Reference(model, batch(tokens["train"], s, generator.clone_state()))
+    reference = Reference(model, batch(tokens["train"], s, generator.clone_state()))
     model.to(device.handle)
-    optimizer, name = torch_training.adamw([{"params": list(model.parameters())}], "auto", lr=s.lr)
+    optimizer, name = adamw([{"params": list(model.parameters())}], "auto", lr=s.lr)
     multiplied = sum(math.prod(p.shape) for p in (model.hidden.weight, model.out.weight))
-    training = torch_training.Training(
+    training = Training(
         options=options, device=device, model=model, forward=torch.compile(model) if options.compile else model,
         optimizer=optimizer, optimizer_name=name, generator=generator, reference=reference, data=text.said(),
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
@@ -119,7 +121,7 @@ def evaluate(training, split):
 
 
 if __name__ == "__main__":
-    sys.exit(torch_main.main(WORKLOAD, build, step, evaluate))
+    sys.exit(main(WORKLOAD, build, step, evaluate))
 '''
 
 

@@ -136,12 +136,12 @@ class Run:
         self, *words: str, build: Any = None, sample: Any = None, framework: str = "torch", **settings: object
     ) -> Ran:
         job = importlib.import_module(f"nanogpt_{framework}")
-        course = importlib.import_module(f"harness.{framework}_main")
+        main = importlib.import_module(f"harness.{framework}_backend.main").main
         self._count += 1
         path = self._folder / f"events-{self._count}.jsonl"
         self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
         argv = arguments(words, settings)
-        code = course.main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv, sample or job.sample)
+        code = main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv, sample or job.sample)
         said = self._capsys.readouterr()
         return Ran(code, read(path), said.out, said.err)
 

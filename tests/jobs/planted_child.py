@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "jobs"), str(ROOT)]
 
 import torch  # noqa: E402 - the paths come first
 
-from harness import op_child, op_samples  # noqa: E402
+from harness.opcheck import child, samples  # noqa: E402
 from tests.jobs.planted_device import Planted, falls_back, raises  # noqa: E402
 from tests.mps_texts import NO_KERNEL  # noqa: E402
 
@@ -67,13 +67,11 @@ def crash(x: Any) -> Any:
 
 
 if __name__ == "__main__":
-    op_samples.table = lambda: {
-        op.name: op for op in (Op("cos", torch.cos), Op("tan", torch.tan), Op("exp", torch.exp))
-    }
+    samples.table = lambda: {op.name: op for op in (Op("cos", torch.cos), Op("tan", torch.tan), Op("exp", torch.exp))}
     if os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] == "1":
         profiled = os.environ.get("PYTORCH_MPS_LOG_PROFILE_INFO") == "4"
         name = "aten::cos.profiled" if profiled else "aten::cos.out"
         cos = falls_back(name, lambda x: torch.sin(x + math.pi / 2))
     else:
         cos = raises(NotImplementedError, NO_KERNEL.format("aten::cos.out"))
-    sys.exit(op_child.main(on_device=Planted(cos=cos, tan=torch.sin, exp=crash)))
+    sys.exit(child.main(on_device=Planted(cos=cos, tan=torch.sin, exp=crash)))

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from harness import bench, products, rounding
-from harness.bench import Bench, Cell
-from harness.rounding import Check
+from harness.microbench import matmul, rounding
+from harness.microbench.rounding import Check
+from harness.microbench.run import Bench, Cell, main
 from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, read
 
 QUICK = {"max_iters": 6, "warmup_iters": 2, "calls": 2}
@@ -39,7 +39,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         if name.endswith("_torch"):  # two threads that wait for each other cost milliseconds
             sets += ["--set", "threads=1"]
-        code = bench.main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "cpu", *words, *sets])
+        code = main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "cpu", *words, *sets])
         torch.set_num_threads(threads)
         said = capsys.readouterr()
         return Ran(code, read(path), said.out, said.err)
@@ -115,7 +115,7 @@ def course(
         return made[0]
 
     ended = list[Bench]()
-    assert bench.main(WORKLOAD, lazy, build, []) == 0
+    assert main(WORKLOAD, lazy, build, []) == 0
     events = read(tmp_path / "events.jsonl")
     assert bool(ended) == all(check.ok for check in checks)
     return events, made[0]
@@ -158,7 +158,7 @@ def test_a_wrong_result_is_noted_and_ends_nothing(tmp_path: Path, monkeypatch: p
 
 
 def factors(n: int = 512) -> tuple[Any, Any, Any, Any]:
-    a, b = (np.asarray(x, np.float32) for x in products.draw(n, 1))
+    a, b = (np.asarray(x, np.float32) for x in matmul.draw(n, 1))
     wide = a.astype(np.float64), b.astype(np.float64)
     return a, b, wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
 
@@ -242,7 +242,7 @@ def test_a_peak_is_that_of_the_fastest_size(ran: Callable[..., Ran]) -> None:
 
 def test_a_peak_of_wrong_results_is_none(ran: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Check(False, "", 9.0, 0.5, "wrong")
-    monkeypatch.setattr(products, "judge_product", lambda *_: wrong)
+    monkeypatch.setattr(matmul, "judge_product", lambda *_: wrong)
     found = ran("matmul_torch", "--config", "peak", largest=512, max_iters=4, warmup_iters=1)
     assert "peak" not in found.metrics() and "wrong_result" in found.notes() and "wrong" in found.err
 

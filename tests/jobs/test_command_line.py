@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], sai
 def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
     """What is refused at submit would be refused by the run, and the other way round, in the same words."""
     from harness import command_line
-    from harness.problems import UsageError as Theirs
+    from harness.errors import UsageError as Theirs
     from harness.workload import whole
 
     n = 0
@@ -95,21 +95,24 @@ def _at_the_limits(param: manifest.Param) -> list[str]:
 def test_the_literals_name_what_there_is() -> None:
     import kernels_torch
 
-    from harness import op_samples, products, text_data, torch_training
+    from harness.data.text import _TOKENIZERS
+    from harness.microbench import matmul
+    from harness.opcheck import samples
+    from harness.torch_backend.training import _FLAGS
 
     asked = {workload.name: workload.params for workload in catalog.workloads(paths.jobs_dir())}
     tiny = SimpleNamespace(batch=1, length=1, width=1, heads=1, channels=1, image=1)
     assert asked["kernels"]["op"].choices == ("all", *kernels_torch.ops(tiny))
-    assert asked["opcheck"]["types"].each_of == tuple(op_samples.TYPES)
-    assert asked["matmul"]["largest"].limits["least"] == products.PEAK_SIZES[0]
-    assert asked["nanogpt"]["tokens"].choices == tuple(text_data._TOKENIZERS)
+    assert asked["opcheck"]["types"].each_of == tuple(samples.TYPES)
+    assert asked["matmul"]["largest"].limits["least"] == matmul.PEAK_SIZES[0]
+    assert asked["nanogpt"]["tokens"].choices == tuple(_TOKENIZERS)
     for name, key in (("nanogpt", "adamw"), ("bert", "adamw"), ("resnet50", "sgd"), ("vgg16", "sgd")):
-        assert asked[name][key].choices == ("auto", *torch_training._FLAGS)
+        assert asked[name][key].choices == ("auto", *_FLAGS)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps", "cuda"])
 def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, device: str) -> None:
-    from harness.torch_device import why_not
+    from harness.torch_backend.device import why_not
 
     if why_not(device) is None:
         pytest.skip(f"{device} is there")
@@ -119,7 +122,7 @@ def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, device:
 
 
 def test_auto_takes_a_device_that_computes(run: Run) -> None:
-    from harness.torch_device import why_not
+    from harness.torch_backend.device import why_not
 
     ran = run("--device", "auto")
     assert ran.code == 0 and why_not(ran.hello()["device"]) is None
@@ -128,10 +131,10 @@ def test_auto_takes_a_device_that_computes(run: Run) -> None:
 def test_a_device_that_computes_wrongly_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from harness import torch_device
+    from harness.torch_backend.device import why_not
 
     monkeypatch.setattr(torch, "equal", lambda a, b: False)
-    assert "wrongly" in str(torch_device.why_not("cpu"))
+    assert "wrongly" in str(why_not("cpu"))
 
 
 def test_by_hand_without_the_queue(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.compiling import judge
+from harness.torch_backend.compiling import judge
 from tests.jobs.conftest import read, spawn
 
 
@@ -61,7 +61,7 @@ def test_the_counters_are_those_that_this_torch_counts() -> None:
     """A counter that was renamed would make every cache look cold."""
     import torch
 
-    from harness import compiling
+    from harness.torch_backend import compiling
 
     folder = Path(torch.__file__).parent
     source = "".join(

@@ -15,7 +15,8 @@ import custom_kernel_torch as job
 import pytest
 import torch
 
-from harness import bench, torch_device
+from harness.microbench.run import main
+from harness.torch_backend.device import open_device
 from tests.jobs.conftest import read
 
 METAL_AS_CPP = """
@@ -73,7 +74,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
         pytest.skip("the stand-in for Metal's compiler is g++, which is not here")
     one = StandIn(tmp_path)
     monkeypatch.setattr(torch.mps, "compile_shader", one.compile_shader)
-    monkeypatch.setattr(job.BenchTorch, "open_device", lambda self, asked: torch_device.open_device("cpu"))
+    monkeypatch.setattr(job.BenchTorch, "open_device", lambda self, asked: open_device("cpu"))
     monkeypatch.setenv("MPSQ_EVENTS", str(tmp_path / "events.jsonl"))
     return one
 
@@ -81,7 +82,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 def test_the_kernel_computes_what_torch_computes(
     stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench.main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 0
+    assert main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 0
     events = read(tmp_path / "events.jsonl")
     metrics = {event["name"]: event["value"] for event in events if event["type"] == "metric"}
     assert 0 < metrics["bias_gelu.metal.error"] < 1 and 0 < metrics["bias_gelu.torch.error"] < 1
@@ -96,7 +97,7 @@ def test_a_wrong_kernel_is_called_wrong(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job, "SOURCE", job.SOURCE.replace("i % uint(width)", "0"))
-    assert bench.main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 0
+    assert main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 0
     assert "warning: bias_gelu.metal: not float64's result" in capsys.readouterr().err
     assert any(event.get("kind") == "wrong_result" for event in read(tmp_path / "events.jsonl"))
 
@@ -105,7 +106,7 @@ def test_source_that_does_not_compile_ends_with_a_sentence(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job, "SOURCE", job.SOURCE.replace("float v", "flat v"))
-    assert bench.main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 1
+    assert main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 1
     assert "error: Metal does not compile the kernel:" in capsys.readouterr().err
 
 
@@ -116,6 +117,6 @@ def test_elsewhere_it_is_refused_with_the_reason(
     device: str, code: int, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing: Any = lambda name: None if name == "cpu" else "no Metal here"  # noqa: E731
-    monkeypatch.setattr(torch_device, "why_not", missing)
-    assert bench.main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", device, *TOY]) == code
+    monkeypatch.setattr("harness.torch_backend.device.why_not", missing)
+    assert main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", device, *TOY]) == code
     assert reason in capsys.readouterr().err

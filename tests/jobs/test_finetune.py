@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nanogpt_common as common
 import nanogpt_torch as job
 import numpy as np
 import pytest
 import torch
 
-from harness import nanogpt_checkpoint, safetensors_file
-from harness.problems import UsageError
+from harness.checkpoints import safetensors_file
+from harness.checkpoints.nanogpt import read as read_checkpoint
+from harness.errors import UsageError
+from harness.models.nanogpt import Shape, Weights
 from tests.jobs.conftest import TRAINED, Run
 
-SHAPE = common.Shape(vocab=11, block=6, layers=2, heads=2, width=8, bias=True)
+SHAPE = Shape(vocab=11, block=6, layers=2, heads=2, width=8, bias=True)
 STILL = {"max_iters": 1, "lr": 0.0, "min_lr": 0.0, "eval_interval": 1, "eval_iters": 2, "bias": True}
 """One iteration that changes nothing, and an evaluation."""
 
@@ -32,13 +33,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def drawn(shape: common.Shape = SHAPE) -> common.Weights:
+def drawn(shape: Shape = SHAPE) -> Weights:
     """Weights of which no two are alike, with norms and biases that are not what they begin with."""
     generator = np.random.default_rng(5)
     return {name: generator.normal(0, 0.3, size).astype(np.float32) for name, size in shape.tensors().items()}
 
 
-def as_gpt2(weights: common.Weights, prefix: str = "transformer.", columns: bool = False) -> dict[str, torch.Tensor]:
+def as_gpt2(weights: Weights, prefix: str = "transformer.", columns: bool = False) -> dict[str, torch.Tensor]:
     """Under the names of nanoGPT's train.py and of transformers, written down here once more and from the other side.
 
     columns: matrices as (in, out), as Hugging Face's Conv1D has them.
@@ -58,7 +59,7 @@ def as_gpt2(weights: common.Weights, prefix: str = "transformer.", columns: bool
     return found
 
 
-def save_ckpt(path: Path, weights: common.Weights, **arguments: Any) -> Path:
+def save_ckpt(path: Path, weights: Weights, **arguments: Any) -> Path:
     """As nanoGPT's train.py saves it."""
     model = as_gpt2(weights) | {"lm_head.weight": torch.from_numpy(weights["tokens.weight"])}
     torch.save(
@@ -91,12 +92,12 @@ def save_safetensors(path: Path, tensors: dict[str, np.ndarray], kinds: dict[Any
     return path
 
 
-def same(found: common.Weights, expected: common.Weights) -> bool:
+def same(found: Weights, expected: Weights) -> bool:
     return found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
-def read(path: Path, shape: common.Shape = SHAPE) -> common.Weights:
-    return nanogpt_checkpoint.read(path, shape.tensors(), shape.heads)
+def read(path: Path, shape: Shape = SHAPE) -> Weights:
+    return read_checkpoint(path, shape.tensors(), shape.heads)
 
 
 def ending(ran: Any) -> dict[str, float]:
@@ -129,7 +130,7 @@ def test_the_names_of_nanogpt_and_of_hugging_face(tmp_path: Path, capsys: pytest
 def test_transformers_gpt2_computes_the_same(tmp_path: Path) -> None:
     """The oracle for heads and layout: another program's model, saved by itself."""
     transformers = pytest.importorskip("transformers")
-    shape = common.Shape(vocab=11, block=6, layers=2, heads=4, width=8, bias=True)
+    shape = Shape(vocab=11, block=6, layers=2, heads=4, width=8, bias=True)
     config = transformers.GPT2Config(
         vocab_size=11, n_positions=6, n_layer=2, n_head=4, n_embd=8, activation_function="gelu"
     )
@@ -150,10 +151,10 @@ def test_transformers_gpt2_computes_the_same(tmp_path: Path) -> None:
 def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(nanogpt_checkpoint, "GPT2_PADDED", 11)
-    monkeypatch.setattr(nanogpt_checkpoint, "GPT2_VOCAB", 10)
+    monkeypatch.setattr("harness.checkpoints.nanogpt.GPT2_PADDED", 11)
+    monkeypatch.setattr("harness.checkpoints.nanogpt.GPT2_VOCAB", 10)
     weights = drawn()
-    found = read(save_ckpt(tmp_path / "ckpt.pt", weights), common.Shape(10, 4, 2, 2, 8, bias=True))
+    found = read(save_ckpt(tmp_path / "ckpt.pt", weights), Shape(10, 4, 2, 2, 8, bias=True))
     assert np.array_equal(found["tokens.weight"], weights["tokens.weight"][:10])
     assert np.array_equal(found["positions.weight"], weights["positions.weight"][:4])
     out = capsys.readouterr().out
@@ -175,7 +176,7 @@ def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
 def test_another_shape_is_refused(tmp_path: Path, shape: dict[str, Any], said: str, hint: str) -> None:
     path = save_ckpt(tmp_path / "ckpt.pt", drawn())
     with pytest.raises(UsageError, match=said) as caught:
-        read(path, common.Shape(**{**vars(SHAPE), **shape}))
+        read(path, Shape(**{**vars(SHAPE), **shape}))
     assert hint in caught.value.hint
 
 

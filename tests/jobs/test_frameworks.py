@@ -158,7 +158,7 @@ def test_a_checkpoint_or_weights_that_do_not_fit_are_a_sentence(run: Run, tmp_pa
 @pytest.mark.parametrize("framework", OTHERS)
 @pytest.mark.parametrize("device", ["cuda:99", "mps"])
 def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, framework: str, device: str) -> None:
-    if importlib.import_module(f"harness.{framework}_device").why_not(device) is None:
+    if importlib.import_module(f"harness.{framework}_backend.device").why_not(device) is None:
         pytest.skip(f"{device} is there")
     ran = run("--device", device, framework=framework)
     assert ran.code == 69 and list(ran.notes()) == ["device_unavailable"]
@@ -201,10 +201,10 @@ def test_nothing_of_an_iteration_is_left_to_the_next(run: Run, monkeypatch: pyte
     """MLX is lazy: without the evaluation in wait() an iteration would take no time, and its loss come later."""
     import mlx.core as mx
 
-    from harness import mlx_main
+    from harness.mlx_backend.main import Mlx
 
     seen: list[bool] = []
-    whole = mlx_main.Mlx.wait
+    whole = Mlx.wait
 
     def wait(self: Any, training: Any, loss: Any) -> None:
         whole(self, training, loss)
@@ -212,7 +212,7 @@ def test_nothing_of_an_iteration_is_left_to_the_next(run: Run, monkeypatch: pyte
         mx.eval(training.model.parameters(), training.optimizer.state, loss)
         seen.append(mx.get_active_memory() == before)
 
-    monkeypatch.setattr(mlx_main.Mlx, "wait", wait)
+    monkeypatch.setattr(Mlx, "wait", wait)
     assert run(framework="mlx").code == 0 and seen and all(seen)
 
 

@@ -27,7 +27,7 @@ def glue(
     """The workload in this process, on the CPU."""
     import torch
 
-    from harness import foreign
+    from harness import external_trainer
 
     threads = torch.get_num_threads()
     job: Any = importlib.import_module("glue_torch")
@@ -38,7 +38,7 @@ def glue(
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         argv = ["--device", "cpu", "--set", "threads=1", *words]  # two threads of tiny work wait for each other
-        code = foreign.main(job.WORKLOAD, job.Glue(), job.build, job.train, argv)
+        code = external_trainer.main(job.WORKLOAD, job.Glue(), job.build, job.train, argv)
         torch.set_num_threads(threads)
     said = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
     return Ran(code, read(events), said.out, said.err)
@@ -152,7 +152,7 @@ def test_it_trains_in_one_process(device: str, said: str, tmp_path: Path, capsys
 
 
 def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pairs: Any = importlib.import_module("harness.pairs_data")
+    pairs: Any = importlib.import_module("harness.data.pairs")
     made = pairs.generated(60, 1, 7).train
     rows = [{"sentence1": one.first, "sentence2": one.second, "label": one.label} for one in made]
     file = tmp_path / "mine.jsonl"
@@ -192,8 +192,8 @@ def test_the_end_is_evaluated_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
-    problems: Any = importlib.import_module("harness.problems")
-    pairs: Any = importlib.import_module("harness.pairs_data")
+    errors: Any = importlib.import_module("harness.errors")
+    pairs: Any = importlib.import_module("harness.data.pairs")
     for name, text, said in (
         ("a.csv", "sentence1,label\nx,1\n", "record 1: it lacks sentence2, it has sentence1, label"),
         ("b.csv", "sentence1,sentence2,label\nx,y,2\n", 'label "2" is not 0 or 1'),
@@ -206,15 +206,15 @@ def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
         ("f.csv", 'sentence1,sentence2,label\nx,"y,1\n' + "z,z,0\n" * 30_000, "is not a csv file"),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(problems.UsageError, match=said.replace("(", r"\(")):
+        with pytest.raises(errors.UsageError, match=said.replace("(", r"\(")):
             pairs.of_file(str(tmp_path / name), 1)
     (tmp_path / "j.csv").write_bytes("sentence1,sentence2,label\n".encode("utf-16"))
-    with pytest.raises(problems.UsageError, match="is not UTF-8"):
+    with pytest.raises(errors.UsageError, match="is not UTF-8"):
         pairs.of_file(str(tmp_path / "j.csv"), 1)
 
 
 def test_a_spreadsheet_leaves_a_mark_and_empty_lines(tmp_path: Path) -> None:
-    pairs: Any = importlib.import_module("harness.pairs_data")
+    pairs: Any = importlib.import_module("harness.data.pairs")
     lines = "".join(f'"one, {n}",two,{n % 2}\r\n' for n in range(20))
     (tmp_path / "a.csv").write_text(f"\ufeffsentence1,sentence2,label\r\n{lines},,\r\n\r\n", encoding="utf-8")
     found = pairs.of_file(str(tmp_path / "a.csv"), 1)
@@ -222,7 +222,7 @@ def test_a_spreadsheet_leaves_a_mark_and_empty_lines(tmp_path: Path) -> None:
 
 
 def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
-    pairs: Any = importlib.import_module("harness.pairs_data")
+    pairs: Any = importlib.import_module("harness.data.pairs")
     row = {"sentence1": "one\u2028two\x85", "sentence2": "y"}
     lines = (json.dumps({**row, "label": n % 2}, ensure_ascii=False) + "\n" for n in range(20))
     (tmp_path / "a.jsonl").write_text("".join(lines), encoding="utf-8")
@@ -231,7 +231,7 @@ def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
 
 
 def test_generated_pairs_are_the_same_for_a_seed_and_held_out_facts_are_new() -> None:
-    pairs: Any = importlib.import_module("harness.pairs_data")
+    pairs: Any = importlib.import_module("harness.data.pairs")
     a, b = pairs.generated(500, 100, 3), pairs.generated(500, 100, 3)
     assert a == b and a != pairs.generated(500, 100, 4)
     assert not {pair.first for pair in a.train} & {pair.first for pair in a.val}

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mpsq_report
 import mpsq_report_lightning
-from harness import problems
+from harness import errors
 from harness.workload import whole
 from mpsq_report import Reporter
 from tests.jobs.conftest import JOBS, Ran, Run, arguments, read
@@ -121,7 +121,7 @@ def test_under_rosetta_mps_is_refused_with_the_reason(trains: Any, monkeypatch: 
     monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: False))
     monkeypatch.setattr(platform, "processor", lambda: "i386")
     ran = trains("--device", "mps")
-    assert ran.code == problems.EX_UNAVAILABLE and 'here it is "i386"' in ran.err and "Rosetta" in ran.err
+    assert ran.code == errors.EX_UNAVAILABLE and 'here it is "i386"' in ran.err and "Rosetta" in ran.err
     assert "device_unavailable" in ran.notes()
 
 

@@ -59,7 +59,7 @@ def test_the_struct_of_macos_is_read_where_apple_puts_the_size(monkeypatch: pyte
 
 
 def test_the_cpu_of_torch_tells_it() -> None:
-    from harness.torch_device import open_device
+    from harness.torch_backend.device import open_device
 
     allocated, reserved = open_device("cpu").memory()
     assert allocated is None and reserved is not None and reserved > 50 * MIB

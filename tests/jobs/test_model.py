@@ -6,20 +6,20 @@ import math
 from array import array
 from types import SimpleNamespace
 
-import nanogpt_common as common
 import nanogpt_torch as job
 import numpy as np
 import pytest
 import torch
 
-from harness.batches import Batches
 from harness.command_line import parse
-from harness.torch_training import adamw
+from harness.data.batches import Batches
+from harness.models.nanogpt import Shape, flops_per_iter, initial_weights, learning_rate, shape_of
+from harness.torch_backend.training import adamw
 
-SHAKESPEARE = common.Shape(vocab=65, block=256, layers=6, heads=6, width=384)
+SHAKESPEARE = Shape(vocab=65, block=256, layers=6, heads=6, width=384)
 
 
-def on_meta(shape: common.Shape) -> job.GPT:
+def on_meta(shape: Shape) -> job.GPT:
     with torch.device("meta"):
         return job.GPT(shape)
 
@@ -28,8 +28,8 @@ def settings(config: str) -> SimpleNamespace:
     return parse(job.WORKLOAD, ["--config", config]).settings
 
 
-def shape(config: str, vocab: int) -> common.Shape:
-    return common.shape_of(settings(config), SimpleNamespace(vocab_size=vocab))
+def shape(config: str, vocab: int) -> Shape:
+    return shape_of(settings(config), SimpleNamespace(vocab_size=vocab))
 
 
 def test_shakespeare_char_has_the_published_number_of_parameters() -> None:
@@ -38,7 +38,7 @@ def test_shakespeare_char_has_the_published_number_of_parameters() -> None:
 
 
 def test_gpt2_has_the_published_number_of_parameters() -> None:
-    assert common.Shape(50_257, 1024, 12, 12, 768, bias=True).n_params() == 124_439_808
+    assert Shape(50_257, 1024, 12, 12, 768, bias=True).n_params() == 124_439_808
 
 
 def test_the_preset_gpt2_is_nanogpts() -> None:
@@ -50,7 +50,7 @@ def test_the_preset_gpt2_is_nanogpts() -> None:
 
 
 def test_the_flop_of_an_iteration_give_the_utilisation_that_the_post_printed() -> None:
-    flops = common.flops_per_iter(shape("shakespeare_char", 65), 64)
+    flops = flops_per_iter(shape("shakespeare_char", 65), 64)
     assert flops == pytest.approx(1.1626e12, rel=1e-4)
     for seconds, printed in ((0.221, 1.69), (0.306, 1.22), (1.986, 0.19)):  # MPS, MPS compiled, CPU; % of 312 TFLOP/s
         assert 100 * flops / seconds / 312e12 == pytest.approx(printed, abs=0.006)
@@ -58,7 +58,7 @@ def test_the_flop_of_an_iteration_give_the_utilisation_that_the_post_printed() -
 
 def test_the_small_model_decays_the_tensors_that_nanogpt_reported() -> None:
     """nanogpt_logs/small_cpu_eager.log: 18 tensors with 802,944 parameters, and 9 with 1,152 that do not decay."""
-    parameters = list(on_meta(common.Shape(65, 64, 4, 4, 128)).parameters())
+    parameters = list(on_meta(Shape(65, 64, 4, 4, 128)).parameters())
     matrices, vectors = [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
     assert (len(matrices), sum(p.numel() for p in matrices)) == (18, 802_944)
     assert (len(vectors), sum(p.numel() for p in vectors)) == (9, 1_152)
@@ -81,17 +81,17 @@ def test_shakespeare_char_is_nanogpts() -> None:
 
 def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
     s = settings("shakespeare_char")
-    assert common.learning_rate(0, s) == pytest.approx(1e-3 / 101)
-    assert common.learning_rate(99, s) == pytest.approx(1e-3 * 100 / 101)
-    assert common.learning_rate(100, s) == pytest.approx(1e-3)
-    assert common.learning_rate(2550, s) == pytest.approx((1e-3 + 1e-4) / 2)
-    assert common.learning_rate(5000, s) == common.learning_rate(9000, s) == 1e-4
+    assert learning_rate(0, s) == pytest.approx(1e-3 / 101)
+    assert learning_rate(99, s) == pytest.approx(1e-3 * 100 / 101)
+    assert learning_rate(100, s) == pytest.approx(1e-3)
+    assert learning_rate(2550, s) == pytest.approx((1e-3 + 1e-4) / 2)
+    assert learning_rate(5000, s) == learning_rate(9000, s) == 1e-4
     s.lr_decay_iters = s.lr_warmup_iters = 10
-    assert common.learning_rate(10, s) == s.min_lr
+    assert learning_rate(10, s) == s.min_lr
 
 
 def test_weights_start_as_gpt2s_do() -> None:
-    weights = common.initial_weights(common.Shape(65, 64, 8, 4, 128, bias=True), seed=1)
+    weights = initial_weights(Shape(65, 64, 8, 4, 128, bias=True), seed=1)
     for name, value in weights.items():
         if value.ndim >= 2:
             wanted = 0.02 / math.sqrt(16) if name.endswith("out.weight") else 0.02
@@ -101,23 +101,23 @@ def test_weights_start_as_gpt2s_do() -> None:
 
 
 def test_a_weight_follows_from_the_seed_and_its_name() -> None:
-    small, deep = (common.initial_weights(common.Shape(65, 64, n, 4, 128), seed=1) for n in (1, 2))
+    small, deep = (initial_weights(Shape(65, 64, n, 4, 128), seed=1) for n in (1, 2))
     name = "blocks.0.attention.qkv.weight"
     assert np.array_equal(small[name], deep[name])
     assert not np.array_equal(deep[name], deep["blocks.1.attention.qkv.weight"])
-    assert not np.array_equal(small[name], common.initial_weights(common.Shape(65, 64, 1, 4, 128), seed=2)[name])
+    assert not np.array_equal(small[name], initial_weights(Shape(65, 64, 1, 4, 128), seed=2)[name])
 
 
 def test_the_tensors_that_are_listed_are_the_models() -> None:
     for bias in (False, True):
-        found = common.Shape(65, 64, 2, 4, 128, bias=bias)
+        found = Shape(65, 64, 2, 4, 128, bias=bias)
         parameters = {name: tuple(p.shape) for name, p in on_meta(found).named_parameters()}
         assert parameters == found.tensors() and list(parameters) == list(found.tensors())
 
 
 def test_a_position_does_not_see_what_comes_after_it() -> None:
-    small = common.Shape(16, 8, 2, 2, 16)
-    model = job.model_of(small, common.initial_weights(small, seed=1)).eval()
+    small = Shape(16, 8, 2, 2, 16)
+    model = job.model_of(small, initial_weights(small, seed=1)).eval()
     tokens = torch.randint(16, (2, 8), generator=torch.Generator().manual_seed(1))
     changed = tokens.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % 16

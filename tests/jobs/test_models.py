@@ -17,9 +17,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness import command_line, examples, image_data, problems, torch_classifying, torch_main, torch_training
-from harness.torch_device import open_device
-from harness.torch_flops import forward_flops
+from harness import command_line, errors
+from harness.data import examples
+from harness.data.images import read as read_image
+from harness.torch_backend import classifying
+from harness.torch_backend.device import open_device
+from harness.torch_backend.flops import forward_flops
+from harness.torch_backend.main import main
+from harness.torch_backend.training import sgd
 from harness.workload import whole
 from queue_runner.paths import Layout
 from tests.jobs.conftest import JOBS, Ran, read
@@ -68,7 +73,7 @@ class Run:
         path = self._folder / f"events-{self._count}.jsonl"
         self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
         argv = words_of(*words, **ALL[name] | settings)
-        code = torch_main.main(job(name).WORKLOAD, build or job(name).build, argv=argv, **torch_classifying.PARTS)
+        code = main(job(name).WORKLOAD, build or job(name).build, argv=argv, **classifying.PARTS)
         said = self._capsys.readouterr()
         return Ran(code, read(path), said.out, said.err)
 
@@ -252,7 +257,7 @@ def test_evaluation_is_the_forward_of_the_trained_model(name: str) -> None:
     """The losses of mode=eval are those of the training's model, put into evaluation, on the same batches."""
     trains, evaluates = built(name), built(name, mode="eval")
     for i in range(3):
-        torch_classifying.step(trains, i)
+        classifying.step(trains, i)
     evaluates.model.load_state_dict(trains.model.state_dict())
     trains.model.eval()
     for i in range(3):
@@ -261,7 +266,7 @@ def test_evaluation_is_the_forward_of_the_trained_model(name: str) -> None:
             logits = trains.model.logits(x)
         with torch.inference_mode():
             assert torch.equal(evaluates.model.logits(x), logits)
-        loss = torch_classifying.infer(evaluates, i)
+        loss = classifying.infer(evaluates, i)
         assert float(loss) == pytest.approx(float(nn.functional.cross_entropy(logits, y)), abs=1e-6)
         assert loss.is_inference() and not loss.requires_grad
 
@@ -372,11 +377,11 @@ def test_an_image_is_its_middle_square(tmp_path: Path) -> None:
     image[:, 2:6] = 200  # the middle square
     image[0, 2] = 7
     np.save(tmp_path / "one.npy", image)
-    found = image_data.read(tmp_path / "one.npy", 4)
+    found = read_image(tmp_path / "one.npy", 4)
     assert found.shape == (3, 4, 4) and (found[:, 0, 0] == 7).all() and found[:, 1:].min() == 200
-    assert (image_data.read(tmp_path / "one.npy", 2) == 200).all()
+    assert (read_image(tmp_path / "one.npy", 2) == 200).all()
     np.save(tmp_path / "two.npy", image.transpose(2, 0, 1))
-    assert np.array_equal(image_data.read(tmp_path / "two.npy", 4), found)
+    assert np.array_equal(read_image(tmp_path / "two.npy", 4), found)
 
 
 @pytest.mark.parametrize(
@@ -414,16 +419,16 @@ def test_a_picture_of_16_bits_is_not_white_and_one_too_large_is_an_error(
 ) -> None:
     images = pytest.importorskip("PIL.Image", reason="pillow is not installed: pictures are then refused")
     images.fromarray(np.full((8, 8), 100 * 257, np.uint16)).save(tmp_path / "x.png")
-    assert (image_data.read(tmp_path / "x.png", 4) == 100).all()
+    assert (read_image(tmp_path / "x.png", 4) == 100).all()
     monkeypatch.setattr(images, "MAX_IMAGE_PIXELS", 10)
-    with pytest.raises(problems.JobError, match="cannot be read"):
-        image_data.read(tmp_path / "x.png", 4)
+    with pytest.raises(errors.JobError, match="cannot be read"):
+        read_image(tmp_path / "x.png", 4)
 
 
 def test_a_picture_is_read_by_pillow(tmp_path: Path) -> None:
     images = pytest.importorskip("PIL.Image", reason="pillow is not installed: pictures are then refused")
     images.fromarray(np.full((10, 20, 3), 90, np.uint8)).save(tmp_path / "one.png")
-    assert (image_data.read(tmp_path / "one.png", 8) == 90).all()
+    assert (read_image(tmp_path / "one.png", 8) == 90).all()
 
 
 def test_every_epoch_has_every_example_once_and_a_batch_is_known_by_its_number() -> None:
@@ -452,9 +457,10 @@ def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatc
         phases.append(open_now[-1])
         return graph
 
-    import images_common
+    from harness.models.images import ImageClassifier
+    from harness.models.images import build as build_classifier
 
-    class Small(images_common.ImageClassifier):
+    class Small(ImageClassifier):
         def __init__(self, s: Any) -> None:
             super().__init__()
             self.all = nn.Sequential(nn.Conv2d(3, 1, 32), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, s.classes))
@@ -466,7 +472,7 @@ def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatc
     monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=compiler))
     ran = run(
         "resnet50", "--compile", "on", max_iters=4, eval_interval=2, batch_size=4,
-        build=lambda options, device: images_common.build(options, device, Small),
+        build=lambda options, device: build_classifier(options, device, Small),
     )  # fmt: skip
     torch.compiler.reset()
     assert ran.code == 0 and len(ran.of("eval")) == 4, ran.err
@@ -474,13 +480,13 @@ def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatc
 
 
 def test_compiled_convolutions_on_mps_come_with_a_hint() -> None:
-    import images_common
+    from harness.models.images import layout_hint
 
-    assert "--mps layout_optimization=off" in images_common.layout_hint("mps", True, {})
+    assert "--mps layout_optimization=off" in layout_hint("mps", True, {})
     for kind, compiled, environ in (
         ("mps", False, {}), ("cuda", True, {}), ("mps", True, {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"}),
     ):  # fmt: skip
-        assert images_common.layout_hint(kind, compiled, environ) == ""
+        assert layout_hint(kind, compiled, environ) == ""
 
 
 # -- optimizer ------------------------------------------------------------------------------------------------------
@@ -490,7 +496,7 @@ def test_compiled_convolutions_on_mps_come_with_a_hint() -> None:
 def test_every_sgd_is_the_same_optimizer(name: str) -> None:
     def train(implementation: str) -> torch.Tensor:
         weight = nn.Parameter(torch.linspace(-1, 1, 12))
-        optimizer, said = torch_training.sgd([{"params": [weight]}], implementation, lr=0.1, momentum=0.9)
+        optimizer, said = sgd([{"params": [weight]}], implementation, lr=0.1, momentum=0.9)
         assert said == f"SGD({'fused' if implementation == 'auto' else implementation})"
         for _ in range(5):
             weight.grad = weight.detach() ** 2

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import opcheck_torch
 import pytest
 import torch
 
-from harness import op_compare, op_course, op_samples
-from harness.op_check import Checker, Verdict
-from harness.problems import UsageError
+from harness.errors import UsageError
+from harness.opcheck import compare, samples
+from harness.opcheck.check import Checker, Verdict
+from harness.opcheck.run import CHILD, _chosen, main
 from tests.jobs.conftest import Ran, read
 from tests.jobs.planted_child import Op
 from tests.jobs.planted_device import Planted, falls_back, raises
@@ -29,12 +31,12 @@ TABLE = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def table() -> TABLE:
-    return op_samples.table()
+    return samples.table()
 
 
 def check(table: TABLE, name: str, dtype: str = "fp32", direction: str = "forward", **kernels: Any) -> Verdict:
     checker = Checker(CPU, most=4, calls=2, on_device=Planted(**kernels))
-    found = checker.check(table[name], op_samples.TYPES[dtype], direction)
+    found = checker.check(table[name], samples.TYPES[dtype], direction)
     assert found is not None
     return found
 
@@ -179,7 +181,7 @@ def test_where_the_cpu_has_no_kernel_for_a_dtype_float64_is_the_witness(factor: 
 
 
 def test_strides_travel_with_a_tensor() -> None:
-    side = op_samples.Side(CPU)
+    side = samples.Side(CPU)
     for tensor in (torch.rand(4, 6)[1:, ::2].T, torch.rand(3, 1).expand(3, 5), torch.rand(2, 3, 4)[1]):
         copy = side.tensor(tensor)
         assert copy.stride() == tensor.stride() and torch.equal(copy, tensor)
@@ -188,13 +190,13 @@ def test_strides_travel_with_a_tensor() -> None:
 
 def test_results_are_compared_whatever_they_are_made_of() -> None:
     a = torch.tensor([1.0, math.nan, math.inf])
-    assert op_compare.differs([a, {"n": (3, None)}], [a.clone(), {"n": (3, None)}], None) is None
-    assert op_compare.differs(a, -a, None) is not None
-    assert op_compare.differs(a[:2], a, None) == "shape (2,) instead of (3,)"
-    assert op_compare.differs(a.half(), a, None) == "torch.float16 instead of torch.float32"
-    assert op_compare.differs((a,), (a, a), None) == "1 results instead of 2"
-    assert op_compare.differs((a, 2), (a, 3), None) == "result[1]: 2 instead of 3"
-    assert op_compare.differs(a.to_sparse(), a.clone().to_sparse(), None) is None
+    assert compare.differs([a, {"n": (3, None)}], [a.clone(), {"n": (3, None)}], None) is None
+    assert compare.differs(a, -a, None) is not None
+    assert compare.differs(a[:2], a, None) == "shape (2,) instead of (3,)"
+    assert compare.differs(a.half(), a, None) == "torch.float16 instead of torch.float32"
+    assert compare.differs((a,), (a, a), None) == "1 results instead of 2"
+    assert compare.differs((a, 2), (a, 3), None) == "result[1]: 2 instead of 3"
+    assert compare.differs(a.to_sparse(), a.clone().to_sparse(), None) is None
 
 
 def test_a_result_that_cannot_be_read_is_the_devices_error(table: TABLE, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,33 +205,33 @@ def test_a_result_that_cannot_be_read_is_the_devices_error(table: TABLE, monkeyp
     def fails(result: Any) -> Any:
         raise RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")
 
-    monkeypatch.setattr(op_compare, "on_cpu", fails)
+    monkeypatch.setattr(compare, "on_cpu", fails)
     found = check(table, "sin")
     assert found.verdict == "error" and "out of memory" in found.detail
 
 
 def test_sparse_results_are_compared_on_the_cpu() -> None:
     sparse = torch.eye(3).to_sparse()
-    (found,) = op_compare.on_cpu((sparse,))
-    assert found.layout == torch.sparse_coo and op_compare.differs([found], [sparse], None) is None
+    (found,) = compare.on_cpu((sparse,))
+    assert found.layout == torch.sparse_coo and compare.differs([found], [sparse], None) is None
 
 
 def test_positions_of_equal_values_are_as_good() -> None:
     x = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 0.0]])
-    assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None) is not None
-    assert op_compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None, points_into=x) is None
-    assert op_compare.differs(torch.tensor([[2], [0]]), torch.tensor([[1], [1]]), None, points_into=x) is None
-    assert op_compare.differs(torch.tensor(4), torch.tensor(3), None, points_into=x) is None
+    assert compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None) is not None
+    assert compare.differs(torch.tensor([2, 0]), torch.tensor([1, 1]), None, points_into=x) is None
+    assert compare.differs(torch.tensor([[2], [0]]), torch.tensor([[1], [1]]), None, points_into=x) is None
+    assert compare.differs(torch.tensor(4), torch.tensor(3), None, points_into=x) is None
     for wrong in ([0, 0], [2, 2], [2, 7], [-1, 0]):
-        assert op_compare.differs(torch.tensor(wrong), torch.tensor([1, 1]), None, points_into=x) is not None
+        assert compare.differs(torch.tensor(wrong), torch.tensor([1, 1]), None, points_into=x) is not None
 
 
 def test_an_ill_conditioned_result_is_measured_by_what_rounding_costs_the_cpu() -> None:
     exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
     cpu = torch.tensor([1.0, 2.001])
-    assert op_compare.differs(torch.tensor([1.001, 2.0]), cpu, lambda: exact) is None
-    assert op_compare.differs(torch.tensor([1.1, 2.0]), cpu, lambda: exact) is not None
-    assert op_compare.differs(torch.tensor([math.nan, 2.0]), cpu, lambda: exact) is not None
+    assert compare.differs(torch.tensor([1.001, 2.0]), cpu, lambda: exact) is None
+    assert compare.differs(torch.tensor([1.1, 2.0]), cpu, lambda: exact) is not None
+    assert compare.differs(torch.tensor([math.nan, 2.0]), cpu, lambda: exact) is not None
 
 
 def test_a_cpu_that_happens_to_be_exact_is_no_yardstick_of_rounding() -> None:
@@ -238,7 +240,7 @@ def test_a_cpu_that_happens_to_be_exact_is_no_yardstick_of_rounding() -> None:
     cpu, unit = exact.half(), 2.0**-11
     for units, said in ((4, False), (7, False), (40, True)):
         found = torch.tensor([1.5 * (1 + units * unit), 0.25]).half()
-        assert (op_compare.differs(found, cpu, lambda: exact) is not None) is said, units
+        assert (compare.differs(found, cpu, lambda: exact) is not None) is said, units
 
 
 def test_of_equally_frequent_values_any_is_a_mode() -> None:
@@ -253,8 +255,8 @@ def test_of_equally_frequent_values_any_is_a_mode() -> None:
             ([2, 4], [4, 1], False),  # out of bounds
         ):
             found = tuple(torch.tensor(each).unsqueeze(1) if keep else torch.tensor(each) for each in (values, where))
-            assert op_compare.are_modes(x, found, here) is right, (values, where)
-    assert op_compare.are_modes(torch.tensor(7), (torch.tensor(7), torch.tensor(0)), (torch.tensor(7), None))
+            assert compare.are_modes(x, found, here) is right, (values, where)
+    assert compare.are_modes(torch.tensor(7), (torch.tensor(7), torch.tensor(0)), (torch.tensor(7), None))
 
 
 def test_a_device_may_choose_the_other_of_two_modes(table: TABLE) -> None:
@@ -275,10 +277,10 @@ def test_a_device_may_choose_the_other_of_two_modes(table: TABLE) -> None:
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    def run(*words: str, child: Sequence[str] = op_course.CHILD) -> Ran:
+    def run(*words: str, child: Sequence[str] = CHILD) -> Ran:
         path = tmp_path / "events.jsonl"
         monkeypatch.setenv("MPSQ_EVENTS", str(path))
-        code = op_course.main(opcheck_torch.WORKLOAD, ["--device", "cpu", *words], child)
+        code = main(opcheck_torch.WORKLOAD, ["--device", "cpu", *words], child)
         said = capfd.readouterr()
         return Ran(code, read(path), said.out, said.err)
 
@@ -350,16 +352,15 @@ def test_what_cannot_be_is_refused_in_a_sentence(ran: Any, words: list[str], sai
 
 def test_operators_are_chosen_by_name_and_pattern() -> None:
     known = ["add", "linalg_svd", "linalg_inv", "nn_functional_gelu"]
-    assert op_course._chosen("linalg_*+add", known) == ["linalg_svd", "linalg_inv", "add"]
-    assert op_course._chosen("all", known) == known and op_course._chosen("nn.functional.gelu", known) == known[3:]
-    assert op_course._chosen("basic", known) == ["add", "nn_functional_gelu"]
+    assert _chosen("linalg_*+add", known) == ["linalg_svd", "linalg_inv", "add"]
+    assert _chosen("all", known) == known and _chosen("nn.functional.gelu", known) == known[3:]
+    assert _chosen("basic", known) == ["add", "nn_functional_gelu"]
     with pytest.raises(UsageError, match='no operator "linag_svd"') as refused:
-        op_course._chosen("add+linag_svd", known)
+        _chosen("add+linag_svd", known)
     assert 'did you mean "linalg_svd"?' in refused.value.hint
 
 
 def test_without_expecttest_a_sentence_says_what_to_install(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = op_course.find_spec
-    monkeypatch.setattr(op_course, "find_spec", lambda name: None if name == "expecttest" else real(name))
+    monkeypatch.setattr("harness.opcheck.run.find_spec", lambda name: None if name == "expecttest" else find_spec(name))
     done = ran()
     assert done.code == 1 and "pip install expecttest pyyaml" in done.err and "Traceback" not in done.err

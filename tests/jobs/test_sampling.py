@@ -85,12 +85,12 @@ def test_its_numbers_are_those_of_writing(run: Run, weights: Path, framework: st
 
 def test_the_work_is_counted_term_by_term() -> None:
     """By hand: one layer of 4 features and 2 heads, 5 tokens known, 3 positions, of which 1 is written."""
-    import nanogpt_common as common
+    from harness.models.nanogpt import Shape, sampling_flops
 
-    shape = common.Shape(vocab=5, block=3, layers=1, heads=2, width=4)
+    shape = Shape(vocab=5, block=3, layers=1, heads=2, width=4)
     matrices, norms, output = 12 * 4 * 4, 3 * 4, 5 * 4
     scores = 4 * 4 * (2 * 2 + 3)  # a prompt of two meets two keys each, the new one three
-    assert common.sampling_flops(shape, 2, 1) == 2 * (2 * (matrices + norms) * 3 + 2 * output * 2 + scores)
+    assert sampling_flops(shape, 2, 1) == 2 * (2 * (matrices + norms) * 3 + 2 * output * 2 + scores)
 
 
 def test_a_mode_has_its_own_defaults_and_what_is_set_wins() -> None:
@@ -108,12 +108,12 @@ def test_a_mode_has_its_own_defaults_and_what_is_set_wins() -> None:
 
 
 def test_a_cache_that_forgets_is_found_out(run: Run, monkeypatch: pytest.MonkeyPatch, weights: Path) -> None:
-    from harness import torch_sampling
+    from harness.torch_backend.sampling import F, Layer
 
     def forgets(self: Any, q: Any, k: Any, v: Any) -> Any:
-        return torch_sampling.F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    monkeypatch.setattr(torch_sampling.Layer, "attend", forgets)
+    monkeypatch.setattr(Layer, "attend", forgets)
     ran = written(run, "torch", weights, new_tokens=7)
     assert ran.code == 0 and "nats apart" in ran.notes()["wrong_loss"]["text"] and "warning: " in ran.err
 
@@ -150,18 +150,18 @@ def test_the_text_is_kept_where_out_says(run: Run, weights: Path, tmp_path: Path
 
 def test_the_device_is_waited_for_around_each_part(run: Run, monkeypatch: pytest.MonkeyPatch, weights: Path) -> None:
     """Before and after the prefill, before and after the whole loop: never within it."""
-    from harness import torch_sampling
+    from harness.torch_backend.sampling import Sampling
 
     log: list[str] = []
 
     def noted(name: str) -> None:
-        whole = getattr(torch_sampling.Sampling, name)
+        whole = getattr(Sampling, name)
 
         def call(self: Any, *arguments: Any) -> Any:
             log.append(name)
             return whole(self, *arguments)
 
-        monkeypatch.setattr(torch_sampling.Sampling, name, call)
+        monkeypatch.setattr(Sampling, name, call)
 
     for name in ("prefill", "greedy", "wait"):
         noted(name)

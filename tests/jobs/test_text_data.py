@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import tiktoken
 
-from harness import text_data
-from harness.problems import JobError, UsageError
+from harness.data.text import SHAKESPEARE_SHA256, SHAKESPEARE_URL
+from harness.data.text import load as load_text
+from harness.errors import JobError, UsageError
 from tests.jobs.conftest import Run, shared
 
 
@@ -41,33 +42,33 @@ def answers(monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception) -> list[
 
 
 def test_pydoc_is_the_help_of_this_python() -> None:
-    text = text_data.load("pydoc", "char", 64)
+    text = load_text("pydoc", "char", 64)
     assert text.n_chars > 300_000 and 90 < text.vocab_size < 200
-    assert text == text_data.load("pydoc", "char", 64)
+    assert text == load_text("pydoc", "char", 64)
     assert len(text.train) == int(text.n_chars * 0.9) and len(text.train) + len(text.val) == text.n_chars
 
 
 def test_characters_are_numbered_in_order(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes("bañab ñabba\r\nab".encode())
-    text = text_data.load(str(tmp_path / "t.txt"), "char", 1)
+    text = load_text(str(tmp_path / "t.txt"), "char", 1)
     letters = sorted(set("bañab ñabba\r\nab"))
     assert "".join(letters[i] for i in [*text.train, *text.val]) == "bañab ñabba\r\nab"
     assert (text.name, text.n_bytes, text.vocab_size) == ("t.txt", 17, 6)
 
 
 def test_shakespeare_by_path_is_known_by_its_checksum() -> None:
-    text = text_data.load(str(shared("tinyshakespeare.txt")), "char", 256)
-    assert (text.name, text.sha256, text.vocab_size) == ("shakespeare", text_data.SHAKESPEARE_SHA256, 65)
+    text = load_text(str(shared("tinyshakespeare.txt")), "char", 256)
+    assert (text.name, text.sha256, text.vocab_size) == ("shakespeare", SHAKESPEARE_SHA256, 65)
     assert (len(text.train), len(text.val)) == (1_003_854, 111_540)
 
 
 def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     asked = answers(monkeypatch, shared("tinyshakespeare.txt").read_bytes())
-    first, again = (text_data.load("shakespeare", "char", 256) for _ in range(2))
-    assert first == again and first.vocab_size == 65 and asked == [text_data.SHAKESPEARE_URL]
+    first, again = (load_text("shakespeare", "char", 256) for _ in range(2))
+    assert first == again and first.vocab_size == 65 and asked == [SHAKESPEARE_URL]
     kept = cache / "data" / "tinyshakespeare.txt"
     kept.write_bytes(b"To be, or")  # a copy that was damaged is fetched again
-    assert text_data.load("shakespeare", "char", 256) == first and len(asked) == 2
+    assert load_text("shakespeare", "char", 256) == first and len(asked) == 2
     assert [path.name for path in kept.parent.iterdir()] == ["tinyshakespeare.txt"]
 
 
@@ -81,7 +82,7 @@ def test_offline_the_remedy_is_said(run: Run, cache: Path) -> None:
 def test_another_text_under_its_name_is_not_taken(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     answers(monkeypatch, b"<html>captive portal</html>")
     with pytest.raises(JobError, match="is not the shakespeare text") as caught:
-        text_data.load("shakespeare", "char", 8)
+        load_text("shakespeare", "char", 8)
     assert hashlib.sha256(b"<html>captive portal</html>").hexdigest()[:16] in caught.value.message
     assert not (cache / "data").exists()
 
@@ -89,7 +90,7 @@ def test_another_text_under_its_name_is_not_taken(monkeypatch: pytest.MonkeyPatc
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     answers(monkeypatch, shared("tinyshakespeare.txt").read_bytes())
-    assert text_data.load("shakespeare", "char", 8).vocab_size == 65
+    assert load_text("shakespeare", "char", 8).vocab_size == 65
 
 
 def folder(path: Path) -> Path:
@@ -111,7 +112,7 @@ def short(path: Path) -> Path:
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        text_data.load(str(make(tmp_path)), "char", 8)
+        load_text(str(make(tmp_path)), "char", 8)
 
 
 def test_bpe_cuts_before_it_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_bpe_cuts_before_it_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     toy = tiktoken.Encoding("toy", pat_str=r"\w+|\W+", mergeable_ranks=ranks, special_tokens={})
     monkeypatch.setattr(tiktoken, "get_encoding", {"gpt2": toy}.__getitem__)
     (tmp_path / "t").write_text("the " * 10)
-    text = text_data.load(str(tmp_path / "t"), "bpe", 1)
+    text = load_text(str(tmp_path / "t"), "bpe", 1)
     assert (list(text.train), list(text.val)) == ([257, 32] * 9, [257, 32])
     assert (text.tokenizer, text.vocab_size) == ("bpe", 258)
     assert text.decoded([257, 32, 300, 0xE2, 65]) == "the \ufffd\ufffdA"

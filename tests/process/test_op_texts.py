@@ -15,23 +15,23 @@ from tests import mps_texts
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 sys.path.insert(0, str(JOBS))
 
-from harness import op_sweep, op_texts  # noqa: E402 - the path comes first
-from harness.op_sweep import Found, Sweep, Unit  # noqa: E402
-from harness.problems import JobError  # noqa: E402
+from harness.errors import JobError  # noqa: E402
+from harness.opcheck import messages  # noqa: E402 - the path comes first
+from harness.opcheck.sweep import Found, Sweep, Unit  # noqa: E402
 
 
 def test_both_wordings_of_a_fallback() -> None:
-    assert op_texts.fallen_back(mps_texts.FALLS_BACK.format("aten::linalg_svd")) == "aten::linalg_svd"
-    assert op_texts.fallen_back(f"UserWarning: {mps_texts.OTHER_FALLBACK}") == "UserWarning: avg_pool2d: int64"
-    assert op_texts.fallen_back("MPS: nonzero op is supported natively starting from macOS 14.0") is None
-    assert op_texts.fallen_back(mps_texts.NO_KERNEL.format("aten::poisson")) is None
+    assert messages.fallen_back(mps_texts.FALLS_BACK.format("aten::linalg_svd")) == "aten::linalg_svd"
+    assert messages.fallen_back(f"UserWarning: {mps_texts.OTHER_FALLBACK}") == "UserWarning: avg_pool2d: int64"
+    assert messages.fallen_back("MPS: nonzero op is supported natively starting from macOS 14.0") is None
+    assert messages.fallen_back(mps_texts.NO_KERNEL.format("aten::poisson")) is None
 
 
 def test_the_profilers_lines_name_each_kernel_once() -> None:
     lines = [mps_texts.PROFILED.format(name) for name in ("aten::poisson", "aten::geqrf.a", "aten::poisson")]
     log = "\n".join(["aten::add (id=G1, run=2)", *lines, "aten::mul:MPS:Float[2]"])
-    assert op_texts.profiled(log) == ["aten::poisson", "aten::geqrf.a"]
-    assert op_texts.profiled("") == []
+    assert messages.profiled(log) == ["aten::poisson", "aten::geqrf.a"]
+    assert messages.profiled("") == []
 
 
 NOT_IMPLEMENTED = "NotImplementedError RuntimeError Exception"
@@ -57,13 +57,13 @@ NOT_IMPLEMENTED = "NotImplementedError RuntimeError Exception"
     ],
 )  # fmt: skip
 def test_errors_in_the_words_of_torch(kinds: str, text: str, verdict: str, detail: str) -> None:
-    found = op_texts.read_error(kinds, text)
+    found = messages.read_error(kinds, text)
     assert found[0] == verdict and found[1].startswith(detail) and "\n" not in found[1]
 
 
 def test_an_error_may_leave_the_device_lost() -> None:
-    assert op_texts.device_lost("CUDA error: an illegal memory access was encountered")
-    assert not op_texts.device_lost(mps_texts.NO_MEMORY)
+    assert messages.device_lost("CUDA error: an illegal memory access was encountered")
+    assert not messages.device_lost(mps_texts.NO_MEMORY)
 
 
 # -- the sweep over a child that is a script ------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_an_operator_that_hangs_is_ended_and_recorded(sweep: Callable[..., Sweep
 def test_a_device_that_is_gone_for_good_ends_the_sweep(
     sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(op_sweep, "MOST_LOST_IN_A_ROW", 2)
+    monkeypatch.setattr("harness.opcheck.sweep.MOST_LOST_IN_A_ROW", 2)
     with pytest.raises(JobError, match="2 operators one after the other ended the process") as gone:
         run(sweep(), "lose", "lose", "add")
     assert "the device may be gone" in gone.value.hint
@@ -175,7 +175,7 @@ def test_a_device_that_is_gone_for_good_ends_the_sweep(
 def test_neighbours_that_all_crash_on_a_device_that_is_well_do_not_end_the_sweep(
     sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(op_sweep, "MOST_LOST_IN_A_ROW", 2)
+    monkeypatch.setattr("harness.opcheck.sweep.MOST_LOST_IN_A_ROW", 2)
     found = run(sweep(), "add", "lose", "lose", "lose", "lose", "mul")
     assert found["mul", "forward"].verdict == "native" and found["lose", "forward"].verdict == "error"
 
@@ -189,8 +189,8 @@ def test_a_child_that_never_gets_ready_is_given_up(sweep: Callable[..., Sweep], 
 def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """The real child's watch, in a process that would sleep for a minute."""
     code = (
-        f"import os, sys, time; sys.path.insert(0, {str(JOBS)!r}); from harness import op_child\n"
-        "op_child._end_with_parent(int(sys.argv[1])); print('watching', flush=True); time.sleep(60)"
+        f"import os, sys, time; sys.path.insert(0, {str(JOBS)!r}); from harness.opcheck import child\n"
+        "child._end_with_parent(int(sys.argv[1])); print('watching', flush=True); time.sleep(60)"
     )
     read, write = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", code, str(read)], pass_fds=(read,), stdout=subprocess.PIPE)

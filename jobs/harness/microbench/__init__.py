@@ -1,0 +1,1 @@
+"""Micro-benchmarks: how they run, and how their results are checked."""

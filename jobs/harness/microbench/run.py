@@ -1,0 +1,302 @@
+"""The course of a micro-benchmark, whatever the framework: cells that are called again and again, timed and checked.
+
+A cell is one operation at one size. An iteration calls every cell in turn, so that a machine which warms up does so for
+all of them alike; its time is the sum, over the cells, of the time of one call. That is the mean of a sample: as many
+calls, handed over one after the other, as last `sample_ms` together, from an idle device to an idle device. A device
+that works behind one's back is kept busy that way, as it is in a program, and the two synchronisations weigh little.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from harness import command_line, exit_codes
+from harness.command_line import Options
+from harness.errors import UsageError
+from harness.microbench.rounding import Check
+from mpsq_report import Reporter
+
+MAX_CALLS = 1000
+"""In a sample: what takes less than 20 us a call is timed over fewer milliseconds."""
+MAX_KEPT_BYTES = 1 << 30
+"""Results that one sample may leave behind before it is waited for."""
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def quick_s(framework: Framework, device: Any, call: Callable[[], Any], at_least_s: float = 0.05) -> float:
+    """Seconds of one call, after three that do not count: a median of three short samples, to choose by."""
+    framework.finish(device, framework.repeat(call, 3))
+    calls, found = 1, list[float]()
+    while len(found) < 3:
+        dur_s = timed(framework, device, call, calls)[0]
+        if dur_s < at_least_s and calls < MAX_CALLS:
+            calls = min(MAX_CALLS, calls * 4)
+        else:
+            found.append(dur_s / calls)
+    return median(found)
+
+
+def timed(framework: Framework, device: Any, call: Callable[[], Any], calls: int) -> tuple[float, Any]:
+    """Seconds of so many calls from an idle device to an idle device, and their results."""
+    framework.finish(device, None)
+    begun = time.perf_counter()
+    results = framework.repeat(call, calls)
+    framework.finish(device, results)
+    return time.perf_counter() - begun, results
+
+
+class Framework(Protocol):
+    """A framework's side: what harness.framework asks for, as far as it is needed here, and how to wait."""
+
+    name: str
+    compiler: str
+    in_order: bool
+    """whether calls end in the order in which they were handed over, so that the last one's end is that of all"""
+
+    def open_device(self, asked: str) -> Any: ...
+
+    def set_up(self, options: Options, device: Any, report: Reporter) -> None: ...
+
+    def facts(self, device: Any) -> Mapping[str, Any]: ...
+
+    def memory(self, device: Any) -> tuple[int | None, int | None]: ...
+
+    def cache_state(self) -> tuple[str, dict[str, int]] | None: ...
+
+    def repeat(self, call: Callable[[], Any], times: int) -> Any:
+        """Hand over so many calls. Returns what to wait for, the last result last."""
+
+    def finish(self, device: Any, results: Any) -> None:
+        """Return when the device is idle; `results` is what repeat() returned, or None."""
+
+
+@dataclass
+class Cell:
+    """One operation at one size. `call` hands it to the device once and returns its result, not waited for."""
+
+    name: str
+    call: Callable[[], Any]
+    check: Callable[[Any], Check]
+    flops: float
+    """of one call"""
+    bytes: float
+    """that one call must read and write, each once"""
+    result_bytes: float = 0.0
+    calls: int = 0
+    """in a sample; 0: as many as fill it"""
+    untimed_first: bool = False
+    """whether a call that is not timed goes before each sample: else a short one pays for what its neighbour evicted"""
+    as_published: Callable[[], Any] | None = None
+    """the call as guides write it, where that differs"""
+    times_s: list[float] = field(default_factory=list)
+    """of one call, of each measured iteration"""
+    naive_s: list[float] = field(default_factory=list)
+    """the same when nobody waits for the device before reading the clock"""
+
+    @property
+    def median_s(self) -> float:
+        return median(self.times_s)
+
+
+@dataclass
+class Bench:
+    """What build() of a workload returns. `show` prints what came of it; `timing` is synced, naive or both."""
+
+    cells: list[Cell]
+    about: str
+    show: Callable[[Bench], None]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """further fields of hello"""
+    timing: str = "synced"
+    ended: Callable[[Bench], None] | None = None
+    """called after the last iteration, when all results were right"""
+
+
+Build = Callable[[Options, Any, Reporter], Bench]
+
+
+def main(workload: Mapping[str, Any], framework: Framework, build: Build, argv: Sequence[str] | None = None) -> int:
+    """Run a micro-benchmark: `build` makes its cells. Returns the exit code, as harness.main.main."""
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+        options = parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
+        _run(workload, framework, build, options, report)
+
+    return exit_codes.run(workload, course)
+
+
+def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Options:
+    """The command line of every workload, and `--dtype fp64` besides, which no training knows. Raises: UsageError."""
+    words = list(argv)
+    double = False
+    for at, word in enumerate(words):
+        if word == "--dtype=fp64" or (word == "fp64" and at and words[at - 1] == "--dtype"):
+            words[at], double = word.replace("fp64", "fp32"), True
+    options = command_line.parse(workload, words, compiler)
+    settings = options.settings
+    if settings.max_iters <= settings.warmup_iters + 1:
+        raise UsageError(
+            f"max_iters={settings.max_iters} leaves nothing to measure",
+            f"it must be more than {settings.warmup_iters + 1}: the first iteration and warmup_iters",
+        )
+    if options.resume or options.out:
+        raise UsageError("there is nothing to resume and no checkpoint here", "leave --resume and --out away")
+    return replace(options, dtype="fp64") if double else options
+
+
+def _run(workload: Mapping[str, Any], framework: Framework, build: Build, options: Options, report: Reporter) -> None:
+    device = framework.open_device(options.device)
+    framework.set_up(options, device, report)
+    facts = framework.facts(device)
+    report.hello(**_hello(workload, framework, options, device, facts))
+    bench = build(options, device, report)
+    report.hello(flops_per_iter=sum(cell.flops for cell in bench.cells), **bench.facts)
+    how = framework.compiler if options.compile else "eager"
+    threads = f", {facts['threads']} threads" if "threads" in facts else ""
+    print(f"{workload['name']}: {bench.about}")
+    print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
+    print(f"{framework.name:<6} {facts['versions'].get(framework.name, '')}, seed {options.seed}")
+    report.end("setup")
+    _Course(framework, device, bench, options, report).run()
+
+
+def _hello(
+    workload: Mapping[str, Any], framework: Framework, options: Options, device: Any, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "workload": workload["name"],
+        "framework": framework.name,
+        "device": str(device),
+        "device_name": device.name,
+        "dtype": options.dtype,
+        "seed": options.seed,
+        "compile": options.compile,
+        "config": options.config,
+        "planned_iters": options.settings.max_iters,
+        **facts,
+        "settings": vars(options.settings),
+    }
+
+
+class _Course:
+    """The iterations of one benchmark: the first, the warm-up with its choice of calls, the measured ones."""
+
+    def __init__(self, framework: Framework, device: Any, bench: Bench, options: Options, report: Reporter) -> None:
+        self._framework, self._device, self._bench = framework, device, bench
+        self._options, self._report = options, report
+        self._right = True
+
+    def run(self) -> None:
+        options, report, cells = self._options, self._report, self._bench.cells
+        phase = "compile" if options.compile else "warmup"
+        with report.phase(phase):
+            first = [self._timed(cell, 1) for cell in cells]
+            self._tell(0, sum(dur_s for dur_s, _ in first), phase)
+            self._tell_cache()
+            with report.phase("setup"):
+                for cell, (_, result) in zip(cells, first, strict=True):
+                    self._check(cell, result, first=True)
+        with report.phase("warmup"):
+            for cell in cells:
+                cell.calls = cell.calls or self._enough(cell)
+            for i in range(1, 1 + options.settings.warmup_iters):
+                self._tell(i, sum(self._sample(cell)[0] for cell in cells), "warmup")
+        with report.phase("measure"):
+            for i in range(1 + options.settings.warmup_iters, options.settings.max_iters):
+                self._measure(i)
+        with report.phase("setup"):
+            for cell in cells:
+                self._check(cell, self._timed(cell, 1)[1], first=False)
+                self._facts(cell)
+        self._bench.show(self._bench)
+        if self._right and self._bench.ended:
+            self._bench.ended(self._bench)
+
+    def _measure(self, i: int) -> None:
+        """One iteration. Events are written when all its cells are timed."""
+        cells, naive = self._bench.cells, self._bench.timing != "synced"
+        for cell in cells:
+            if naive:
+                cell.naive_s.append(self._unsynced(cell))
+            cell.times_s.append(self._sample(cell)[0])
+        if self._bench.timing == "naive":
+            self._tell(i, sum(cell.naive_s[-1] for cell in cells), "measure", synced=False)
+        else:
+            self._tell(i, sum(cell.times_s[-1] for cell in cells), "measure")
+        for cell in cells:
+            self._report.metric(f"{cell.name}.time", cell.times_s[-1], "s", i=i)
+            if naive:
+                self._report.metric(f"{cell.name}.time_unsynced", cell.naive_s[-1], "s", i=i)
+
+    def _timed(self, cell: Cell, calls: int) -> tuple[float, Any]:
+        return timed(self._framework, self._device, cell.call, calls)
+
+    def _sample(self, cell: Cell) -> tuple[float, Any]:
+        """Seconds of one call, the mean of a sample, and the results."""
+        if cell.untimed_first:
+            self._timed(cell, 1)
+        dur_s, results = self._timed(cell, cell.calls)
+        return dur_s / cell.calls, results
+
+    def _unsynced(self, cell: Cell) -> float:
+        """Seconds of one call as an unsynchronised clock has them: the device may not even have begun."""
+        call = cell.as_published or cell.call
+        self._framework.finish(self._device, None)
+        begun = time.perf_counter()
+        results: deque[Any] = deque(maxlen=1 if self._framework.in_order else None)
+        for _ in range(cell.calls):
+            results.append(call())
+        dur_s = time.perf_counter() - begun
+        self._framework.finish(self._device, list(results))
+        return dur_s / cell.calls
+
+    def _enough(self, cell: Cell) -> int:
+        """Calls that last sample_ms together."""
+        wanted_s = self._options.settings.sample_ms / 1e3
+        most = min(MAX_CALLS, int(MAX_KEPT_BYTES // max(cell.result_bytes, 1.0)) or 1)
+        calls = 1
+        while calls < most:
+            dur_s = self._timed(cell, calls)[0]
+            if dur_s >= wanted_s / 2:
+                return max(1, min(most, round(calls * wanted_s / dur_s)))
+            calls = min(most, calls * 4)
+        return calls
+
+    def _tell(self, i: int, dur_s: float, phase: str, synced: bool = True) -> None:
+        allocated, reserved = self._framework.memory(self._device)
+        self._report.iter(i, dur_s, None, synced, phase, allocated, reserved)
+
+    def _tell_cache(self) -> None:
+        if self._options.compile and (cache := self._framework.cache_state()) is not None:
+            state, counts = cache
+            self._report.note("compile_cache", state, **counts)
+            self._report.hello(compile_cache=state)
+
+    def _check(self, cell: Cell, results: Any, first: bool) -> None:
+        """Compare with float64: the first call, and the last, which may have come out of a replayed graph."""
+        found = cell.check(results[-1])
+        if first:
+            self._report.metric(f"{cell.name}.error", found.share, "of its bound")
+        if first and found.arithmetic == "tf32":  # the peak of fp32 is not its peak
+            self._report.hello(dtype="tf32")
+            self._report.note("reduced_precision", f"{cell.name}: fp32 was asked for and TF32 computed")
+        if first:
+            print(f"check  {cell.name}: {found.text}")
+        if not found.ok and self._right:
+            self._right = False
+            self._report.note("wrong_result", f"{cell.name}: {found.text}", share=found.share)
+            print(f"warning: {cell.name}: {found.text}", file=sys.stderr)
+
+    def _facts(self, cell: Cell) -> None:
+        self._report.metric(f"{cell.name}.flop", cell.flops, "FLOP")
+        self._report.metric(f"{cell.name}.bytes", cell.bytes, "B")
+        self._report.metric(f"{cell.name}.calls", cell.calls, "calls")

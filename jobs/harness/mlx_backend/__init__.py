@@ -1,0 +1,1 @@
+"""What is MLX's own in the harness."""

@@ -1,0 +1,106 @@
+"""MLX's side of the course of a workload: main() for workloads in MLX, and what main.py asks of a framework."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from harness import hello, run
+from harness.checkpoints import npz
+from harness.command_line import Options
+from harness.device import Device
+from harness.framework import Build, Evaluate, Step
+from harness.mlx_backend.device import open_device
+from harness.mlx_backend.training import Training, named
+from harness.sampling import Sample
+from mpsq_report import Reporter
+
+_BACKENDS = ("mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
+
+
+def main(
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
+) -> int:
+    """Run a workload in MLX. Returns the exit code. See harness.main.main."""
+    return run.main(workload, Mlx(), build, step, evaluate, argv, sample)
+
+
+class Mlx:
+    """What harness.framework.Framework asks for."""
+
+    name = "mlx"
+    compiler = "mx.compile"
+
+    def __init__(self) -> None:
+        self._before: int | None = None
+
+    def open_device(self, asked: str) -> Device:
+        return open_device(asked)
+
+    def set_up(self, options: Options, device: Device, report: Reporter) -> None:
+        self._before = _kept() if device.kind == "cpu" else None
+
+    def facts(self, device: Device) -> dict[str, Any]:
+        return {
+            "versions": hello.versions(
+                ("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "numpy", "tiktoken")
+            ),
+            "backend": device.backend,
+            "float32_matmul_precision": "highest" if os.environ.get("MLX_ENABLE_TF32") == "0" else "default",
+        }
+
+    def memory(self, device: Device) -> tuple[int | None, int | None]:
+        return device.memory()
+
+    def wait(self, training: Training, loss: Any) -> None:
+        """MLX is lazy: what nobody evaluates was not computed."""
+        mx.eval(loss, training.model.parameters(), training.optimizer.state)
+        mx.synchronize()
+
+    def cache_state(self) -> tuple[str, dict[str, int]] | None:
+        """On the CPU MLX keeps what it compiled under the system's folder for temporary files; elsewhere nothing that
+        could be seen. It is mixed as well when all that was kept is another program's."""
+        if self._before is None:
+            return None
+        new = _kept() - self._before
+        state = "warm" if not new else "mixed" if self._before else "cold"
+        return state, {"cache_misses": new} if new else {}
+
+    def after_first(self, training: Training) -> None:
+        """Nothing is left to do."""
+
+    def save(self, training: Training, folder: Path, done: int) -> Path:
+        path = folder / "checkpoint.npz"
+        npz.save(path, named(training), done, training.data["sha256"])
+        return path
+
+    def restore(self, training: Training, path: Path) -> int:
+        like = {name: tuple(value.shape) for name, value in named(training).items()}
+        done, found = npz.load(path, like, training.data["sha256"])
+        weights, state = (
+            tree_unflatten([(name.removeprefix(part), mx.array(found[name])) for name in like if name.startswith(part)])
+            for part in ("weights.", "optimizer.")
+        )
+        training.model.update(weights)
+        for one, its in zip(training.optimizer.optimizers, state["states"], strict=True):
+            one.state.update(its)  # in place: a compiled update has taken hold of these very dicts
+        return done
+
+    def weights(self, training: Training) -> dict[str, Any]:
+        return {name: np.array(value, np.float32) for name, value in tree_flatten(training.model.parameters())}
+
+
+def _kept() -> int:
+    return sum(1 for _ in Path(tempfile.gettempdir(), "mlx", mx.__version__, "cpu").glob("*.so"))

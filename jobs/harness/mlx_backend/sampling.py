@@ -1,0 +1,116 @@
+"""A model that writes, in MLX: keys and values kept on the device, and the steps that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+from numpy.typing import NDArray
+
+from harness.device import Device
+from harness.mlx_backend.training import DTYPES
+from harness.sampling import Sampling as AnySampling
+from harness.sampling import Tokens
+
+
+class Cache:
+    """What a model keeps of the text that it has read: keys and values by layer, (batch, heads, block, features), and
+    how many positions are known, `at`: one number on the device, None before the prompt."""
+
+    def __init__(self, keys: list[mx.array], values: list[mx.array], at: mx.array | None) -> None:
+        self.keys, self.values, self._at = list(keys), list(values), at
+
+    def positions(self, n: int) -> mx.array:
+        """Those of the n tokens that come in."""
+        return mx.arange(n) if self._at is None else self._at
+
+    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
+        (batch, heads, time, features): the whole prompt, or a single token."""
+        start = mx.array([0]) if self._at is None else self._at
+        keys = self.keys[layer] = mx.slice_update(self.keys[layer], k, start, (2,))
+        values = self.values[layer] = mx.slice_update(self.values[layer], v, start, (2,))
+        if self._at is None:
+            return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
+        known = mx.arange(keys.shape[2]) <= self._at
+        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=known[None, None, None])
+
+
+@dataclass(kw_only=True)
+class Sampling(AnySampling):
+    """See harness.sampling.Sampling. `logits(tokens, cache)` gives those of the last position, in the run's dtype."""
+
+    device: Device
+    model: nn.Module
+    logits: Callable[[mx.array, Cache], mx.array]
+    heads: int
+    layers: int
+    width: int
+
+    def __post_init__(self) -> None:
+        self._keys: list[mx.array] = []
+        self._values: list[mx.array] = []
+        self._at = mx.array([0])
+        self._read, self._write = self._first, self._next
+        if self.options.compile:
+            self._read = mx.compile(self._first, inputs=self.model.state)
+            self._write = mx.compile(self._next, inputs=self.model.state)
+
+    def n_params(self) -> int:
+        return sum(value.size for _, value in tree_flatten(self.model.parameters()))
+
+    def _first(self, tokens: mx.array) -> tuple[mx.array, list[mx.array], list[mx.array]]:
+        shape = (tokens.shape[0], self.heads, self.options.settings.block_size, self.width // self.heads)
+        empty = [mx.zeros(shape, DTYPES[self.options.dtype]) for _ in range(self.layers)]
+        cache = Cache(empty, empty, None)
+        return self.logits(tokens, cache)[:, -1], cache.keys, cache.values
+
+    def _next(
+        self, tokens: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array]
+    ) -> tuple[mx.array, mx.array, mx.array, list[mx.array], list[mx.array]]:
+        """`tokens` are (batch,)."""
+        cache = Cache(keys, values, at)
+        logits = self.logits(tokens[:, None], cache)[:, -1]
+        return logits, mx.argmax(logits, axis=-1), at + 1, cache.keys, cache.values
+
+    def prefill(self, tokens: Tokens) -> mx.array:
+        logits, self._keys, self._values = self._read(mx.array(tokens))
+        self._at = mx.array([tokens.shape[1]])
+        return logits
+
+    def step(self, tokens: Tokens) -> mx.array:
+        return self._go_on(mx.array(tokens))[0]
+
+    def greedy(self, logits: mx.array, n: int) -> mx.array:
+        written = [mx.argmax(logits, axis=-1)]
+        for _ in range(n):
+            token = self._go_on(written[-1])[1]
+            mx.async_eval(token, self._keys, self._values)  # the device begins while the next step is put together
+            written.append(token)
+        return mx.stack(written, axis=1)
+
+    def _go_on(self, tokens: mx.array) -> tuple[mx.array, mx.array]:
+        logits, token, self._at, self._keys, self._values = self._write(tokens, self._at, self._keys, self._values)
+        return logits, token
+
+    def wait(self, *values: Any) -> None:
+        mx.eval(*values, self._at, self._keys, self._values)
+        mx.synchronize()
+
+    def numpy(self, values: mx.array) -> NDArray[Any]:
+        return np.array(values.astype(mx.float32) if mx.issubdtype(values.dtype, mx.floating) else values)
+
+
+def logits_of(logits: Callable[[mx.array], mx.array]) -> Callable[[Tokens], NDArray[Any]]:
+    """The training's own `logits`, computed on the CPU."""
+
+    def found(tokens: Tokens) -> NDArray[Any]:
+        with mx.stream(mx.cpu):  # memory is shared on Apple silicon; elsewhere MLX copies
+            return np.array(logits(mx.array(tokens)))
+
+    return found

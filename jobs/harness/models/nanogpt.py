@@ -1,0 +1,229 @@
+"""What the nanogpt workloads have in common, whatever the framework: shape, weights, batches, schedule, FLOP.
+
+Same seed, same weights and same batches in torch, mlx, tinygrad and jax: both are drawn here, in numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.checkpoints import weights_file
+from harness.checkpoints.nanogpt import knows as knows_checkpoint
+from harness.checkpoints.nanogpt import read as read_checkpoint
+from harness.command_line import Options
+from harness.data.batches import Batches
+from harness.data.text import Text
+from harness.data.text import load as load_text
+from harness.errors import UsageError
+
+ADAM_EPS = 1e-8
+"""Added to the root of the mean square, in all four frameworks: torch's default, and nanoGPT's."""
+NORM_EPS = 1e-5
+"""Added to the variance in layer normalisation."""
+CLIP_EPS = 1e-6
+"""Added to the norm of the gradient before clipping, as torch does."""
+INITIAL_STD = 0.02
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model's hyperparameters. `vocab` tokens, `block` positions."""
+
+    vocab: int
+    block: int
+    layers: int
+    heads: int
+    width: int
+    dropout: float = 0.0
+    bias: bool = False
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor that is trained, by name, in the order of the model. Those of linear layers are (out, in)."""
+        C = self.width
+        found: dict[str, tuple[int, ...]] = {"tokens.weight": (self.vocab, C), "positions.weight": (self.block, C)}
+        for n in range(self.layers):
+            for name, shape in (
+                ("norm1", (C,)),
+                ("attention.qkv", (3 * C, C)),
+                ("attention.out", (C, C)),
+                ("norm2", (C,)),
+                ("feed_forward.widen", (4 * C, C)),
+                ("feed_forward.out", (C, 4 * C)),
+            ):
+                found |= self._layer(f"blocks.{n}.{name}", shape)
+        return found | self._layer("norm", (C,))
+
+    def _layer(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if self.bias else {})
+
+    def n_params(self, positions: bool = True) -> int:
+        """How many numbers are trained, with or without those of the positions."""
+        found = sum(math.prod(shape) for shape in self.tensors().values())
+        return found if positions else found - self.block * self.width
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What there is to train before any framework comes in: text, batches, shape, work."""
+
+    text: Text
+    shape: Shape
+    batches: Batches
+    flops_per_iter: float
+    tokens_per_iter: int
+
+    def first(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The first batch that training sees and what comes next, for the reference loss. Both (batch, block)."""
+        x, y = self.batches.of_iteration(0)
+        return x[0], y[0]
+
+
+def problem(options: Options) -> Problem:
+    """Read the text. Raises: UsageError for settings that cannot be; JobError as text_data.load."""
+    s = options.settings
+    check(s)
+    text = load_text(s.data, s.tokens, s.block_size)
+    shape = shape_of(s, text)
+    sequences = s.batch_size * s.grad_accum
+    return Problem(
+        text=text,
+        shape=shape,
+        batches=Batches(text.parts(), options.seed, s.batch_size, s.block_size),
+        flops_per_iter=flops_per_iter(shape, sequences),
+        tokens_per_iter=sequences * s.block_size,
+    )
+
+
+def shape_of(s: SimpleNamespace, text: Text) -> Shape:
+    """The model's shape. Rows of the embedding that round the vocabulary up are trained to be unlikely, like any other
+    token that never comes."""
+    vocab = -(-text.vocab_size // s.pad_vocab) * s.pad_vocab
+    return Shape(vocab, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dropout, s.bias)
+
+
+def weights(options: Options, shape: Shape) -> Weights:
+    """The weights to begin with: those of init_from, else drawn from the seed. Raises: UsageError as read_weights."""
+    source = options.settings.init_from
+    return read_weights(Path(source).expanduser(), shape) if source else initial_weights(shape, options.seed)
+
+
+def initial_weights(shape: Shape, seed: int) -> Weights:
+    """As in GPT-2: normal(0, 0.02); the layers that write into the residual stream scaled down by the square root of
+    their number, so that its variance does not grow with depth. Norms begin with ones, biases with zeros.
+
+    Each tensor has a stream of random numbers of its own, by its name: another model's does not change it.
+    """
+    found: Weights = {}
+    for name, size in shape.tensors().items():
+        if len(size) == 1:
+            found[name] = np.full(size, float(name.endswith("weight")), np.float32)
+            continue
+        std = INITIAL_STD / math.sqrt(2 * shape.layers) if name.endswith("out.weight") else INITIAL_STD
+        draw = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
+        found[name] = draw.standard_normal(size, np.float32) * np.float32(std)
+    return found
+
+
+def read_weights(path: Path, shape: Shape) -> Weights:
+    """The weights of a .npz file that any of the four wrote (--out), or anything with these names; or of a checkpoint,
+    ours or nanoGPT's, or of Hugging Face's gpt2.
+
+    Raises: UsageError when it cannot be read, or is of another model.
+    """
+    if knows_checkpoint(path):
+        return read_checkpoint(path, shape.tensors(), shape.heads)
+    return weights_file.fitting(weights_file.read(path, "init_from"), shape.tensors(), path)
+
+
+def flops_per_iter(shape: Shape, sequences: int) -> float:
+    """FLOP of one iteration over `sequences` sequences of T = block tokens (a multiply and an add are two).
+
+    Per token, a weight is multiplied and added once in the forward: 2 N, N without the positions, which are looked up.
+    The embedding is looked up as well, but as output layer it is multiplied, once. The backward costs twice the
+    forward (gradients by inputs, and by weights): 6 N a token, 6 N T a sequence.
+
+    Attention has no weights in its two products: queries by keys, and their scores by values. With H heads of Q
+    features each takes 2 H Q T FLOP a token, both 4 H Q T; with the backward 12 H Q T, and so over L layers and T
+    tokens 12 L H Q T^2 a sequence. The half that causality masks is counted, as in Chowdhery et al. 2022 (PaLM),
+    appendix B.
+
+    Left out, as is usual: normalisations, softmax, GELU, dropout, the optimizer.
+    """
+    T, Q = shape.block, shape.width // shape.heads
+    weights = 6 * shape.n_params(positions=False) * T
+    attention = 12 * shape.layers * shape.heads * Q * T * T
+    return float(sequences * (weights + attention))
+
+
+def sampling_flops(shape: Shape, sequences: int, new_tokens: int) -> float:
+    """FLOP of reading block - new_tokens tokens and writing as many more: the forward of flops_per_iter.
+
+    The output layer is computed for the prompt's last position alone, and then for each new one. The prompt's own
+    scores are counted whole, as in training; a new token meets the keys that there are, not those that are masked.
+    """
+    T, Q, prompt = shape.block, shape.width // shape.heads, shape.block - new_tokens
+    output = shape.vocab * shape.width
+    weights = 2 * (shape.n_params(positions=False) - output) * T + 2 * output * (new_tokens + 1)
+    met = prompt * prompt + sum(range(prompt + 1, T + 1))
+    return float(sequences * (weights + 4 * shape.layers * shape.heads * Q * met))
+
+
+def stays_fp32(name: str, dimensions: int) -> bool:
+    """Whether a tensor is kept in fp32 by a model that writes in another dtype; matrices are converted once, as they
+    would be in each product. The positions keep what is added up in fp32."""
+    return dimensions < 2 or name == "positions.weight"
+
+
+def sampling(options: Options, problem: Problem) -> dict[str, Any]:
+    """What the Sampling of each framework begins with, but for its check."""
+    s = options.settings
+
+    def prompt(i: int) -> NDArray[np.int32]:
+        return problem.batches.of_iteration(i)[0][0, :, : s.block_size - s.new_tokens]
+
+    return {
+        "options": options,
+        "data": problem.text.said(),
+        "flops_per_iter": sampling_flops(problem.shape, s.batch_size, s.new_tokens),
+        "per_iter": s.batch_size * s.block_size,
+        "prompt": prompt,
+        "read": problem.text.decoded,
+    }
+
+
+def learning_rate(i: int, s: SimpleNamespace) -> float:
+    """Of iteration i: a linear rise, then half a cosine down to min_lr (Loshchilov & Hutter 2017)."""
+    end = s.lr_decay_iters or s.max_iters
+    if i < s.lr_warmup_iters:
+        return float(s.lr * (i + 1) / (s.lr_warmup_iters + 1))
+    if i >= end:
+        return float(s.min_lr)
+    share = (i - s.lr_warmup_iters) / (end - s.lr_warmup_iters)
+    return float(s.min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (s.lr - s.min_lr))
+
+
+def check(s: SimpleNamespace) -> None:
+    """Refuse what cannot be trained. Raises: UsageError."""
+    if s.n_embd % s.n_head:
+        raise UsageError(
+            f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
+        )
+
+
+def refuse_fp16(options: Options, framework: str) -> None:
+    """fp16 gradients vanish without loss scaling, which torch alone of the four has. Raises: UsageError."""
+    if options.dtype == "fp16":
+        raise UsageError(
+            f"{framework} has no loss scaling, without which gradients in fp16 vanish",
+            "--dtype bf16 has the range of fp32 and needs none; fp16 trains in torch",
+        )

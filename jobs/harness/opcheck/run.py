@@ -1,0 +1,267 @@
+"""The course of opcheck: which operators, the passes over them, and what is told of each."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from harness import command_line, exit_codes
+from harness.command_line import Options, near
+from harness.errors import JobError, UsageError
+from harness.opcheck import inventory
+from harness.opcheck.messages import ERROR, FALLBACK, MISSING, NATIVE, UNCHECKED, VERDICTS, WRONG
+from harness.opcheck.sweep import Found, Sweep, Unit
+from harness.processes import refuse_threads
+from mpsq_report import Reporter
+
+BASIC = (
+    *("abs", "add", "addmm", "bmm", "cat", "clamp", "cumsum", "div_no_rounding_mode", "exp", "gather", "index_select"),
+    *("linalg_vector_norm", "log", "log_softmax", "masked_fill", "matmul", "mean", "mm", "mul", "neg"),
+    *("nn_functional_batch_norm", "nn_functional_conv2d", "nn_functional_cross_entropy", "nn_functional_dropout"),
+    *("nn_functional_embedding", "nn_functional_gelu", "nn_functional_layer_norm", "nn_functional_linear"),
+    *("nn_functional_max_pool2d", "nn_functional_relu", "nn_functional_scaled_dot_product_attention"),
+    *("nn_functional_silu", "pow", "rsqrt", "softmax", "sqrt", "sub", "sum", "tanh", "where"),
+)
+Key = tuple[str, str, str]
+"""Operator, dtype, direction."""
+_JOBS = Path(__file__).resolve().parents[2]
+CHILD = (
+    sys.executable,
+    "-c",
+    f"import sys; sys.path.insert(0, {str(_JOBS)!r}); from harness.opcheck import child; sys.exit(child.main())",
+)
+"""Not -m: it would look for a package `harness` in the current directory first."""
+_TOLD_EVERY = 250
+"""Operators between two lines that say how far it is."""
+_MOST_SHOWN = 40
+"""Lines for what is not native; the report has all."""
+
+
+def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
+    """Run the sweep. `child` is the command that checks operators: see op_child. Returns the exit code."""
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+        options = parse(workload, sys.argv[1:] if argv is None else argv)
+        _Course(workload, options, report, child).run()
+
+    return exit_codes.run(workload, course)
+
+
+def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
+    """The command line of every workload, without what has no sense here. Raises: UsageError."""
+    options = command_line.parse(workload, argv, "nothing: operators are checked as they are")
+    s = options.settings
+    if options.compile:
+        raise UsageError("opcheck runs operators as they are, not compiled", "--compile off")
+    if options.dtype != "fp32":
+        raise UsageError("opcheck takes its dtypes from a setting", f"--set types={options.dtype}")
+    if options.resume or options.out:
+        raise UsageError("there is nothing to resume and no checkpoint here", "leave --resume and --out away")
+    refuse_threads(s.threads)
+    return options
+
+
+def need_tables() -> None:
+    """Raises: JobError where torch's tables cannot be imported: they want a package that torch itself does not."""
+    if find_spec("expecttest") is None:
+        raise JobError(
+            f"torch's tables of operators need expecttest, which is not installed for {sys.executable}",
+            f"{sys.executable} -m pip install expecttest pyyaml",
+        )
+
+
+class _Course:
+    def __init__(self, workload: Mapping[str, Any], options: Options, report: Reporter, child: Sequence[str]) -> None:
+        self._workload, self._options, self._report, self._child = workload, options, report, child
+        self._found: dict[Key, Found] = {}
+        self._crashes = 0
+        self._checked = 0
+        self._took_s: dict[str, float] = {}
+
+    def run(self) -> None:
+        need_tables()
+        from harness.torch_backend.main import Torch
+
+        framework, options = Torch(), self._options
+        device = framework.open_device(options.device)
+        with self._sweep(str(device), "check") as sweep:
+            sweep.start()
+            facts = framework.facts(device)
+            counted = self._inventory()
+            units = self._units(sweep.ops())
+            self._hello(device, facts, len(units))
+            words = options.settings.types.replace("+", " ")
+            print(f"opcheck: {len({unit.op for unit in units})} operators in {words}")
+            print(f"device {device}: {device.name}, {options.settings.threads} threads")
+            print(f"torch  {facts['versions']['torch']}, seed {options.seed}; {counted}")
+            self._report.end("setup")
+            with self._report.phase("measure"):
+                sweep.run(units, self._tell)
+            self._crashes += sweep.restarts
+        asked = options.settings.fallbacks
+        if asked == "on" or (asked == "auto" and device.kind == "mps"):
+            self._fallbacks(str(device))
+        self._show()
+
+    def _hello(self, device: Any, facts: Mapping[str, Any], n_units: int) -> None:
+        options = self._options
+        self._report.hello(
+            workload=self._workload["name"],
+            framework="torch",
+            device=str(device),
+            device_name=device.name,
+            dtype=options.settings.types,
+            seed=options.seed,
+            compile=False,
+            config=options.config,
+            planned_iters=n_units,
+            **{**facts, "threads": options.settings.threads},
+            settings=vars(options.settings),
+        )
+
+    def _sweep(self, device: str, mode: str) -> Sweep:
+        s = self._options.settings
+        words = {
+            "device": device, "mode": mode, "samples": s.samples, "calls": s.calls, "seed": self._options.seed,
+            "threads": s.threads,
+        }  # fmt: skip
+        env = {key: value for key, value in os.environ.items() if key not in _OURS}
+        env["PYTORCH_ENABLE_MPS_FALLBACK"] = "0" if mode == "check" else "1"
+        if mode == "profile":
+            env["PYTORCH_MPS_LOG_PROFILE_INFO"] = "4"
+        return Sweep([*self._child, *(f"--{key}={value}" for key, value in words.items())], env, s.limit_s)
+
+    def _units(self, ops: Mapping[str, Sequence[str]]) -> list[Unit]:
+        """Every operator that is asked for in every dtype that is asked for and that it takes."""
+        s = self._options.settings
+        directions = ("forward",) if s.direction == "forward" else ("forward", "backward")
+        names = _chosen(s.ops, list(ops))
+        units = [Unit(op, word, directions) for word in s.types.split("+") for op in names if word in ops[op]]
+        if not units:
+            raise UsageError(f"none of {s.ops} takes {s.types}", "--set types=fp32")
+        return units
+
+    def _inventory(self) -> str:
+        """Tell what native_functions.yaml has. Returns it in words."""
+        file = inventory.path()
+        if file is None:
+            return "this torch came without native_functions.yaml"
+        if find_spec("yaml") is None:
+            return f"native_functions.yaml is not counted: {sys.executable} -m pip install pyyaml"
+        found = inventory.read(file)
+        for name, value in (
+            ("functions", found.n_functions),
+            ("with_mps", len(found.with_mps)),
+            ("without_mps", len(found.without_mps)),
+        ):
+            self._report.metric(f"inventory.{name}", value, "functions")
+        self._report.note("opcheck_without_mps", " ".join(found.without_mps))
+        return (
+            f"{found.n_functions:,} functions, {len(found.with_mps)} with an MPS kernel, "
+            f"{len(found.without_mps)} for CPU and CUDA alone"
+        )
+
+    def _tell(self, unit: Unit, dur_s: float, found: Iterable[Found]) -> None:
+        """Report a unit. An iteration is a unit that was checked: it is counted, and no measurement."""
+        self._report.iter(self._checked, dur_s, phase="warmup")
+        self._checked += 1
+        self._took_s[unit.dtype] = self._took_s.get(unit.dtype, 0.0) + dur_s
+        if self._checked % _TOLD_EVERY == 0:
+            print(f"{self._checked:,} checked, now {unit.dtype} {unit.op}")
+        for one in found:
+            self._keep(one)
+
+    def _keep(self, one: Found) -> None:
+        """Report a verdict. A later one on the same operator corrects an earlier one."""
+        self._found[one.key] = one
+        cell = f"op/{one.unit.op}/{one.unit.dtype}/{one.direction}"
+        median_s = statistics.median(one.times_s) if one.times_s else math.nan
+        self._report.metric(f"{cell}/{one.verdict}", median_s, "s", i=self._checked - 1)
+        if one.verdict != NATIVE:
+            self._report.note("opcheck", _said(one))
+
+    def _fallbacks(self, device: str) -> None:
+        """What is missing, again with fallbacks on; then the names of the kernels that the CPU took over."""
+        left = {key: one for key, one in self._found.items() if one.verdict in (MISSING, FALLBACK)}
+        if not left:
+            return
+        again = self._pass(device, "fallback", left.values())
+        rescued = [one for one in again.values() if one.verdict in (FALLBACK, NATIVE)]
+        named = self._pass(device, "profile", rescued)
+        for key, one in again.items():
+            self._keep(_with_fallback(left[key], one, named[key].profiled if key in named else ()))
+
+    def _pass(self, device: str, mode: str, what: Iterable[Found]) -> dict[Key, Found]:
+        """Check the same again in another mode."""
+        directions: dict[tuple[str, str], list[str]] = {}
+        for one in what:
+            directions.setdefault((one.unit.op, one.unit.dtype), []).append(one.direction)
+        units = [Unit(op, dtype, tuple(wanted)) for (op, dtype), wanted in directions.items()]
+        found: dict[Key, Found] = {}
+        with self._report.phase("eval"), self._sweep(device, mode) as sweep:
+            sweep.run(units, lambda unit, dur_s, said: found.update({one.key: one for one in said}))
+            self._crashes += sweep.restarts
+        return found
+
+    def _show(self) -> None:
+        """Counts by dtype and direction, and what is not native."""
+        counts = Counter((one.unit.dtype, one.direction, one.verdict) for one in self._found.values())
+        used = [verdict for verdict in VERDICTS if any(key[2] == verdict for key in counts)]
+        print(f"{'':<20}" + "".join(f"{verdict:>10}" for verdict in used))
+        for dtype, direction in dict.fromkeys((key[0], key[1]) for key in counts):
+            print(f"{dtype:<10}{direction:<10}" + "".join(f"{counts[dtype, direction, v]:>10,}" for v in used))
+        print("took " + ", ".join(f"{dtype} {dur_s:.0f} s" for dtype, dur_s in self._took_s.items()))
+        others = [one for one in self._found.values() if one.verdict != NATIVE]
+        order = (WRONG, ERROR, MISSING, FALLBACK, UNCHECKED)
+        for one in sorted(others, key=lambda one: order.index(one.verdict))[:_MOST_SHOWN]:
+            print(_said(one))
+        if len(others) > _MOST_SHOWN:
+            print(f"... and {len(others) - _MOST_SHOWN:,} more: mpsq report ops")
+        if self._crashes:
+            print(f"the process that checks was replaced {self._crashes} times")
+
+
+_OURS = ("MPSQ_EVENTS", "PYTORCH_MPS_LOG_PROFILE_INFO")
+"""Not for children: one to whom events are reported, one that would slow down what is timed."""
+
+
+def _chosen(words: str, known: Sequence[str]) -> list[str]:
+    """Names for all, basic and patterns, + between. Raises: UsageError."""
+    chosen: dict[str, None] = {}
+    for word in words.split("+"):
+        if word == "basic":
+            found = [name for name in BASIC if name in known]
+        else:
+            found = list(known) if word == "all" else fnmatch.filter(known, word.replace(".", "_"))
+        if not found:
+            raise UsageError(f'ops={words}: torch has no operator "{word}"', near(word, known, "such as add+linalg_*"))
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def _with_fallback(first: Found, again: Found, names: Sequence[str]) -> Found:
+    """The verdict on what was missing, or fell back unasked, once fallbacks were on."""
+    said = [name for name in again.detail.split(", ") if name] if again.verdict == FALLBACK else []
+    every = ", ".join(dict.fromkeys([*said, *names]))
+    if again.verdict in (FALLBACK, NATIVE):
+        detail = every or f"no kernel is named: {first.detail}"
+        return replace(again, unit=first.unit, verdict=FALLBACK, detail=detail)
+    if again.verdict == MISSING:
+        return first
+    return replace(again, unit=first.unit, detail=f"as a fallback: {again.detail}")
+
+
+def _said(one: Found) -> str:
+    """One line for the log and the store: "svd fp32 backward fallback (2 of 8 samples): aten::linalg_svd"."""
+    share = f" ({one.n_bad} of {one.n} samples)" if one.n else ""
+    detail = f": {one.detail}" if one.detail else ""
+    return f"{one.unit.op} {one.unit.dtype} {one.direction} {one.verdict}{share}{detail}"

@@ -1,0 +1,269 @@
+"""The sweep over operators: a child process does each, and is replaced when it crashes, hangs or loses the device.
+
+Standard library only. What a child is told and answers: see op_child.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.errors import JobError
+from harness.opcheck.messages import ERROR, first_line, gave_up
+
+START_LIMIT_S = 300.0
+"""To import torch and its tables, on a machine that does much else."""
+MOST_STARTS_IN_VAIN = 3
+"""Children that ended one after the other before they were ready."""
+
+_LOG_BYTES = 1 << 20
+MOST_LOST_IN_A_ROW = 10
+"""Units each of which took its child with it: by then it is not the operators that fail, and a child takes seconds."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One operator in one dtype. `directions` are those that are wanted."""
+
+    op: str
+    dtype: str
+    directions: tuple[str, ...] = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a child said of one direction of a unit, or what became of the child."""
+
+    unit: Unit
+    direction: str
+    verdict: str
+    detail: str = ""
+    n: int = 0
+    n_bad: int = 0
+    first_s: float | None = None
+    times_s: tuple[float, ...] = ()
+    random: bool = False
+    profiled: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Operator, dtype and direction."""
+        return self.unit.op, self.unit.dtype, self.direction
+
+
+@dataclass
+class _Child:
+    process: subprocess.Popen[bytes]
+    answers: int
+    life: int
+    log: Any
+    log_from: int = 0
+    """where in the log the unit under way begins"""
+    buffer: bytes = b""
+    silent: bool = False
+    """whether it has closed its end: it has ended, or is about to"""
+    ready: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Sweep:
+    """Runs units in children that `command` starts; the words of the protocol are appended to it.
+
+    `limit_s` is the time that one unit may take. Use as a context manager: no child outlives it.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], limit_s: float) -> None:
+        self._command, self._env, self.limit_s = list(command), dict(env), limit_s
+        self._child: _Child | None = None
+        self.restarts = 0
+
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def start(self) -> None:
+        """Start a child; `ops` waits for it."""
+        answers_read, answers_write = os.pipe()
+        life_read, life_write = os.pipe()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when its child has ended
+        words = [*self._command, f"--answers={answers_write}", f"--life={life_read}"]
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=self._env,
+                pass_fds=(answers_write, life_read),
+            )
+        finally:
+            os.close(answers_write)
+            os.close(life_read)
+        self._child = _Child(process, answers_read, life_write, log)
+
+    def ops(self) -> Mapping[str, Sequence[str]]:
+        """The operators there are, each with the dtypes it takes. Raises: JobError when no child gets ready."""
+        for _ in range(MOST_STARTS_IN_VAIN):
+            if self._child is None:
+                self.start()
+            child = self._child
+            assert child is not None
+            if child.ready:
+                return dict(child.ready["ops"])
+            said = self._answer(child, START_LIMIT_S)
+            if said is not None and said.get("ready"):
+                child.ready = said
+                continue
+            why = self._why(child, START_LIMIT_S)
+            self._end()
+        raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
+
+    def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Found]], None]) -> None:
+        """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError.
+
+        Neighbours may all abort in a library's assertion, as Metal's do, on a device that is well: it is gone when what
+        it has computed before ends a child, too.
+        """
+        lost, proven = 0, None
+        for unit in units:
+            self.ops()
+            begun, before = time.perf_counter(), self.restarts
+            found = self._one(unit)
+            tell(unit, time.perf_counter() - begun, found)
+            if self.restarts == before:
+                lost, proven = 0, unit
+                continue
+            lost += 1
+            if lost == MOST_LOST_IN_A_ROW:
+                if proven is not None and self._still_computes(proven):
+                    lost = 0
+                    continue
+                why = found[-1].detail
+                raise JobError(
+                    f"{lost} operators one after the other ended the process that checked them; the last: {why}",
+                    "the device may be gone: try a workload on it, or --set ops=... without these",
+                )
+
+    def _still_computes(self, proven: Unit) -> bool:
+        """Whether a new child gets through what one got through before."""
+        self.ops()
+        before = self.restarts
+        self._one(proven)
+        return self.restarts == before
+
+    def _one(self, unit: Unit) -> list[Found]:
+        child = self._child
+        assert child is not None and child.process.stdin is not None
+        child.log_from = os.fstat(child.log.fileno()).st_size
+        found: list[Found] = []
+        at, until = unit.directions[0], time.monotonic() + self.limit_s
+        line = json.dumps({"op": unit.op, "dtype": unit.dtype, "directions": unit.directions}) + "\n"
+        try:
+            child.process.stdin.write(line.encode())
+            child.process.stdin.flush()
+        except OSError:  # it died between two units
+            pass
+        while (said := self._answer(child, until - time.monotonic())) is not None:
+            if said.get("done") and not said["lost"]:
+                return found
+            if said.get("done"):
+                break
+            if "at" in said:
+                at = said["at"]
+            else:
+                found.append(_found(unit, said))
+                if (why := gave_up(self._log(child))) is not None:
+                    found[-1] = replace(found[-1], verdict=ERROR, detail=why, first_s=None, times_s=())
+                    break
+        if said is None:
+            found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
+        self._replace()
+        if len(unit.directions) > 1 and [one.direction for one in found] == [unit.directions[0]]:
+            rest = replace(unit, directions=unit.directions[1:])
+            self.ops()
+            found += [replace(one, unit=unit) for one in self._one(rest)]
+        return found
+
+    def _replace(self) -> None:
+        self._end()
+        self.restarts += 1
+
+    def _answer(self, child: _Child, within_s: float) -> dict[str, Any] | None:
+        """The next line; None when there is none within that time, or the child is gone."""
+        until = time.monotonic() + within_s
+        while b"\n" not in child.buffer:
+            ready, _, _ = select.select([child.answers], [], [], max(0.0, until - time.monotonic()))
+            some = os.read(child.answers, 1 << 16) if ready else b""
+            if not some:
+                child.silent = bool(ready)
+                return None
+            child.buffer += some
+        line, _, child.buffer = child.buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _why(self, child: _Child, limit_s: float) -> str:
+        """What became of a child that does not answer."""
+        if not child.silent:
+            return f"no end within {limit_s:g} s"
+        try:
+            code = child.process.wait(10)  # what it answers on is closed: it is ending
+        except subprocess.TimeoutExpired:
+            return "it stopped answering"
+        log = self._log(child)
+        if code < 0:
+            said = next((line for line in log.splitlines() if "rror" in line or "failed assertion" in line), "")
+            return f"crash: {_named(-code)}" + (f": {first_line(said)}" if said else "")
+        last = [line for line in log.splitlines() if line.strip()][-1:]
+        return f"its process ended with {code}" + (f": {first_line(last[0])}" if last else "")
+
+    def _log(self, child: _Child) -> str:
+        """What it wrote to stderr in the unit under way. Its position in the file is ours too: it must stay."""
+        fd = child.log.fileno()
+        size = min(os.fstat(fd).st_size - child.log_from, _LOG_BYTES)
+        return os.pread(fd, max(0, size), child.log_from).decode("utf-8", "replace")
+
+    def _end(self) -> None:
+        """End the child, whatever it is doing."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.process.kill()
+        child.process.wait()
+        if child.process.stdin is not None:
+            try:
+                child.process.stdin.close()
+            except OSError:  # what was written and not read
+                pass
+        os.close(child.answers)
+        os.close(child.life)
+        child.log.close()
+
+
+def _named(number: int) -> str:
+    """SIGSEGV of 11; the number of a signal that has no name."""
+    return next((one.name for one in signal.Signals if one == number), f"signal {number}")
+
+
+def _found(unit: Unit, said: Mapping[str, Any]) -> Found:
+    return Found(
+        unit=unit,
+        direction=said["direction"],
+        verdict=said["verdict"],
+        detail=said["detail"],
+        n=said["n"],
+        n_bad=said["n_bad"],
+        first_s=said["first_s"],
+        times_s=tuple(said["times_s"]),
+        random=said["random"],
+        profiled=tuple(said["profiled"]),
+    )

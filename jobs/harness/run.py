@@ -1,0 +1,194 @@
+"""The course of a workload, from its command line to its exit code, whatever the framework."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import command_line, exit_codes, hello, loop, sampling
+from harness.checkpoints import weights_file
+from harness.command_line import Options
+from harness.errors import JobError, UsageError
+from harness.framework import Build, Evaluate, Framework, Step
+from harness.sampling import Sample
+from harness.training import TOLERANCE_NATS, Training
+from mpsq_report import Reporter
+
+
+def main(
+    workload: Mapping[str, Any],
+    framework: Framework,
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
+    infer: Step | None = None,
+) -> int:
+    """Run a workload: `build` makes its Training, `step` is one iteration, `evaluate` measures one split of the data,
+    `sample` makes the Sampling that mode=sample times instead, `infer` is the iteration of mode=eval: the forward
+    alone. The modes that a workload has besides training are the keys of its "modes".
+
+    Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
+    """
+
+    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+        words = sys.argv[1:] if argv is None else argv
+        options = command_line.parse(workload, words, framework.compiler)
+        result = _run(workload, framework, build, step, evaluate, sample, infer, options, report)
+        print(result.sentence())
+        if result.diverged and options.settings.stop_on_nan:
+            raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
+
+    return exit_codes.run(workload, course)
+
+
+def _run(
+    workload: Mapping[str, Any],
+    framework: Framework,
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    sample: Sample | None,
+    infer: Step | None,
+    options: Options,
+    report: Reporter,
+) -> loop.Result:
+    settings = options.settings
+    if evaluates := hello.mode(settings) == "eval":
+        _refuse_checkpoints(options)
+    writes = sample is not None and hello.mode(settings) == "sample"
+    if writes:
+        sampling.refuse(options)
+    folder = _folder(options)
+    device = framework.open_device(options.device)
+    framework.set_up(options, device, report)
+    facts = framework.facts(device)
+    report.hello(**hello.asked(workload, framework.name, options, device, facts))
+    if sample is not None and writes:
+        return sampling.run(workload, framework, sample(options, device), facts, report)
+    training = build(options, device)
+    done = framework.restore(training, options.resume) if options.resume else 0
+    report.hello(**hello.built(training, workload["unit"]))
+    if training.reference.cpu is not None:
+        report.metric("reference_loss_cpu", training.reference.cpu, "nats")
+    hello.show(workload, framework.name, framework.compiler, training, facts, done)
+    plan = loop.Plan(
+        first=done,
+        total=settings.max_iters,
+        warmup_iters=settings.warmup_iters,
+        compile=options.compile,
+        eval_interval=settings.eval_interval,
+        checkpoint_interval=settings.checkpoint_interval,
+        save_at_end=options.out is not None,
+        log_interval=settings.log_interval,
+        stop_on_nan=settings.stop_on_nan,
+        per_iter=training.per_iter,
+        unit=workload["unit"],
+    )
+    if done >= plan.total:
+        print(f"nothing to do: {done} iterations are done, max_iters is {plan.total}")
+    report.end("setup")
+    work = _Work(framework, training, infer if evaluates and infer is not None else step, evaluate, report, folder)
+    return loop.run(plan, work, report)
+
+
+class _Work:
+    """The loop's view of a framework and a workload."""
+
+    splits: tuple[str, ...] = ("train", "val")
+
+    def __init__(
+        self,
+        framework: Framework,
+        training: Training,
+        step: Step,
+        evaluate: Evaluate,
+        report: Reporter,
+        folder: Path | None,
+    ) -> None:
+        self._framework, self._training = framework, training
+        self._step, self._evaluate = step, evaluate
+        self._report, self._folder = report, folder
+        self._loss: Any = None
+
+    def step(self, i: int) -> Any:
+        self._loss = self._step(self._training, i)
+        return self._loss
+
+    def synchronize(self) -> None:
+        self._framework.wait(self._training, self._loss)
+
+    def read(self, loss: Any) -> float:
+        return float(loss.item())
+
+    def measures(self, loss: Any) -> loop.Measures:
+        return {}
+
+    def memory(self) -> tuple[int | None, int | None]:
+        return self._framework.memory(self._training.device)
+
+    def evaluate(self, split: str) -> Mapping[str, float]:
+        return self._evaluate(self._training, split)
+
+    def save(self, done: int) -> None:
+        if self._folder is None:
+            return
+        path = self._framework.save(self._training, self._folder, done)
+        print(f"saved {path} after {done} iterations")
+        options = self._training.options
+        takes = hasattr(options.settings, "init_from")  # else nothing would read what may be half a gigabyte
+        if takes and options.out is not None and done == options.settings.max_iters:
+            weights = self._framework.weights(self._training)
+            if weights is not None:
+                print(f"saved {weights_file.write(self._folder / 'weights.npz', weights)}, for init_from")
+
+    def after_first(self) -> None:
+        framework, training, report = self._framework, self._training, self._report
+        framework.after_first(training)
+        if training.options.compile:
+            hello.tell_cache(framework, report)
+        if training.reference.cpu is None:
+            report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
+            return
+        # With compilation this compiles the forward that evaluations use; without, it is a last piece of set-up.
+        compiles = training.options.compile
+        with report.phase("compile" if compiles else "setup"):
+            found = training.reference.on_device(training)
+            if compiles and training.options.settings.eval_interval:
+                training.warm_evaluation()
+        report.metric("reference_loss_device", found, "nats")
+        judge(training, training.reference.cpu, found, report)
+
+
+def judge(training: Training, expected: float, found: float, report: Reporter) -> None:
+    """Print the first batch's two losses, and say so when they are further apart than rounding explains."""
+    dtype = training.options.dtype
+    tolerance = TOLERANCE_NATS[dtype]
+    how = f"{training.device}, {dtype}" + (", compiled" if training.options.compile else "")
+    print(f"loss of the first batch before training: {expected:.6f} on the CPU, {found:.6f} here ({how})")
+    if not abs(found - expected) <= tolerance:  # not <=, so that nan is wrong too
+        apart = f"more than {tolerance:g} nats apart"
+        text = f"the first batch's loss is {found:.6f} ({how}), {expected:.6f} on the CPU: {apart}"
+        report.note("wrong_loss", text, expected=expected, found=found, tolerance=tolerance)
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _folder(options: Options) -> Path | None:
+    """Where checkpoints go. Raises: UsageError when some are wanted and there is no place."""
+    folder = options.out or (Path(os.environ["MPSQ_OUT"]) if os.environ.get("MPSQ_OUT") else None)
+    if options.settings.checkpoint_interval > 0 and folder is None:
+        raise UsageError("checkpoint_interval needs a place for its checkpoints", "give --out DIR")
+    return folder
+
+
+def _refuse_checkpoints(options: Options) -> None:
+    """Raises: UsageError for what only a training does."""
+    if options.resume is not None or options.out is not None or options.settings.checkpoint_interval:
+        raise UsageError(
+            "mode=eval neither goes on from a checkpoint nor writes one",
+            "leave --resume, --out and checkpoint_interval away: how fast a forward is does not depend on the weights",
+        )

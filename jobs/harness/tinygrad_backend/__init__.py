@@ -1,0 +1,1 @@
+"""What is tinygrad's own in the harness."""

@@ -1,0 +1,114 @@
+"""tinygrad's side of the course of a workload: main() for workloads in tinygrad, and what main.py asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tinygrad import Device as devices
+from tinygrad import Tensor
+from tinygrad.helpers import CACHEDB, NUM_CPU_THREADS
+
+from harness import hello, run
+from harness.checkpoints import npz
+from harness.command_line import Options
+from harness.device import Device
+from harness.errors import UsageError
+from harness.framework import Build, Evaluate, Step
+from harness.sampling import Sample
+from harness.tinygrad_backend.device import open_device, why_not_dtype
+from harness.tinygrad_backend.training import DTYPES, Training, named, put
+from mpsq_report import Reporter
+
+
+def main(
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
+) -> int:
+    """Run a workload in tinygrad. Returns the exit code. See harness.main.main."""
+    return run.main(workload, Tinygrad(), build, step, evaluate, argv, sample)
+
+
+class Tinygrad:
+    """What harness.framework.Framework asks for."""
+
+    name = "tinygrad"
+    compiler = "TinyJit"
+
+    def __init__(self) -> None:
+        self._before = _kept()
+
+    def open_device(self, asked: str) -> Device:
+        return open_device(asked)
+
+    def set_up(self, options: Options, device: Device, report: Reporter) -> None:
+        if options.compile and options.settings.warmup_iters < 1:
+            raise UsageError(
+                "warmup_iters=0: TinyJit captures its kernels in the second iteration, which would be measured",
+                "warmup_iters must be at least 1 with --compile on",
+            )
+        if reason := why_not_dtype(str(device), DTYPES[options.dtype]):
+            raise UsageError(
+                f"tinygrad cannot multiply in {options.dtype} on {device} here: {reason}",
+                "--dtype fp32; on an x86 processor bf16 needs clang 15 or newer",
+            )
+
+    def facts(self, device: Device) -> dict[str, Any]:
+        return {
+            "versions": hello.versions(("tinygrad", "numpy", "tiktoken")),
+            "backend": device.backend,
+            "float32_matmul_precision": "highest",  # unless ALLOW_TF32 is set, which is recorded with the environment
+            **({"threads": NUM_CPU_THREADS.value} if device.kind == "cpu" else {}),
+        }
+
+    def memory(self, device: Device) -> tuple[int | None, int | None]:
+        return device.memory()
+
+    def wait(self, training: Training, loss: Any) -> None:
+        """tinygrad is lazy: what nobody realizes was not computed."""
+        if loss is not None:
+            Tensor.realize(loss, *named(training).values())
+        devices[training.device.handle].synchronize()
+
+    def cache_state(self) -> tuple[str, dict[str, int]]:
+        """tinygrad keeps every kernel that it compiled, eager or not. It is mixed as well when all that was kept is
+        another program's."""
+        new = _kept() - self._before
+        state = "warm" if not new else "mixed" if self._before else "cold"
+        return state, {"cache_misses": new} if new else {}
+
+    def after_first(self, training: Training) -> None:
+        """Nothing is left to do."""
+
+    def save(self, training: Training, folder: Path, done: int) -> Path:
+        path = folder / "checkpoint.npz"
+        arrays = {name: value.numpy() for name, value in named(training).items()}
+        npz.save(path, arrays, done, training.data["sha256"])
+        return path
+
+    def restore(self, training: Training, path: Path) -> int:
+        tensors = named(training)
+        like = {name: tuple(map(int, value.shape)) for name, value in tensors.items()}
+        done, found = npz.load(path, like, training.data["sha256"])
+        put(tensors, found)
+        Tensor.manual_seed((training.options.seed + done) % 2**32)  # or dropout would begin with the same masks again
+        return done
+
+    def weights(self, training: Training) -> dict[str, Any]:
+        return {name: value.numpy().astype(np.float32) for name, value in training.params.items()}
+
+
+def _kept() -> int:
+    """How many compiled kernels are in tinygrad's cache: rows of its tables compile_*."""
+    with contextlib.suppress(sqlite3.Error), sqlite3.connect(f"file:{CACHEDB}?mode=ro", uri=True) as found:
+        tables = found.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'compile%'")
+        return sum(found.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for (name,) in tables.fetchall())
+    return 0

@@ -1,0 +1,1 @@
+"""What is PyTorch's own in the harness."""

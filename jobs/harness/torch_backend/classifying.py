@@ -1,0 +1,172 @@
+"""Classification in torch: all that resnet50, vgg16 and bert have in common but the model and its data.
+
+mode=train times forward, backward and update; mode=eval the forward alone, as inference does it: in the model's
+evaluation mode (no dropout, batch normalisation with the statistics that it keeps), under torch.inference_mode(). Both
+compute the loss and how many examples were recognised, on the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from harness import hello
+from harness.command_line import Options
+from harness.data.examples import Examples, Order, in_turn
+from harness.torch_backend.device import Device
+from harness.torch_backend.flops import BACKWARD_TIMES
+from harness.torch_backend.training import Reference, settle
+from harness.torch_backend.training import Training as TorchTraining
+
+SETTLING_ROWS = 32
+"""Examples from which batch normalisation gets the statistics that mode=eval computes with."""
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Classifier(nn.Module):
+    """Inputs (batch, ...) and labels (batch,) to the mean cross entropy in nats and the number of examples whose
+    likeliest class is the label. One forward for training, evaluation and reference: it is compiled once for each mode.
+    """
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, classes)"""
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.logits(x).float()
+        return F.cross_entropy(logits, labels), (logits.argmax(1) == labels).sum()
+
+
+class Pool:
+    """The examples in torch: all of them on the device, or on the host, where each batch is copied in its iteration."""
+
+    def __init__(self, examples: Examples, device: Device, on_device: bool) -> None:
+        self._device, self._on_device = device, on_device
+        self._parts = {
+            split: tuple(torch.from_numpy(part).to(device.handle if on_device else "cpu") for part in parts)
+            for split, parts in examples.parts.items()
+        }
+
+    def take(self, split: str, which: NDArray[np.int64]) -> Batch:
+        """A batch on the device; to CUDA from pinned memory, while the host goes on."""
+        x, y = self._parts[split]
+        at = torch.from_numpy(which)
+        if self._on_device:
+            at = at.to(self._device.handle)
+            return x[at], y[at]
+        cuda = self._device.kind == "cuda"
+        parts = [part[at].pin_memory() if cuda else part[at] for part in (x, y)]
+        x, y = (part.to(self._device.handle, non_blocking=cuda) for part in parts)
+        return x, y
+
+
+@dataclass(kw_only=True)
+class Training(TorchTraining):
+    """The harness's Training, and what is trained on."""
+
+    pool: Pool
+    order: Order
+    n_val: int
+    """examples that are kept for evaluation"""
+
+    def warm_evaluation(self) -> None:
+        """The reference's forward is that of evaluations but for batch normalisation, which was as in training there:
+        without it all is compiled by now."""
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.model.modules()):
+            _measured(self, "train", 1)
+
+
+def build(
+    options: Options,
+    device: Device,
+    model: Classifier,
+    examples: Examples,
+    optimizer: Callable[[nn.Module], tuple[torch.optim.Optimizer, str]],
+    forward_flops: float,
+    layout: torch.memory_format = torch.preserve_format,
+) -> Training:
+    """The reference loss on the CPU, then the model on the device. `forward_flops` are those of one example, `layout`
+    is that of its weights on the device."""
+    s = options.settings
+    evaluates = hello.mode(s) == "eval"
+    x, y = examples.parts["train"]
+    order = Order(len(x), options.seed, s.batch_size)
+    at = order.of_iteration(0)
+    first = torch.from_numpy(x[at]), torch.from_numpy(y[at])
+    if evaluates:
+        settle(model, first[0][:SETTLING_ROWS])
+    model.train(not evaluates)
+    reference = Reference(model, first)
+    model.to(device.handle, memory_format=layout)
+    made, name = optimizer(model)
+    return Training(
+        options=options,
+        device=device,
+        model=model,
+        forward=torch.compile(model) if options.compile else model,
+        optimizer=made,
+        optimizer_name="" if evaluates else name,
+        scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
+        reference=reference,
+        data=examples.said(),
+        flops_per_iter=s.batch_size * forward_flops * (1 if evaluates else 1 + BACKWARD_TIMES),
+        per_iter=s.batch_size,
+        pool=Pool(examples, device, s.pool == "device"),
+        order=order,
+        n_val=len(examples.parts["val"][0]),
+    )
+
+
+def step(training: Training, i: int) -> torch.Tensor:
+    """One iteration: a batch, forward, backward, update. Returns the loss, still on the device."""
+    optimizer, scaler = training.optimizer, training.scaler
+    x, y = training.pool.take("train", training.order.of_iteration(i))
+    with training.device.autocast(training.options.dtype):
+        loss, _ = training.forward(x, y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+@torch.inference_mode()
+def infer(training: Training, i: int) -> torch.Tensor:
+    """One iteration of mode=eval: the batch that training would take, and the forward. Returns its loss."""
+    x, y = training.pool.take("train", training.order.of_iteration(i))
+    with training.device.autocast(training.options.dtype):
+        loss, _ = training.forward(x, y)
+    return loss
+
+
+def evaluate(training: Training, split: str) -> dict[str, float]:
+    """Mean loss and share of recognised examples over eval_iters batches, the same ones every time."""
+    return _measured(training, split, training.options.settings.eval_iters)
+
+
+def _measured(training: Training, split: str, batches: int) -> dict[str, float]:
+    s, model = training.options.settings, training.model
+    n = training.n_val if split == "val" else min(training.n_val, s.eval_iters * s.batch_size)
+    total, right = torch.zeros((), device=training.device.handle), torch.zeros((), device=training.device.handle)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad() if was_training else torch.inference_mode():
+        for k in range(batches):
+            x, y = training.pool.take(split, in_turn(n, k, s.batch_size))
+            with training.device.autocast(training.options.dtype):
+                loss, found = training.forward(x, y)
+            total += loss
+            right += found
+    model.train(was_training)
+    return {"loss": float(total) / batches, "accuracy": float(right) / (batches * s.batch_size)}
+
+
+PARTS: dict[str, Any] = {"step": step, "evaluate": evaluate, "infer": infer}
+"""What torch_main.main takes besides a workload's own build()."""

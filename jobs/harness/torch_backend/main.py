@@ -1,0 +1,123 @@
+"""torch's side of the course of a workload: main() for workloads in torch, and what main.py asks of a framework."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import errors, hello, run
+from harness.command_line import Options
+from harness.framework import Build, Evaluate, Step
+from harness.processes import refuse_threads
+from harness.sampling import Sample
+from harness.torch_backend import compiling
+from harness.torch_backend.device import Device, open_device
+from harness.torch_backend.training import Training
+from harness.torch_backend.training import load as load_checkpoint
+from harness.torch_backend.training import restore as restore_state
+from harness.torch_backend.training import save as save_checkpoint
+from mpsq_report import Reporter
+
+
+def main(
+    workload: Mapping[str, Any],
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Sample | None = None,
+    infer: Step | None = None,
+) -> int:
+    """Run a workload in torch. Returns the exit code. See harness.main.main."""
+    return run.main(workload, Torch(), build, step, evaluate, argv, sample, infer)
+
+
+class Torch:
+    """What harness.framework.Framework asks for."""
+
+    name = "torch"
+    compiler = "torch.compile"
+
+    def open_device(self, asked: str) -> Device:
+        return open_device(asked)
+
+    def set_up(self, options: Options, device: Device, report: Reporter) -> None:
+        _watch_warnings(report, device)
+        if threads := getattr(options.settings, "threads", 0):
+            refuse_threads(threads)
+            torch.set_num_threads(threads)
+        if device.kind == "cuda":
+            # fp32 means fp32: by torch's default cuDNN would round the operands of convolutions to 10 bits (TF32)
+            torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cudnn.benchmark = getattr(options.settings, "cudnn_benchmark", False)
+
+    def facts(self, device: Device) -> dict[str, Any]:
+        used = [name for name in ("transformers",) if name in sys.modules]
+        versions = hello.versions(("numpy", "tiktoken", "triton", *used)) | {"torch": torch.__version__}
+        if device.kind == "cuda":
+            versions |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+        return {
+            "versions": versions,
+            "threads": torch.get_num_threads(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        }
+
+    def memory(self, device: Device) -> tuple[int | None, int | None]:
+        return device.memory()
+
+    def wait(self, training: Training, loss: Any) -> None:
+        training.device.synchronize()
+
+    def cache_state(self) -> tuple[str, dict[str, int]]:
+        return compiling.cache_state()
+
+    def after_first(self, training: Training) -> None:
+        if training.device.kind == "mps":
+            torch.set_warn_always(False)
+
+    def save(self, training: Training, folder: Path, done: int) -> Path:
+        path = folder / "checkpoint.pt"
+        save_checkpoint(training, path, done)
+        return path
+
+    def restore(self, training: Training, path: Path) -> int:
+        state = load_checkpoint(path, training.model, training.data["sha256"])
+        restore_state(training, state)
+        return int(state["done"])
+
+    def weights(self, training: Training) -> dict[str, Any]:
+        return {name: value.float().cpu().numpy() for name, value in training.model.state_dict().items()}
+
+
+def _watch_warnings(report: Reporter, device: Device) -> None:
+    """Report each operator that MPS leaves to the CPU, once.
+
+    torch warns of the first one only, unless told to warn always: so in the first iteration, which meets them all.
+    """
+    show, seen = warnings.showwarning, set[str]()
+
+    def tell(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: Any = None,
+        line: str | None = None,
+    ) -> None:
+        found = errors.FALLBACK.search(str(message))
+        if found:
+            if found[1] in seen:
+                return
+            seen.add(found[1])
+            report.note("op_fallback", f"{found[1]} has no MPS kernel: the CPU computed it", op=found[1])
+        show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = tell
+    warnings.filterwarnings("always", message="The operator '")
+    if device.kind == "mps":
+        torch.set_warn_always(True)

@@ -1,0 +1,129 @@
+"""A model that writes, in torch: keys and values kept on the device, and the steps that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from harness.sampling import Sampling as AnySampling
+from harness.sampling import Tokens
+from harness.torch_backend.device import DTYPES, Device
+
+
+class Layer:
+    """One layer's keys and values: (batch, heads, block, features), of which the first `n` positions are known."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor, reads: bool) -> None:
+        self.keys, self.values, self.at, self.reads = keys, values, at, reads
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
+        (batch, heads, time, features): the whole prompt, or a single token."""
+        if self.reads:
+            self.keys[:, :, : k.shape[2]] = k
+            self.values[:, :, : v.shape[2]] = v
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        self.keys.index_copy_(2, self.at, k)
+        self.values.index_copy_(2, self.at, v)
+        known = torch.arange(self.keys.shape[2], device=self.at.device) <= self.at
+        return F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=known[None, None, None])
+
+
+class Cache:
+    """What a model keeps of the text that it has read, and of how much: `at`, one number on the device."""
+
+    def __init__(self, kept: list[tuple[torch.Tensor, torch.Tensor]], at: torch.Tensor, reads: bool) -> None:
+        self._kept, self._at, self._reads = kept, at, reads
+
+    def positions(self, n: int) -> torch.Tensor:
+        """Those of the n tokens that come in."""
+        return torch.arange(n, device=self._at.device) if self._reads else self._at
+
+    def layer(self, n: int) -> Layer:
+        return Layer(*self._kept[n], self._at, self._reads)
+
+
+@dataclass(kw_only=True)
+class Sampling(AnySampling):
+    """See harness.sampling.Sampling. `forward(tokens, cache=Cache)` gives the logits of the last position."""
+
+    device: Device
+    model: nn.Module
+    forward: Callable[..., torch.Tensor]
+    heads: int
+    layers: int
+    width: int
+
+    def __post_init__(self) -> None:
+        s, there = self.options.settings, self.device.handle
+        shape = (s.batch_size, self.heads, s.block_size, self.width // self.heads)
+        dtype = DTYPES[self.options.dtype]
+        kept = [
+            (torch.zeros(shape, dtype=dtype, device=there), torch.zeros(shape, dtype=dtype, device=there))
+            for _ in range(self.layers)
+        ]
+        self._at = torch.zeros(1, dtype=torch.long, device=there)
+        reading, writing = Cache(kept, self._at, True), Cache(kept, self._at, False)
+
+        def read(tokens: torch.Tensor) -> torch.Tensor:
+            return self.forward(tokens, cache=reading)[:, -1]
+
+        def write(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            logits = self.forward(tokens, cache=writing)[:, -1]
+            return logits, logits.argmax(dim=-1, keepdim=True)
+
+        compiles = self.options.compile
+        self._read = torch.compile(read, dynamic=False) if compiles else read
+        self._write = torch.compile(write, dynamic=False) if compiles else write
+
+    def n_params(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    @torch.no_grad()
+    def prefill(self, tokens: Tokens) -> torch.Tensor:
+        there = torch.from_numpy(np.ascontiguousarray(tokens)).long().to(self.device.handle)
+        with self.device.autocast(self.options.dtype):
+            logits = self._read(there)
+        self._at.fill_(there.shape[1])
+        return logits
+
+    @torch.no_grad()
+    def step(self, tokens: Tokens) -> torch.Tensor:
+        there = torch.from_numpy(np.ascontiguousarray(tokens[:, None])).long().to(self.device.handle)
+        with self.device.autocast(self.options.dtype):
+            logits, _ = self._write(there)
+        self._at += 1
+        return logits
+
+    @torch.no_grad()
+    def greedy(self, logits: torch.Tensor, n: int) -> torch.Tensor:
+        written = [logits.argmax(dim=-1, keepdim=True)]
+        with self.device.autocast(self.options.dtype):
+            for _ in range(n):
+                written.append(self._write(written[-1])[1])
+                self._at += 1
+        return torch.cat(written, dim=1)
+
+    def wait(self, *values: Any) -> None:
+        self.device.synchronize()
+
+    def numpy(self, values: torch.Tensor) -> NDArray[Any]:
+        return (values.float() if values.is_floating_point() else values).cpu().numpy()
+
+
+@torch.no_grad()
+def logits_of(model: nn.Module) -> Callable[[Tokens], NDArray[Any]]:
+    """The model as it is, in training's own forward without dropout: tokens to logits."""
+
+    @torch.no_grad()
+    def logits(tokens: Tokens) -> NDArray[Any]:
+        return model.eval()(torch.from_numpy(tokens).long()).float().numpy()
+
+    return logits

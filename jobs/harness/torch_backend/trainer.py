@@ -1,0 +1,102 @@
+"""The Trainer of Hugging Face's transformers as the harness runs it: the losses that it hides, its arguments, its
+callback, the measures of its evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import TrainingArguments
+
+from harness.command_line import Options
+from harness.errors import UsageError, first_line
+from harness.external_trainer import Course
+from harness.torch_backend.device import Device
+from mpsq_report_transformers import TrainerCallback
+
+
+class Trainer(transformers.Trainer):
+    """The Trainer, which keeps the losses of the batches: it tells those only that it logs, and hides those of nan."""
+
+    loss_is_scaled_for_ga = False
+    """Else it takes BERT's loss, which is a mean, for a sum already divided by all examples of grad_accum batches."""
+
+    losses: list[torch.Tensor]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.losses.append(loss)
+        return loss
+
+    def loss_of_iteration(self) -> float:
+        """The loss of the batches since the last call, each divided by their number already."""
+        total, self.losses = torch.stack(self.losses).sum(), []
+        return float(total)
+
+
+class Callback(TrainerCallback):
+    """The callback that any Trainer may have, telling a workload's course."""
+
+    def __init__(self, trainer: Trainer, course: Course) -> None:
+        super().__init__(watch=course.watch, loss=trainer.loss_of_iteration)
+        self._course = course
+
+    def evaluated(self, done: int, split: str, metrics: Mapping[str, float], dur_s: float | None) -> None:
+        self._course.evaluated(done, split, metrics, dur_s)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        super().on_step_end(args, state, control, **more)
+        control.should_training_stop = control.should_training_stop or self._course.stopping
+
+
+def arguments_of(options: Options, device: Device, folder: str) -> TrainingArguments:
+    """What run_glue.py would get on its command line. Raises: UsageError."""
+    s = options.settings
+    if device.handle.index:
+        raise UsageError(
+            f"the Trainer takes the first GPU that it sees, not {device}",
+            f"CUDA_VISIBLE_DEVICES={device.handle.index} in the environment, and --device cuda",
+        )
+    try:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=s.batch_size,
+            per_device_eval_batch_size=s.eval_batch_size,
+            gradient_accumulation_steps=s.grad_accum,
+            num_train_epochs=s.epochs,
+            max_steps=s.max_iters or -1,
+            learning_rate=s.lr,
+            weight_decay=s.weight_decay,
+            optim=s.optim,
+            eval_strategy="steps" if s.eval_interval else "no",
+            eval_steps=s.eval_interval or None,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            seed=options.seed,
+            bf16=options.dtype == "bf16",
+            fp16=options.dtype == "fp16",
+            torch_compile=options.compile,
+            use_cpu=device.kind == "cpu",
+            dataloader_num_workers=s.workers,
+            dataloader_pin_memory=device.kind == "cuda",
+        )
+        chosen = arguments.device
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"the Trainer refuses: {first_line(error)}") from None
+    if chosen.type != device.kind:
+        raise UsageError(f"the Trainer takes {chosen} here, not {device}", f"--device {chosen.type}")
+    arguments._n_gpu = min(arguments._n_gpu, 1)  # else it spreads each batch over all GPUs that it sees
+    return arguments
+
+
+def measures(predicted: Any) -> dict[str, float]:
+    """Accuracy, and F1 of the paraphrases: 2 TP / (2 TP + FP + FN). `predicted`: logits (n, 2) and labels (n,)."""
+    found, labels = np.argmax(predicted.predictions, axis=-1), predicted.label_ids
+    both = int(np.sum((found == 1) & (labels == 1)))
+    either = int(np.sum(found == 1)) + int(np.sum(labels == 1))
+    return {"accuracy": float(np.mean(found == labels)), "f1": 2 * both / either if either else 0.0}
