@@ -9,7 +9,7 @@ Transformers for Language Understanding", 2019), made from its configuration: no
 base is bert-base-uncased with 2 classes, 109,483,778 parameters. Batches are of 64 as in "Accelerated PyTorch training
 on Mac". Sequences are synthetic, all of the same length, without padding.
 
-Top to bottom: what can be set, the data, the model, build(). Iterations are those of harness/torch_classifying.py.
+Top to bottom: what can be set, the data, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Bert(Classifier):
 
 
 def forward_flops(s: SimpleNamespace) -> float:
-    """FLOP of a sequence of T tokens (a multiply and an add are two), as nanogpt_common.flops_per_iter counts them.
+    """FLOP of a sequence of T tokens (a multiply and an add are two), counted as in harness/models/nanogpt.py.
 
     Each of L blocks has 12 C^2 weights, multiplied once for each token: four products of attention (queries, keys,
     values, output: 4 C^2) and two of 4 C features (8 C^2). Attention's own two products, queries by keys and scores by

@@ -9,8 +9,8 @@ The task, its settings and its measures are those of transformers' example run_g
 The loop is the Trainer's. Its iterations are timed as everywhere, through the callback that anybody may give to a
 Trainer of his own (mpsq_report_transformers.py).
 
-Top to bottom: what can be set, build(), train(). The pairs and the model are in harness/torch_pairs.py, the Trainer and
-what it is told in harness/torch_trainer.py.
+Top to bottom: what can be set, build(), train(). The pairs and the model are in harness/torch_backend/pairs.py, the
+Trainer and what it is told in harness/torch_backend/trainer.py.
 """
 
 from __future__ import annotations
@@ -222,21 +222,21 @@ def build(options: Options, device: Device) -> Training:
     )
 
 
-def train(training: Training, course: Course) -> None:
+def train(training: Training, run: Course) -> None:
     """All iterations, then one evaluation of the pairs held out."""
     trainer, options = training.trainer, training.options
-    trainer.add_callback(Callback(trainer, course))
+    trainer.add_callback(Callback(trainer, run))
     try:
         trainer.train()
     except ImportError as error:  # of a package that makes the optimizer
         hint = "install it there, or --set optim=adamw_torch_fused, which needs none"
         raise JobError(f"the Trainer refuses: {first_line(error)}", hint) from None
-    course.report.metric("majority_accuracy", training.pairs.majority(), "share")
+    run.report.metric("majority_accuracy", training.pairs.majority(), "share")
     state = trainer.state
     if not any("eval_loss" in log and log["step"] == state.global_step for log in state.log_history):
         trainer.evaluate()  # newer Trainers with an interval have done so at the end
     if options.out is not None:
-        with course.report.phase("checkpoint"):
+        with run.report.phase("checkpoint"):
             trainer.save_model(str(options.out))
         print(f"saved {options.out}")
 

@@ -137,39 +137,39 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
 
 
 class Watcher(pl.Callback):
-    """Tells the course what the Trainer does.
+    """Tells the run what the Trainer does.
 
     An iteration goes from the end of the one before to the end of its last batch, so that all that the Trainer does in
     between is in it.
     """
 
-    def __init__(self, training: Training, course: Course) -> None:
-        self._training, self._course = training, course
+    def __init__(self, training: Training, run: Course) -> None:
+        self._training, self._run = training, run
         self._losses: list[torch.Tensor] = []
         self._begun, self._durations_s = 0.0, dict[int, float]()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning would wait for the end of the batch
-        self._course.watch.start()
+        self._run.watch.start()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._losses.append(outputs["loss"])  # divided by accumulate_grad_batches, as the plain loop divides it
-        s, watch = self._training.options.settings, self._course.watch
+        s, watch = self._training.options.settings, self._run.watch
         if len(self._losses) < s.grad_accum:
             return
         watch.stop(trainer.global_step - 1, loss_follows=True)
         losses = self._losses
         watch.loss(float(losses[0] if len(losses) == 1 else torch.stack(losses).sum()))
         self._losses = []
-        if self._course.stopping:
+        if self._run.stopping:
             trainer.should_stop = True
         elif trainer.global_step < s.max_iters:
             watch.start()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._course.watch.pause("eval")
+        self._run.watch.pause("eval")
 
     def on_validation_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -194,12 +194,12 @@ class Watcher(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for number, split in enumerate(SPLITS):
             loss = float(trainer.callback_metrics[f"loss/dataloader_idx_{number}"])
-            self._course.evaluated(trainer.global_step, split, {"loss": loss}, self._durations_s[number])
+            self._run.evaluated(trainer.global_step, split, {"loss": loss}, self._durations_s[number])
         if trainer.global_step < self._training.options.settings.max_iters:
-            self._course.watch.start()
+            self._run.watch.start()
 
 
-def train(training: Training, course: Course) -> None:
+def train(training: Training, run: Course) -> None:
     """All iterations and evaluations, by the Trainer."""
     options, device, s = training.options, training.device, training.options.settings
     evaluations = [
@@ -222,12 +222,12 @@ def train(training: Training, course: Course) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Watcher(training, course)],
+        callbacks=[Watcher(training, run)],
     )
     module = Module(training)
     if s.max_iters:
         trainer.fit(module, loader(Batches(training), device), evaluations)
-        if s.eval_interval and s.max_iters % s.eval_interval and not course.stopping:
+        if s.eval_interval and s.max_iters % s.eval_interval and not run.stopping:
             trainer.validate(module, evaluations, verbose=False)
     if options.out is not None:
         weights = {name: value.float().cpu().numpy() for name, value in training.model.state_dict().items()}

@@ -4,8 +4,8 @@
 # ///
 """Products of n x n matrices in MLX: `python jobs/matmul_mlx.py --device cpu --set n=1000 --set timing=both`.
 
-What is timed, checked and printed is the same in every framework: harness/products.py; how calls are handed over and
-waited for is in harness/bench_mlx.py.
+What is timed, checked and printed is the same in every framework: harness/microbench/matmul.py; how calls are handed
+over and waited for is in harness/mlx_backend/bench.py.
 """
 
 from __future__ import annotations

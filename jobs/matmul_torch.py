@@ -4,8 +4,8 @@
 # ///
 """Products of n x n matrices in PyTorch: `python jobs/matmul_torch.py --device cpu --set n=1000 --set timing=both`.
 
-What is timed, checked and printed is the same in every framework: harness/products.py; how calls are handed over and
-waited for is in harness/bench_torch.py.
+What is timed, checked and printed is the same in every framework: harness/microbench/matmul.py; how calls are handed
+over and waited for is in harness/torch_backend/bench.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 # ///
 """GPT-2 trained on text, in JAX: `python jobs/nanogpt_jax.py --device cpu --compile on --set max_iters=20`.
 
-The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (nanogpt_common.py).
+The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (harness/models/nanogpt.py).
 
 Top to bottom: what can be set, the model, build(), step(), evaluate().
 """

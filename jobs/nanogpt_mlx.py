@@ -6,7 +6,7 @@
 # ///
 """GPT-2 trained on text, in MLX: `python jobs/nanogpt_mlx.py --device mps --compile on --set max_iters=20`.
 
-The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (nanogpt_common.py).
+The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (harness/models/nanogpt.py).
 
 Top to bottom: what can be set, the model, build(), step(), evaluate().
 """

@@ -8,7 +8,7 @@ The model is that of Radford et al., "Language Models are Unsupervised Multitask
 pre-normalised blocks with learned positions and tied embeddings. Presets, optimizer settings and schedule are those of
 nanoGPT (github.com/karpathy/nanoGPT), so that numbers can be compared; the code is our own.
 
-Weights, batches and schedule are those of its twins in mlx, tinygrad and jax: nanogpt_common.py.
+Weights, batches and schedule are those of its twins in mlx, tinygrad and jax: harness/models/nanogpt.py.
 
 Top to bottom: what can be set, the model, build(), step(), evaluate().
 """

@@ -8,7 +8,7 @@ The model is that of He et al., "Deep Residual Learning for Image Recognition" (
 3 x 3 convolution of its first block, as everybody's ResNet-50 since Facebook's of 2016 has it: 25,557,032 parameters,
 4.09e9 multiplications and additions an image. Batches are of 128 as in "Accelerated PyTorch training on Mac".
 
-Top to bottom: what can be set, the model, build(). Iterations are those of harness/torch_classifying.py.
+Top to bottom: what can be set, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The model is configuration D of Simonyan & Zisserman, "Very Deep Convolutional N
 Recognition" (2015): 138,357,544 parameters, 15.5e9 multiplications and additions an image. Batches are of 64 as in
 "Accelerated PyTorch training on Mac".
 
-Top to bottom: what can be set, the model, build(). Iterations are those of harness/torch_classifying.py.
+Top to bottom: what can be set, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ AUTO = ("cuda", "mps", "cpu")
 
 @dataclass(frozen=True)
 class Device:
-    """One device of mlx, tinygrad or jax (torch's has more: torch_device.py)."""
+    """One device of mlx, tinygrad or jax (torch's has more: torch_backend/device.py)."""
 
     asked: str
     """cpu, cuda:1 or mps: the queue's name"""

@@ -11,14 +11,14 @@ from harness.workload import whole
 from mpsq_report import Reporter
 
 
-def run(workload: Mapping[str, Any], course: Callable[[Mapping[str, Any], Reporter], object]) -> int:
-    """Do the course, with the whole literal. Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there),
+def run(workload: Mapping[str, Any], work: Callable[[Mapping[str, Any], Reporter], object]) -> int:
+    """Do the work, with the whole literal. Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there),
     71 (out of memory)."""
     report = Reporter()
     report.begin("setup", since_start=True)
     literal = whole(workload)
     try:
-        course(literal, report)
+        work(literal, report)
     except Exception as error:
         problem = errors.explain(error, literal.get("params", {}))
         if problem is None:

@@ -1,7 +1,7 @@
 """The course of a workload whose loop is a trainer's own, whatever the framework: the trainer calls back, and what it
 says becomes iterations, phases and evaluations as in loop.py.
 
-The workload gives build(), as any other, and train(training, course): it hands `course.watch` to a callback of its
+The workload gives build(), as any other, and train(training, run): it hands `run.watch` to a callback of its
 trainer and runs it. An iteration is timed by the same rule, and the losses, the reference and the cache are told alike.
 """
 
@@ -22,7 +22,7 @@ from mpsq_report import Reporter
 from mpsq_report_watch import Iteration, Watch
 
 Train = Callable[[Any, "Course"], None]
-"""(training, course): all iterations and evaluations. It ends early when `course.stopping` says so."""
+"""(training, run): all iterations and evaluations. It ends early when `run.stopping` says so."""
 
 
 class Course:
@@ -87,16 +87,16 @@ class Course:
 def main(
     workload: Mapping[str, Any], framework: Framework, build: Build, train: Train, argv: Sequence[str] | None = None
 ) -> int:
-    """Run a workload whose trainer has its own loop. Returns the exit code, as harness.main.main."""
+    """Run a workload whose trainer has its own loop. Returns the exit code, as harness.run.main."""
 
-    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+    def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
         result = _run(workload, framework, build, train, options, report)
         print(result.sentence())
         if result.diverged and options.settings.stop_on_nan:
             raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
 
-    return exit_codes.run(workload, course)
+    return exit_codes.run(workload, run)
 
 
 def _run(
@@ -119,10 +119,10 @@ def _run(
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, "nats")
     hello.show(workload, framework.name, framework.compiler, training, facts, 0)
-    course = Course(workload, framework, training, report)
+    run = Course(workload, framework, training, report)
     report.end("setup")
     try:
-        train(training, course)
+        train(training, run)
     finally:
-        course.watch.close()
-    return course.result
+        run.watch.close()
+    return run.result

@@ -1,4 +1,5 @@
-"""What a framework gives to the harness: a class each in torch_main.py, mlx_main.py, tinygrad_main.py, jax_main.py."""
+"""What a framework gives to the harness: a class each in the main.py of torch_backend, mlx_backend, tinygrad_backend
+and jax_backend."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Evaluate = Callable[[Any, str], Mapping[str, float]]
 
 
 class Framework(Protocol):
-    """A framework's side of the course that main.py prescribes."""
+    """A framework's side of the course that run.py prescribes."""
 
     name: str
     """of the package, as it is imported and as versions are listed under it"""

@@ -35,7 +35,7 @@ def main(
     Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
     """
 
-    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+    def run(workload: Mapping[str, Any], report: Reporter) -> None:
         words = sys.argv[1:] if argv is None else argv
         options = command_line.parse(workload, words, framework.compiler)
         result = _run(workload, framework, build, step, evaluate, sample, infer, options, report)
@@ -43,7 +43,7 @@ def main(
         if result.diverged and options.settings.stop_on_nan:
             raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
 
-    return exit_codes.run(workload, course)
+    return exit_codes.run(workload, run)
 
 
 def _run(

@@ -14,7 +14,7 @@ from tests.fast.report_fixture import Store, words
 
 
 class Benches(Store):
-    """A store with runs as jobs/harness/bench.py reports them."""
+    """A store with runs as jobs/harness/microbench/run.py reports them."""
 
     offset = 0
 

@@ -15,7 +15,7 @@ from tests.fast.report_fixture import Store, words
 
 
 class Checks(Store):
-    """A store with runs as jobs/harness/op_course.py reports them."""
+    """A store with runs as jobs/harness/opcheck/run.py reports them."""
 
     offset = 0
 

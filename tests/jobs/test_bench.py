@@ -99,7 +99,7 @@ WORKLOAD = {
 }  # fmt: skip
 
 
-def course(
+def run_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: Sequence[Check] = (), timing: str = "synced"
 ) -> tuple[list[dict[str, Any]], Bench]:
     lazy, made = Lazy(), list[Bench]()
@@ -122,7 +122,7 @@ def course(
 
 
 def test_the_time_of_a_cell_is_that_of_one_call_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, made = course(tmp_path, monkeypatch)
+    events, made = run_cells(tmp_path, monkeypatch)
     assert [cell.calls for cell in made.cells] == [4, 4], "as many as last 40 ms"
     iters = [(e["i"], e["phase"], e["synced"]) for e in events if e["type"] == "iter"]
     assert iters == [
@@ -139,7 +139,7 @@ def test_the_time_of_a_cell_is_that_of_one_call_waited_for(tmp_path: Path, monke
 
 
 def test_a_clock_that_does_not_wait_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, _ = course(tmp_path, monkeypatch, timing="naive")
+    events, _ = run_cells(tmp_path, monkeypatch, timing="naive")
     measured = [e for e in events if e["type"] == "iter" and e["phase"] == "measure"]
     assert not any(e["synced"] for e in measured) and all(e["dur_s"] == pytest.approx(2e-6) for e in measured)
     true = [e["value"] for e in events if e.get("name") == "c1.time"]
@@ -149,7 +149,7 @@ def test_a_clock_that_does_not_wait_is_told_as_such(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("which", [0, 2], ids=["the first result", "the last result"])
 def test_a_wrong_result_is_noted_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int) -> None:
     checks = [RIGHT] * which + [Check(False, "", 9.0, 0.5, "it is wrong")]
-    events, _ = course(tmp_path, monkeypatch, checks)
+    events, _ = run_cells(tmp_path, monkeypatch, checks)
     (note,) = [e for e in events if e["type"] == "note"]
     assert note["kind"] == "wrong_result" and "it is wrong" in note["text"]
 

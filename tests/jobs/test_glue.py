@@ -243,7 +243,7 @@ import os, sys
 sys.path.insert(0, {jobs!r})
 import glue_torch as g, transformers
 from types import SimpleNamespace
-from harness import pairs_data
+from harness.data.pairs import generated
 from mpsq_report import TrainerCallback
 
 class Broken(TrainerCallback):
@@ -251,7 +251,7 @@ class Broken(TrainerCallback):
         raise RuntimeError("no such luck")
 
 def train(callback, folder, **more):
-    pairs = pairs_data.generated(96, 40, 1)
+    pairs = generated(96, 40, 1)
     shape = SimpleNamespace(model="random", n_layer=1, n_head=2, n_embd=16, vocab_size=300, max_length=32)
     tokenizer, model = g.classifier_of(SimpleNamespace(settings=shape, seed=1), pairs)
     rows, held = (g.rows_of(part, tokenizer, 32) for part in (pairs.train, pairs.val))

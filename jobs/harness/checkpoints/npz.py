@@ -1,7 +1,7 @@
 """Checkpoints of mlx, tinygrad and jax: all arrays that the next iteration depends on, by name, in one .npz file.
 
-torch's own are in torch_training.py: they hold the states of its random number generators as well. In mlx and jax
-dropout follows from the seed and the number of the iteration; in tinygrad a resumed training draws other masks.
+torch's own are in torch_backend/training.py: they hold the states of its random number generators as well. In mlx and
+jax dropout follows from the seed and the number of the iteration; in tinygrad a resumed training draws other masks.
 """
 
 from __future__ import annotations

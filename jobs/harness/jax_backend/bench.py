@@ -18,7 +18,7 @@ TYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16, "fp64":
 
 
 class BenchJax(Jax):
-    """What harness.bench.Framework and harness.products.Matrices ask for."""
+    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
 
     in_order = False
 

@@ -1,4 +1,4 @@
-"""JAX's side of the course of a workload: main() for workloads in JAX, and what main.py asks of a framework."""
+"""JAX's side of the course of a workload: main() for workloads in JAX, and what run.py asks of a framework."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
     argv: Sequence[str] | None = None,
     sample: Sample | None = None,
 ) -> int:
-    """Run a workload in JAX. Returns the exit code. See harness.main.main."""
+    """Run a workload in JAX. Returns the exit code. See harness.run.main."""
     return run.main(workload, Jax(), build, step, evaluate, argv, sample)
 
 

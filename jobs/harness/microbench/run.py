@@ -125,13 +125,13 @@ Build = Callable[[Options, Any, Reporter], Bench]
 
 
 def main(workload: Mapping[str, Any], framework: Framework, build: Build, argv: Sequence[str] | None = None) -> int:
-    """Run a micro-benchmark: `build` makes its cells. Returns the exit code, as harness.main.main."""
+    """Run a micro-benchmark: `build` makes its cells. Returns the exit code, as harness.run.main."""
 
-    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+    def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
         _run(workload, framework, build, options, report)
 
-    return exit_codes.run(workload, course)
+    return exit_codes.run(workload, run)
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Options:

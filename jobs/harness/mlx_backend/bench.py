@@ -18,7 +18,7 @@ TYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16, "fp64": mx
 
 
 class BenchMlx(Mlx):
-    """What harness.bench.Framework and harness.products.Matrices ask for."""
+    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
 
     in_order = True
 

@@ -1,4 +1,4 @@
-"""MLX's side of the course of a workload: main() for workloads in MLX, and what main.py asks of a framework."""
+"""MLX's side of the course of a workload: main() for workloads in MLX, and what run.py asks of a framework."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
     argv: Sequence[str] | None = None,
     sample: Sample | None = None,
 ) -> int:
-    """Run a workload in MLX. Returns the exit code. See harness.main.main."""
+    """Run a workload in MLX. Returns the exit code. See harness.run.main."""
     return run.main(workload, Mlx(), build, step, evaluate, argv, sample)
 
 

@@ -89,7 +89,7 @@ class Problem:
 
 
 def problem(options: Options) -> Problem:
-    """Read the text. Raises: UsageError for settings that cannot be; JobError as text_data.load."""
+    """Read the text. Raises: UsageError for settings that cannot be; JobError as load of harness.data.text."""
     s = options.settings
     check(s)
     text = load_text(s.data, s.tokens, s.block_size)

@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str] | None = None, on_device: OnDevice = contextlib.nullcontext) -> int:
-    """Answer until the input ends. `on_device` is entered around what is done on the device: see op_check.Checker."""
+    """Answer until the input ends. `on_device` is entered around what is done on the device: see check.Checker."""
     said = _parser().parse_args(argv)
     _end_with_parent(said.life)
     answers = os.fdopen(said.answers, "w", encoding="utf-8", buffering=1)

@@ -47,13 +47,13 @@ _MOST_SHOWN = 40
 
 
 def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
-    """Run the sweep. `child` is the command that checks operators: see op_child. Returns the exit code."""
+    """Run the sweep. `child` is the command that checks operators: see child.py. Returns the exit code."""
 
-    def course(workload: Mapping[str, Any], report: Reporter) -> None:
+    def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv)
         _Course(workload, options, report, child).run()
 
-    return exit_codes.run(workload, course)
+    return exit_codes.run(workload, run)
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:

@@ -1,6 +1,6 @@
 """The sweep over operators: a child process does each, and is replaced when it crashes, hangs or loses the device.
 
-Standard library only. What a child is told and answers: see op_child.py.
+Standard library only. What a child is told and answers: see child.py.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ TYPES = {"fp32": dtypes.float32, "bf16": dtypes.bfloat16, "fp16": dtypes.float16
 
 
 class BenchTinygrad(Tinygrad):
-    """What harness.bench.Framework and harness.products.Matrices ask for."""
+    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
 
     in_order = True
 

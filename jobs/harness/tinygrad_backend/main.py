@@ -1,4 +1,4 @@
-"""tinygrad's side of the course of a workload: main() for workloads in tinygrad, and what main.py asks for."""
+"""tinygrad's side of the course of a workload: main() for workloads in tinygrad, and what run.py asks for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
     argv: Sequence[str] | None = None,
     sample: Sample | None = None,
 ) -> int:
-    """Run a workload in tinygrad. Returns the exit code. See harness.main.main."""
+    """Run a workload in tinygrad. Returns the exit code. See harness.run.main."""
     return run.main(workload, Tinygrad(), build, step, evaluate, argv, sample)
 
 

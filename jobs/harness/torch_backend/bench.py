@@ -16,7 +16,7 @@ TYPES = {**DTYPES, "fp64": torch.float64}
 
 
 class BenchTorch(Torch):
-    """What harness.bench.Framework and harness.products.Matrices ask for."""
+    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
 
     in_order = True
 

@@ -169,4 +169,4 @@ def _measured(training: Training, split: str, batches: int) -> dict[str, float]:
 
 
 PARTS: dict[str, Any] = {"step": step, "evaluate": evaluate, "infer": infer}
-"""What torch_main.main takes besides a workload's own build()."""
+"""What main() of torch_backend/main.py takes besides a workload's own build()."""

@@ -1,4 +1,4 @@
-"""torch's side of the course of a workload: main() for workloads in torch, and what main.py asks of a framework."""
+"""torch's side of the course of a workload: main() for workloads in torch, and what run.py asks of a framework."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
     sample: Sample | None = None,
     infer: Step | None = None,
 ) -> int:
-    """Run a workload in torch. Returns the exit code. See harness.main.main."""
+    """Run a workload in torch. Returns the exit code. See harness.run.main."""
     return run.main(workload, Torch(), build, step, evaluate, argv, sample, infer)
 
 

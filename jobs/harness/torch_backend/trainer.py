@@ -38,18 +38,18 @@ class Trainer(transformers.Trainer):
 
 
 class Callback(TrainerCallback):
-    """The callback that any Trainer may have, telling a workload's course."""
+    """The callback that any Trainer may have, telling a workload's run."""
 
-    def __init__(self, trainer: Trainer, course: Course) -> None:
-        super().__init__(watch=course.watch, loss=trainer.loss_of_iteration)
-        self._course = course
+    def __init__(self, trainer: Trainer, run: Course) -> None:
+        super().__init__(watch=run.watch, loss=trainer.loss_of_iteration)
+        self._run = run
 
     def evaluated(self, done: int, split: str, metrics: Mapping[str, float], dur_s: float | None) -> None:
-        self._course.evaluated(done, split, metrics, dur_s)
+        self._run.evaluated(done, split, metrics, dur_s)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         super().on_step_end(args, state, control, **more)
-        control.should_training_stop = control.should_training_stop or self._course.stopping
+        control.should_training_stop = control.should_training_stop or self._run.stopping
 
 
 def arguments_of(options: Options, device: Device, folder: str) -> TrainingArguments:

@@ -1,4 +1,4 @@
-"""Micro-benchmarks: one row for each measured operation, from the metrics that jobs/harness/bench.py reports.
+"""Micro-benchmarks: the metrics that jobs/harness/microbench/run.py reports become a row for each operation measured.
 
 A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.time, its work CELL.flop and CELL.bytes.
 """
