@@ -1,7 +1,7 @@
-"""Who may have the database open for writing: many at once, or one alone who upgrades or replaces the file.
+"""The lock on writing to the database: shared by many writers, or exclusive for an upgrade or a replacement.
 
-SQLite finds a database's log by its name: a program that closes a file which was replaced meanwhile would remove the
-log of the new one. So whoever writes shares migrate.lock with the others who do, from opening the file to closing it.
+SQLite finds a database's log by its name: a program that closes a file which has since been replaced would remove the
+log of the new one. So every writer shares migrate.lock with the others, from opening the file to closing it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ _LOCK_WAIT_S = 60.0
 
 
 def shared(db: Path) -> locks.Lock:
-    """With others who write. Raises: MpsqError when somebody has it alone for a minute."""
+    """Return the lock shared by writers. Raises: MpsqError when another process holds it exclusively for a minute."""
     return locks.share(_lock(db), _LOCK_WAIT_S, "an mpsq db restore or upgrade")
 
 
 def alone(db: Path) -> locks.Lock:
-    """Nobody else has `db` open for writing while this is held. Raises: MpsqError when somebody has for a minute."""
+    """Return the exclusive lock: nobody else has `db` open for writing. Raises: MpsqError when it is taken for a
+    minute."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     while (lock := locks.try_lock(_lock(db))) is None:
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""Backups of the database: copied through SQLite's backup API, checked, and put back.
+"""Backups of the database: copied through SQLite's backup API, checked, and restored.
 
-A backup is looked at before it counts as one: a copy of a damaged database would in time replace every good one.
+A backup counts only after a check: copies of a damaged database would in time replace every good one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _NAME = re.compile(r"mpsq-\d{8}-\d{6}-([a-z0-9-]+)\.db")
 
 
 def make(layout: Layout, label: str = BY_HAND) -> Path:
-    """Copy the database as it is at one moment, while others use it, and check the copy. Returns the new file, which
-    is as private as the original.
+    """Copy the database in a consistent state, while others use it, and check the copy. Return the new file, which is
+    as private as the original.
 
-    Raises: MpsqError when there is nothing to copy, it is damaged, or the disk refuses; no half backup is left then.
+    Raises: MpsqError when there is nothing to copy, the database is damaged, or the disk refuses; no partial backup is
+    left.
     """
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = _free_name(layout.backups, label)
@@ -52,7 +53,7 @@ _FREE = "free some space, then mpsq db backup"
 
 
 def copy_to(source: sqlite3.Connection, partial: Path) -> None:
-    """Copy a database into a file that is made for it. Raises: MpsqError."""
+    """Copy a database into a newly created file. Raises: MpsqError."""
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     copy = sqlite3.connect(partial, isolation_level=None)
     try:
@@ -67,7 +68,7 @@ def copy_to(source: sqlite3.Connection, partial: Path) -> None:
 
 
 def problems(db: Path, limit: int = 100) -> list[str]:
-    """What SQLite finds wrong with a file: nothing when it is sound."""
+    """Return what SQLite finds wrong with a file: nothing when it is sound."""
     found: list[str] = []
     with reading(db, any_schema=True) as connection:
         try:
@@ -79,18 +80,18 @@ def problems(db: Path, limit: int = 100) -> list[str]:
 
 
 def rotate(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` of the backups that the worker made by itself; those of others stay."""
+    """Delete all but the newest `keep` of the automatic backups of the worker; other backups stay."""
     for path in [path for path in stored(folder) if label_of(path) == AUTO][:-keep]:
         path.unlink(missing_ok=True)
 
 
 def stored(folder: Path) -> list[Path]:
-    """Every backup, the oldest first: their names sort by time."""
+    """Return every backup, the oldest first: their names sort by time."""
     return sorted(path for path in folder.glob("mpsq-*.db") if _NAME.fullmatch(path.name))
 
 
 def label_of(path: Path) -> str:
-    """Who made a backup: auto, by-hand, before-0002."""
+    """Return the label of a backup: auto, by-hand, before-0002."""
     match = _NAME.fullmatch(path.name)
     return match[1] if match else ""
 
@@ -101,18 +102,18 @@ def _free_name(folder: Path, label: str) -> Path:
         path = folder / time.strftime(f"mpsq-%Y%m%d-%H%M%S-{label}.db", time.gmtime(at))
         if not path.exists():
             return path
-        at += 1  # two in one second
+        at += 1  # two within one second
 
 
 def remedy(layout: Layout) -> str:
-    """What to do with a damaged database."""
+    """Return the advice for a damaged database."""
     if stored(layout.backups):
         return "stop the worker, then mpsq db restore: it puts the newest backup back"
     return f"there is no backup: move {layout.db} away, and the next submit makes a new one"
 
 
 def sync(path: Path) -> None:
-    """Make a file or folder reach the disk. Raises: OSError."""
+    """Flush a file or folder to the disk. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

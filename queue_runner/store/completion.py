@@ -1,7 +1,7 @@
-"""Names of what the queue holds, for completion: read in milliseconds, by the standard library alone.
+"""Names of what the queue holds, for completion: read in milliseconds, with the standard library only.
 
-Nothing is explained here: a database that is absent, damaged, newer or busy raises sqlite3.Error, and the caller is
-silent about it.
+Errors are not explained: a database that is absent, damaged, newer or busy raises sqlite3.Error, which the caller
+suppresses.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from urllib.parse import quote
 
 _BUSY_S = 0.1
 _JOBS, _GROUPS, _TAGS = 50, 20, 200
-"""How many are offered at most, the newest."""
+"""The most names offered, the newest."""
 
 Named = tuple[str, str]
 
 
 @contextmanager
 def opened(db: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that reads and waits for nobody. Raises: sqlite3.Error."""
+    """Open a read-only connection that never waits for a lock. Raises: sqlite3.Error."""
     with closing(sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
         yield connection
 
 
 def jobs(connection: sqlite3.Connection, begin: str, states: Sequence[str] | None) -> list[Named]:
-    """Jobs whose id begins so and that have a run in one of `states`, the newest first."""
+    """Return jobs whose id begins with `begin` and that have a run in one of `states`, the newest first."""
     rows = connection.execute(
         f"""
         SELECT j.id, j.name, j.config, j.device, CASE j.compile WHEN 1 THEN 'compiled' WHEN 0 THEN 'eager' END,
@@ -46,19 +46,19 @@ def _with_a_run(states: Sequence[str] | None) -> str:
     if states is None:
         return ""
     marks = ", ".join("?" * len(states))
-    if "DONE" in states:  # nearly all jobs: found at once when each is asked, the newest first
+    if "DONE" in states:  # nearly all jobs: fastest to check each, the newest first
         return f"AND EXISTS (SELECT 1 FROM runs WHERE job_id = j.id AND state IN ({marks}))"
-    return f"AND j.id IN (SELECT job_id FROM runs WHERE state IN ({marks}))"  # few: one look at all runs
+    return f"AND j.id IN (SELECT job_id FROM runs WHERE state IN ({marks}))"  # few: one scan of all runs
 
 
 def runs(connection: sqlite3.Connection, job: str, states: Sequence[str] | None) -> list[Named]:
-    """The runs of a job as 12.3, in their order."""
+    """Return the runs of a job as 12.3, in their order."""
     rows = connection.execute("SELECT number, state, outcome FROM runs WHERE job_id = ? ORDER BY number", [job])
     return [(f"{job}.{n}", outcome or state) for n, state, outcome in rows if states is None or state in states]
 
 
 def groups(connection: sqlite3.Connection, begin: str) -> list[Named]:
-    """Groups as g4 with their titles, the newest first, and @last where there is one."""
+    """Return groups as g4 with their titles, the newest first, and @last where there is one."""
     rows = connection.execute(
         f"SELECT id, title FROM groups WHERE 'g' || id LIKE ? || '%' ORDER BY id DESC LIMIT {_GROUPS}", [begin]
     )
@@ -67,7 +67,7 @@ def groups(connection: sqlite3.Connection, begin: str) -> list[Named]:
 
 
 def tags(connection: sqlite3.Connection) -> list[Named]:
-    """Tags, those of the newest jobs first."""
+    """Return tags, those of the newest jobs first."""
     rows = connection.execute(
         f"SELECT tag, count(*) FROM job_tags GROUP BY tag ORDER BY max(job_id) DESC, tag LIMIT {_TAGS}"
     )
@@ -75,6 +75,6 @@ def tags(connection: sqlite3.Connection) -> list[Named]:
 
 
 def schedules(connection: sqlite3.Connection) -> list[Named]:
-    """Schedules by name."""
+    """Return schedules by name."""
     rows = connection.execute("SELECT name, cron, title FROM schedules ORDER BY name")
     return [(name, f"{cron}  {title}") for name, cron, title in rows]

@@ -1,4 +1,4 @@
-"""What may be removed, and the removal from the database. Every check is made in the transaction that acts on it."""
+"""Removal from the database, and the checks for it. Every check is made in the transaction that acts on it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _UNENDED = select(runs.c.job_id).where(runs.c.state != State.DONE)
 
 
 def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[RunId]:
-    """Mark ended jobs as deleted. Returns all their runs, whose files are to be removed then.
+    """Mark ended jobs as deleted. Return all their runs, whose files are then to be removed.
 
-    Raises: MpsqError - nothing is marked - for a job that has not ended, or whose checkpoint a waiting run needs.
+    Raises: MpsqError, with nothing marked, for a job that has not ended, or whose checkpoint a waiting run needs.
     """
     found: list[RunId] = []
     for batch in _batches(job_ids):
@@ -36,15 +36,15 @@ def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[R
 
 
 def erase(connection: Connection, job_ids: Collection[int]) -> None:
-    """Take every row of these ended jobs out of the database.
+    """Delete every row of these ended jobs from the database.
 
-    Raises: MpsqError - the transaction is to be given up - when a waiting job depends on one of them.
+    Raises: MpsqError, after which the transaction must be rolled back, when a waiting job depends on one of them.
     """
     for batch in _batches(job_ids):
         _refuse_needed(connection, batch)
         of_jobs = select(runs.c.id).where(runs.c.job_id.in_(batch))
         connection.execute(delete(dependencies).where(dependencies.c.on_job_id.in_(batch)))
-        for table in reversed(metadata.sorted_tables):  # what refers goes before what is referred to
+        for table in reversed(metadata.sorted_tables):  # referring tables before those they refer to
             if "job_id" in table.c:
                 connection.execute(delete(table).where(table.c.job_id.in_(batch)))
             elif "run_id" in table.c:
@@ -98,8 +98,8 @@ def _refuse_needed(connection: Connection, job_ids: Sequence[int]) -> None:
 
 
 def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) -> set[int]:
-    """Of these runs those whose files nobody needs: all of the job has ended, and nothing that waits goes on from their
-    checkpoint. With `deleted` only those of jobs that are still marked as deleted."""
+    """Return those of these runs whose files nobody needs: the whole job has ended, and no waiting run resumes from
+    their checkpoint. With `deleted`, only those of jobs that are still marked as deleted."""
     resuming = select(runs.c.resumed_from).where(runs.c.state != State.DONE, runs.c.resumed_from.is_not(None))
     conditions: list[ColumnElement[bool]] = [jobs.c.deleted_at.is_not(None)] if deleted else []
     found: set[int] = set()
@@ -111,13 +111,13 @@ def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) 
 
 
 def cache_is_free(connection: Connection, prefix: str) -> bool:
-    """Whether no job that has not ended asks the question whose hash begins so: nobody will use its compiler cache."""
+    """Return whether no unended job has a spec whose hash begins with `prefix`: its compiler cache is unused."""
     asks = select(jobs.c.id).where(jobs.c.spec_hash.startswith(prefix, autoescape=True), jobs.c.id.in_(_UNENDED))
     return connection.execute(asks.limit(1)).first() is None
 
 
 def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]:
-    """Take out the rows of those snapshots, or trees, that no job refers to. Returns the hashes that are free now."""
+    """Delete the rows of those snapshots, or trees, that no job refers to. Return the hashes that are now free."""
     free = []
     for digest in hashes:
         rows = or_(snapshots.c.hash == digest, snapshots.c.tree_hash == digest)
@@ -133,7 +133,7 @@ def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]
 
 
 def note_files_removed(connection: Connection, run_id: int, job_id: int, said: str) -> None:
-    """Write into a job's history that the files of a run were removed."""
+    """Record in a job's history that the files of a run were removed."""
     record(connection, job_id=job_id, run_id=run_id, actor="user", verb="gc", reason=said)
 
 

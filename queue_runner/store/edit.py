@@ -1,5 +1,5 @@
-"""The order of what waits, and what else a user may change of it. Priority and dependencies belong to jobs, places to
-runs (docs/decisions/places-belong-to-runs.md)."""
+"""The order of waiting runs, and the other editable properties of jobs. Priority and dependencies belong to jobs,
+places to runs (docs/decisions/places-belong-to-runs.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITING = (State.QUEUED, State.HELD)
 
 
 class Where(StrEnum):
-    """Where runs are moved: to either end of the queue, or next to other runs."""
+    """The target of a move: either end of the queue, or next to other runs."""
 
     TOP = "to the top"
     BOTTOM = "to the bottom"
@@ -27,7 +27,7 @@ class Where(StrEnum):
 
 
 def waiting(connection: Connection) -> list[tuple[int, int, int]]:
-    """(run id, job id, priority) of all that waits, in its order."""
+    """Return (run id, job id, priority) of all waiting runs, in their order."""
     rows = connection.execute(
         select(runs.c.id, runs.c.job_id, jobs.c.priority)
         .join(jobs, jobs.c.id == runs.c.job_id)
@@ -38,10 +38,10 @@ def waiting(connection: Connection) -> list[tuple[int, int, int]]:
 
 
 def move(connection: Connection, chosen: Collection[int], where: Where, others: Collection[int], actor: str) -> None:
-    """Move waiting runs, in the order in which they are, next to `others` (run ids) or to an end of the queue.
+    """Move waiting runs, in their current order, next to `others` (run ids) or to an end of the queue.
 
-    A job takes over the priority of the place it is moved to where its own would keep it elsewhere; places are then
-    numbered anew. Nothing happens to a run that does not wait.
+    A job takes over the priority of its new place where its own would keep it elsewhere; places are then renumbered.
+    Runs that do not wait are unaffected.
     """
     queue = waiting(connection)
     moved = [entry for entry in queue if entry[0] in chosen]
@@ -70,21 +70,21 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
 
 
 def edit(connection: Connection, job_id: int, actor: str, said: str, **columns: Any) -> None:
-    """Change columns of a job, if any: priority, note, deadline_at, retries. `said` is for its history."""
+    """Change columns of a job, if any: priority, note, deadline_at, retries. `said` goes into its history."""
     if columns:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
     record(connection, job_id=job_id, actor=actor, verb="edit", reason=said)
 
 
 def set_time(connection: Connection, job_id: int, not_before_at: float | None) -> None:
-    """When the waiting runs of a job may start; None at once."""
+    """Set when the waiting runs of a job may start; None means at once."""
     connection.execute(
         update(runs).where(runs.c.job_id == job_id, runs.c.state.in_(WAITING)).values(not_before_at=not_before_at)
     )
 
 
 def is_too_late(connection: Connection, job_id: int) -> bool:
-    """Whether the deadline of a job comes before a waiting run of it may start."""
+    """Return whether the deadline of a job comes before a waiting run of it may start."""
     late = (
         select(runs.c.id)
         .join(jobs, jobs.c.id == runs.c.job_id)
@@ -94,16 +94,16 @@ def is_too_late(connection: Connection, job_id: int) -> bool:
 
 
 def set_tags(connection: Connection, job_id: int, add: Iterable[str], remove: Iterable[str]) -> None:
-    """Tie tags to a job, and take others away."""
+    """Add tags to a job, and remove others."""
     connection.execute(delete(job_tags).where(job_tags.c.job_id == job_id, job_tags.c.tag.in_([*add, *remove])))
     if rows := [{"job_id": job_id, "tag": tag} for tag in sorted({*add})]:
         connection.execute(insert(job_tags), rows)
 
 
 def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[int, Condition]]) -> None:
-    """Let a job wait for these jobs and for no others.
+    """Replace the dependencies of a job.
 
-    Raises: UsageError when that would make jobs wait for each other in a circle.
+    Raises: UsageError when that would create a cycle.
     """
     connection.execute(delete(dependencies).where(dependencies.c.job_id == job_id))
     for on, condition in after:
@@ -115,7 +115,7 @@ def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[
 
 
 def path(connection: Connection, start: int, end: int) -> list[int]:
-    """Jobs from `start` to `end` of which each waits for the next; empty where there is no such way."""
+    """Return jobs from `start` to `end`, each waiting for the next; empty where there is no such path."""
     came_from = {start: start}
     front = [start]
     while front:

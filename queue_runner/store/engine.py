@@ -22,12 +22,12 @@ BUSY_TIMEOUT_S = 30.0
 
 
 def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Engine:
-    """An engine on `db` whose transactions take the write lock when they begin.
+    """Return an engine on `db` whose transactions take the write lock when they begin.
 
     `keep_open` keeps one connection for the life of the engine: SQLite checkpoints when the last connection closes.
 
-    Raises: SchemaError when the file has another schema than this code writes; MpsqError when there is none, or when it
-    cannot be opened.
+    Raises: SchemaError when the schema of the file is not the one this code writes; MpsqError when the file is missing
+    or cannot be opened.
     """
     if check and (revision := schema_revision(db)) != HEAD:
         if revision is None:
@@ -48,7 +48,7 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def pragmas() -> list[str]:
-    """What every writing connection sets; F_FULLFSYNC is what makes fsync reach the disk on macOS."""
+    """Return the pragmas of every writing connection; F_FULLFSYNC is what makes fsync reach the disk on macOS."""
     wanted = ["wal_autocheckpoint=0", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"]
     return [*wanted, "fullfsync=ON"] if sys.platform == "darwin" else wanted
 
@@ -60,7 +60,7 @@ def _on_begin(connection: Connection) -> None:
 
 @contextmanager
 def looking(engine: Engine) -> Iterator[Connection]:
-    """One consistent look through an engine that writes elsewhere; it takes no lock and must change nothing.
+    """Read one consistent state through an engine that also writes; take no lock and change nothing.
 
     Raises: MpsqError as `writing`.
     """
@@ -73,11 +73,11 @@ def looking(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine, *, alone: bool = False) -> Iterator[Connection]:
-    """One transaction that holds the write lock from its first statement; commits at the end.
+    """Run one transaction that holds the write lock from its first statement, and commit at the end.
 
-    `alone`: the caller holds access.alone.
+    `alone`: the caller holds access_lock.alone.
 
-    Raises: MpsqError with a remedy for a full disk, a read-only file, a damaged file or a lock that never came free.
+    Raises: MpsqError with a remedy for a full disk, a read-only file, a damaged file or a lock that was never released.
     """
     try:
         with nullcontext() if alone else _shared(engine), engine.begin() as connection:
@@ -87,13 +87,13 @@ def writing(engine: Engine, *, alone: bool = False) -> Iterator[Connection]:
 
 
 def _shared(engine: Engine) -> AbstractContextManager[object]:
-    if isinstance(engine.pool, QueuePool):  # the worker's: its own lock keeps away who would have the database alone
+    if isinstance(engine.pool, QueuePool):  # the worker's: its own lock excludes anybody who needs exclusive access
         return nullcontext()
     return access_lock.shared(Path(str(engine.url.database)))
 
 
 def explain(error: BaseException) -> BaseException:
-    """The sentence for what SQLite says; an error that no user can cause comes back as it is."""
+    """Return the user's message for an SQLite error; an error that no user can cause is returned unchanged."""
     text = str(error)
     for sign, message, hint in (
         ("disk is full", "the disk is full: nothing was stored", "free some space and run the command again"),
@@ -116,6 +116,6 @@ def checkpoint(db: Path) -> None:
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.OperationalError:
-        pass  # a reader or writer was busy: the next one will do
+        pass  # a reader or writer was busy: the next checkpoint will do
     finally:
         connection.close()

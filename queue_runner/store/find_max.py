@@ -1,4 +1,4 @@
-"""Searches (--find-max): the probes of one are jobs of the same group that differ in one setting, and nothing else."""
+"""Searches (--find-max): the probes of a search are jobs of the same group that differ in one setting only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _PROBES = text(PROBES)
 
 
 def probes(connection: Connection, job_id: int, asked: str) -> list[Mapping[str, Any]]:
-    """The last attempt of every probe of the group of a job that looks for the same; several searches may be there."""
+    """Return the last attempt of every probe with the same request in a job's group, which may hold several
+    searches."""
     return [dict(row) for row in connection.execute(_PROBES, {"job": job_id, "asked": asked}).mappings()]
 
 
 def add(connection: Connection, like: int, spec: JobSpec, reason: str) -> RunId:
-    """Queue one more probe, before all that waits, on the terms of the job `like`. Returns the name of its run."""
+    """Queue one more probe, ahead of all waiting runs, on the terms of the job `like`. Return the name of its run."""
     old = connection.execute(select(jobs).where(jobs.c.id == like)).one()
     tags = connection.execute(select(job_tags.c.tag).where(job_tags.c.job_id == like)).scalars().all()
     terms = Terms(

@@ -1,7 +1,7 @@
-"""Calls of hooks: written down in the transaction that gives the reason for them, started at most once.
+"""Calls of hooks: recorded in the transaction that gives the reason for them, started at most once.
 
-pending -> running -> ok | failed | timed_out | lost. A call is `running` before its process is started, so that a
-worker that dies in between never starts it a second time: the next one finds it running, and calls it lost.
+pending -> running -> ok | failed | timed_out | lost. A call is `running` before its process is started, so that it is
+never started twice: after a worker dies in between, the next one finds the call running and marks it lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTIFY = "notify"
 
 @dataclass(frozen=True)
 class Orders:
-    """What to call when: command lines ("" for none), and which of done, failed and idle are told on the desktop."""
+    """The hooks to call: command lines ("" for none), and which of done, failed and idle notify the desktop."""
 
     done: str = ""
     failed: str = ""
@@ -30,7 +30,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a hook. `kind` is done, failed, idle or notify; `run_id` is None for idle."""
+    """A call of a hook. `kind` is done, failed, idle or notify; `run_id` is None for idle."""
 
     id: int
     kind: str
@@ -39,16 +39,16 @@ class Call:
 
 
 def note_end(connection: Connection, run_id: int, outcome: Outcome, orders: Orders) -> None:
-    """Order what is to be called now that a run has ended, and when nothing is left to run. A run that was cancelled
-    calls nothing: whoever cancelled it knows."""
+    """Order the calls for the end of a run, and for an empty queue when nothing is left to run. A cancelled run calls
+    nothing: the user who cancelled it knows."""
     if outcome is not Outcome.CANCELLED:
         _order(connection, "done" if outcome is Outcome.SUCCEEDED else "failed", run_id, orders)
     note_idle(connection, orders)
 
 
 def note_idle(connection: Connection, orders: Orders) -> None:
-    """Order what is to be called when nothing runs and nothing waits that would start by itself; for when a run has
-    left the queue in this transaction."""
+    """Order the idle call when nothing runs and no waiting run would start by itself. To be called when a run has left
+    the queue in this transaction."""
     left = select(runs.c.id).where(runs.c.state.in_((State.RUNNING, State.QUEUED))).limit(1)
     if connection.execute(left).first() is None:
         _order(connection, "idle", None, orders)
@@ -67,19 +67,19 @@ def _order(connection: Connection, event: str, run_id: int | None, orders: Order
 
 
 def first_pending(connection: Connection, after: int) -> int | None:
-    """The id of the first call behind `after` that is to be made."""
+    """Return the id of the first pending call after `after`."""
     pending = select(func.min(hook_runs.c.id)).where(hook_runs.c.id > after, hook_runs.c.state == "pending")
     found: int | None = connection.execute(pending).scalar_one()
     return found
 
 
 def newest(connection: Connection) -> int:
-    """The id of the newest call; 0 where there is none."""
+    """Return the id of the newest call; 0 where there is none."""
     return int(connection.execute(select(func.coalesce(func.max(hook_runs.c.id), 0))).scalar_one())
 
 
 def take(connection: Connection, call_id: int) -> Call | None:
-    """Mark a call as running, before it is started. None when it is not pending any more."""
+    """Mark a call as running, before it is started. Return None when it is no longer pending."""
     row = connection.execute(
         update(hook_runs)
         .where(hook_runs.c.id == call_id, hook_runs.c.state == "pending")
@@ -92,7 +92,7 @@ def take(connection: Connection, call_id: int) -> Call | None:
 def end(
     connection: Connection, call_id: int, state: str, *, exit_code: int | None, dur_s: float | None, output: str
 ) -> None:
-    """Store what came of a call that runs; nothing happens when its job has been deleted meanwhile."""
+    """Store the result of a running call; do nothing when its job has been deleted meanwhile."""
     connection.execute(
         update(hook_runs)
         .where(hook_runs.c.id == call_id, hook_runs.c.state == "running")
@@ -101,5 +101,5 @@ def end(
 
 
 def running(connection: Connection) -> Sequence[int]:
-    """The calls that run; in a worker that has just begun, those that another one left behind."""
+    """Return the running calls; in a worker that has just begun, those left behind by its predecessor."""
     return connection.execute(select(hook_runs.c.id).where(hook_runs.c.state == "running")).scalars().all()

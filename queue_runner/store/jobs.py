@@ -1,6 +1,6 @@
 """The only writer of state: one function per verb, each a compare-and-set along model.TRANSITIONS.
 
-Every function takes an open transaction of `engine.writing`, so that a move, its event and what belongs to it are
+Every function takes an open transaction of `engine.writing`, so that a transition, its event and related rows are
 stored together or not at all.
 """
 
@@ -20,12 +20,12 @@ from queue_runner.store.schema import dependencies, groups, job_events, job_tags
 
 
 class StateConflict(Exception):
-    """The run was not in a state from which the verb leads anywhere: somebody else was first."""
+    """An error: the run was not in a source state of the verb, since somebody else acted first."""
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A run that the worker has taken: what is needed to start it."""
+    """A run that the worker has claimed: what is needed to start it."""
 
     run_id: int
     id: RunId
@@ -46,7 +46,7 @@ def record(
     ending: Ending | None = None,
     reason: str = "",
 ) -> None:
-    """Append to the history who did what and why."""
+    """Append an entry to the history: who did what and why."""
     connection.execute(
         insert(job_events).values(
             at=time.time(),
@@ -106,13 +106,13 @@ def move(
 
 
 def add_group(connection: Connection, title: str, seed: int) -> int:
-    """A new group; returns its id, the 4 of g4."""
+    """Create a group; return its id, the 4 of g4."""
     statement = insert(groups).values(created_at=time.time(), title=title, seed=seed).returning(groups.c.id)
     return int(connection.execute(statement).scalar_one())
 
 
 def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
-    """A new job without runs yet; returns its id."""
+    """Create a job without runs; return its id."""
     spec, terms = job.spec, job.terms
     job_id = connection.execute(
         insert(jobs)
@@ -159,7 +159,7 @@ def submit(
 ) -> tuple[int, list[int]]:
     """Store a group of jobs and queue their runs in `order`: pairs of (index into `new`, repeat from 1).
 
-    Returns the group's id and the ids of the jobs, in the order of `new`.
+    Return the group's id and the ids of the jobs, in the order of `new`.
     """
     group_id = add_group(connection, title, seed)
     ids = [add_job(connection, group_id, job) for job in new]
@@ -199,8 +199,8 @@ def submit(
 
 
 def let_wait(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
-    """Let jobs wait for others: (id, id of the job that it waits for, what it wants of that). Circles are the caller's
-    to refuse, as is what a job waits for already."""
+    """Add dependencies: (id, id of the job that it waits for, condition on that job). The caller must refuse cycles and
+    existing dependencies."""
     rows = [{"job_id": job, "on_job_id": on, "condition": condition} for job, on, condition in pairs]
     if rows:
         connection.execute(insert(dependencies), rows)
@@ -211,9 +211,10 @@ def _submitting(job: NewJob) -> Verb:
 
 
 def claim(connection: Connection, lane: str, token: str, boot_id: str, now: float | None = None) -> Claimed | None:
-    """Take the next run of the lane that may start: highest priority first, then the first place. None: there is none.
+    """Claim the next run of the lane that may start: highest priority first, then the first place. Return None when
+    there is none.
 
-    The rules are those of `waiting.py`: its time has come, what it waits for has happened, the lane is not paused.
+    The rules are those of `ready.py`: its time has come, its dependencies are met, the lane is not paused.
     """
     now = time.time() if now is None else now
     following = (
@@ -247,7 +248,7 @@ def claim(connection: Connection, lane: str, token: str, boot_id: str, now: floa
 
 
 def running(connection: Connection, lane: str) -> Claimed | None:
-    """The run that the database calls RUNNING on this lane: at most one, the unique index sees to it."""
+    """Return the run that is RUNNING on this lane in the database: at most one, as the unique index ensures."""
     row = connection.execute(
         select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.token, runs.c.boot_id, jobs.c.spec_json)
         .join(jobs, jobs.c.id == runs.c.job_id)
@@ -259,9 +260,9 @@ def running(connection: Connection, lane: str) -> Claimed | None:
 
 
 def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -> list[RowMapping]:
-    """Ask for an end: waiting runs are DONE(CANCELLED) at once, a running one is marked for its warden.
+    """Request cancellation: waiting runs are DONE(CANCELLED) at once, a running one is marked for its warden.
 
-    Returns a row (id, job_id, number, state before) for each run that was not yet DONE.
+    Return a row (id, job_id, number, state before) for each run that was not yet DONE.
     """
     found = (
         connection.execute(
@@ -288,8 +289,8 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
 
 
 def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
-    """Put a run that never started back in the queue; one whose end was asked for meanwhile is CANCELLED instead.
-    Returns whether it is back."""
+    """Requeue a run that never started; if its cancellation was requested meanwhile, it is CANCELLED instead. Return
+    whether it is queued again."""
     move(connection, run_id, Verb.UNCLAIM, actor="worker", reason=reason, claimed_at=None, token=None, boot_id=None)
     if not cancel_requested(connection, run_id):
         return True
@@ -299,10 +300,10 @@ def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
 
 
 def was_started(connection: Connection, run_id: int) -> bool:
-    """Whether the fence of this run was once seen, whatever became of its folder since."""
+    """Return whether the fence of this run was ever seen, whatever became of its folder since."""
     return connection.execute(select(runs.c.started_at).where(runs.c.id == run_id)).scalar_one() is not None
 
 
 def cancel_requested(connection: Connection, run_id: int) -> bool:
-    """Whether somebody has asked for this run's end."""
+    """Return whether cancellation of this run was requested."""
     return connection.execute(select(runs.c.cancel_requested_at).where(runs.c.id == run_id)).scalar_one() is not None

@@ -1,4 +1,4 @@
-"""The lane's row: what keeps anything from starting on it. A lane that was never blocked nor paused has none."""
+"""The lane's row: why nothing may start on it. A lane that was never blocked nor paused has none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from queue_runner.store.schema import lanes
 
 
 def block(connection: Connection, lane: str, reason: str | None) -> None:
-    """Say why nothing may start on the lane, or (None) that it is free again."""
+    """Set the reason why nothing may start on the lane, or (None) clear it."""
     _set(connection, lane, blocked_reason=reason, blocked_at=time.time() if reason else None)
 
 
 def pause(connection: Connection, lane: str, reason: str | None) -> bool:
-    """Let nothing start on the lane until it is resumed; None resumes it. Returns whether that changes anything."""
+    """Pause the lane, so that nothing starts on it until it is resumed; None resumes it. Return whether that is a
+    change."""
     row = state(connection, lane)
     paused = row is not None and row["paused_at"] is not None
     if paused == (reason is not None) and (row is None or row["paused_reason"] == reason):
@@ -27,7 +28,7 @@ def pause(connection: Connection, lane: str, reason: str | None) -> bool:
 
 
 def state(connection: Connection, lane: str) -> RowMapping | None:
-    """The lane's row, if it was ever blocked or paused."""
+    """Return the lane's row, if it was ever blocked or paused."""
     return connection.execute(select(lanes).where(lanes.c.name == lane)).mappings().one_or_none()
 
 

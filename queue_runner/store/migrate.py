@@ -1,4 +1,4 @@
-"""Bring the database to this code's schema, safely and by itself: created at first use, upgraded after a backup.
+"""Migration of the database to this code's schema, automatic and safe: created at first use, upgraded after a backup.
 
 An existing file is upgraded only under worker.lock with no run active (docs/supervision.md), inside one transaction.
 """
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
-    """Make sure that the database has this code's schema; quick when it has.
+    """Ensure that the database has this code's schema; fast when it has.
 
-    Raises: SchemaError when the file is newer, or older while a worker or a run is active; MpsqError as upgrade.
+    Raises: SchemaError when the file is newer, or older while a worker or a run is active; MpsqError as `upgrade`.
     """
     if schema_revision(layout.db) != HEAD:
         upgrade(layout, holds_worker_lock=holds_worker_lock)
 
 
 def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
-    """Create or upgrade the database. Returns the path of the backup, None where there was nothing to save.
+    """Create or upgrade the database. Return the path of the backup, None where there was nothing to back up.
 
     Raises: SchemaError (newer file, worker running, run active), MpsqError (disk, damage).
     """
@@ -72,7 +72,7 @@ def _refuse_newer(revision: str) -> None:
 
 
 def _refuse_active(layout: Layout) -> None:
-    """A run is active while its warden lives. One whose warden is gone is for the worker to end, after the upgrade."""
+    """Refuse while a run is active, i.e. its warden lives. Without a warden, the worker ends it after the upgrade."""
     with reading(layout.db, any_schema=True) as connection:
         running = connection.execute("SELECT job_id, number FROM runs WHERE state = 'RUNNING'").fetchall()
     for row in running:
@@ -96,7 +96,7 @@ def _apply(db: Path) -> None:
 
     from queue_runner.store.engine import open_engine, writing
 
-    os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds the environment of the jobs
+    os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it contains the environment of the jobs
     engine = open_engine(db, check=False)
     config = _config()
     with writing(engine, alone=True) as connection:

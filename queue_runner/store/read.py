@@ -1,4 +1,4 @@
-"""Read-only access, by the standard library alone so that a reading command starts fast.
+"""Read-only access, with the standard library only so that a reading command starts fast.
 
 Connections are `mode=ro`: a reader can neither change, checkpoint nor migrate anything.
 """
@@ -18,10 +18,11 @@ from queue_runner.model import Selector
 Row = dict[str, Any]
 
 DAMAGE = ("malformed", "not a database")
-"""What SQLite says of a file that is damaged."""
+"""SQLite's messages for a damaged file."""
 
 HEAD = "0002"
-"""The revision of the schema that this code reads and writes: the newest migration. Here because readers start fast."""
+"""The schema revision that this code reads and writes: the newest migration. Defined here so that readers start
+fast."""
 
 
 PROBES = (
@@ -34,11 +35,11 @@ PROBES = (
     " WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = :job)"
     " AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = :asked ORDER BY j.id"
 )
-"""The last attempt of every probe of a search (--find-max), and of others of its group that ask for the same."""
+"""The last attempt of every probe of a search (--find-max), including others of its group with the same request."""
 
 
 def no_queue() -> MpsqError:
-    """There is nothing here that a command could act on."""
+    """Return the error for a missing queue: there is nothing that a command could act on."""
     return MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
 
 
@@ -48,10 +49,10 @@ def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
 
 @contextmanager
 def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connection]:
-    """A read-only connection whose rows are dicts.
+    """Open a read-only connection whose rows are dicts.
 
-    Raises: MpsqError when the file is absent, damaged or unreadable; SchemaError when it has another schema than this
-    code reads, unless `any_schema` is good enough.
+    Raises: MpsqError when the file is absent, damaged or unreadable; SchemaError when its schema is not the one that
+    this code reads, unless `any_schema`.
     """
     if not db.exists():
         raise no_queue()
@@ -72,14 +73,14 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
 
 
 def check_schema(connection: sqlite3.Connection) -> None:
-    """Raises: SchemaError when the database has another schema than this code reads, MpsqError when it has none."""
+    """Check the schema. Raises: SchemaError when it is not the one this code reads, MpsqError when there is none."""
     _refuse_other(_revision(connection))
 
 
 def stamp(db: Path) -> tuple[object, ...]:
-    """Changes when anybody commits, or another database takes the place of this one: a look at two files, no more.
+    """Return a value that changes on every commit, and when the database is replaced; costs a stat of two files.
 
-    Two commits within the resolution of the file system's clock may look like one: read anew now and then.
+    Two commits within the resolution of the file system's clock may look like one: reread from time to time.
     """
     found: list[object] = []
     for path in (db, db.with_name(f"{db.name}-wal")):
@@ -93,7 +94,7 @@ def stamp(db: Path) -> tuple[object, ...]:
 
 
 def schema_revision(db: Path) -> str | None:
-    """The revision of the schema in `db`; None where there is no schema yet.
+    """Return the revision of the schema in `db`; None where there is no schema yet.
 
     Raises: MpsqError when the file is no SQLite database.
     """
@@ -123,9 +124,9 @@ def _refuse_other(revision: str | None) -> None:
 
 
 def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list[Any]]:
-    """A condition on v_run, with its values, for what the user named.
+    """Return a condition on v_run, with its values, for a selector.
 
-    Raises: UsageError when it names nothing that exists.
+    Raises: UsageError when the selector names nothing that exists.
     """
     condition: str
     values: list[Any]
@@ -160,17 +161,17 @@ def _noun(selector: Selector) -> str:
 def runs(
     connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = (), order: str = "job_id, number"
 ) -> list[Row]:
-    """Rows of v_run. `condition` and `order` are SQL of ours, `values` the user's."""
+    """Return rows of v_run. `condition` and `order` are trusted SQL, `values` come from the user."""
     return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
 
 
 def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
-    """Some columns of v_run: of many runs the whole question, with its environment, is more than a reader wants."""
+    """Return some columns of v_run: for many runs, the whole spec with its environment is more than a reader needs."""
     return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
 
 
 def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
-    """Every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
+    """Return every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
     found: dict[int, Row] = {}
     for selector in selectors:
         condition, values = where(selector, connection)
@@ -179,23 +180,23 @@ def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> lis
 
 
 def queue(connection: sqlite3.Connection, first: int = -1) -> list[Row]:
-    """What has not ended, in the order in which it will run; all of it, or the `first` so many."""
+    """Return runs that have not ended, in the order in which they will run; all, or the `first` so many."""
     order = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
     if first < 0:
         return runs(connection, "state <> 'DONE'", order=order)
-    # the view is laid out for those alone that are shown
+    # the view is evaluated only for the runs that are shown
     ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
     return runs(connection, f"run_id IN ({ids} ORDER BY {order} LIMIT ?)", [first], order)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:
-    """How many runs wait, held ones included."""
+    """Return how many runs wait, held ones included."""
     waiting = connection.execute("SELECT count(*) AS n FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
     return int(waiting["n"])
 
 
 def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
-    """The runs that ended last, the newest first; imported ones never ran here."""
+    """Return the runs that ended last, the newest first; without imported ones, which never ran here."""
     ids = (
         "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id"
         " WHERE r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL"
@@ -205,18 +206,18 @@ def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
 
 
 def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
-    """The history of a job, oldest first."""
+    """Return the history of a job, oldest first."""
     return list(connection.execute("SELECT * FROM v_event WHERE job_id = ? ORDER BY id", [job_id]))
 
 
 def schedules(connection: sqlite3.Connection) -> list[Row]:
-    """Every schedule, without the request that it submits; the next to submit first, paused ones last."""
+    """Return every schedule, without the request that it submits; the next to submit first, paused ones last."""
     columns = "id, created_at, name, cron, timezone, title, next_at, last_at, last_group_id, last_error"
     return list(connection.execute(f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id"))
 
 
 def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
-    """What the schedule that submitted a job is called; None for a job that a person submitted."""
+    """Return the name of the schedule that submitted a job; None for a job submitted by a person."""
     if id is None:
         return None
     row = connection.execute("SELECT name FROM schedules WHERE id = ?", [id]).fetchone()
@@ -224,13 +225,13 @@ def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
 
 
 def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]:
-    """All rows of one run in one of the tables that hold its results, in the order of its file."""
+    """Return all rows of one run in one of the result tables, in the order of its file."""
     order = {"taints": "severity DESC, kind", "conditions": "at", "ingests": "source"}.get(table, "offset")
     return list(connection.execute(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]))
 
 
 def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = ()) -> list[Row]:
-    """Calls of hooks, oldest first. `condition` is SQL of ours, `values` the user's."""
+    """Return calls of hooks, oldest first. `condition` is trusted SQL, `values` come from the user."""
     return list(
         connection.execute(
             f"""SELECT h.kind, CASE h.kind WHEN 'notify' THEN h.command ELSE h.kind END AS event,
@@ -243,6 +244,6 @@ def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Seq
 
 
 def lane(connection: sqlite3.Connection, name: str) -> Row:
-    """The lane's row; a lane that was never blocked nor paused has none, and reads as free."""
+    """Return the lane's row; a lane that was never blocked nor paused has none, and reads as free."""
     row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
     return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None, "paused_reason": None}

@@ -1,7 +1,7 @@
-"""What a waiting run waits for: the one place that decides whether a run may start, and whether it never will.
+"""The conditions of waiting runs: the one place that decides whether a run may start, and whether it never will.
 
 A run may start when it is QUEUED, its lane is not paused, its time has come and every job that it waits for has ended
-as it wants (the view v_dependency). It never will, and is SKIPPED, when one of them has ended otherwise or when its
+as required (the view v_dependency). It never will, and is SKIPPED, when one of them has ended otherwise or when its
 deadline has passed.
 """
 
@@ -34,9 +34,9 @@ MAY_START = (
     ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met"),
     ~_PAUSED,
 )
-"""Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are given when they are asked."""
+"""Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
 
-# Asked every few seconds by a worker that has nothing to do: made once, since making them takes longer than asking.
+# Executed every few seconds by an idle worker: built once, since building them takes longer than executing.
 _BOTH = runs.join(jobs, jobs.c.id == runs.c.job_id)
 _WAITS = runs.c.state.in_((State.QUEUED, State.HELD))
 _CAN_START = select(runs.c.id).select_from(_BOTH).where(*MAY_START).limit(1)
@@ -55,13 +55,13 @@ _LATE = select(runs.c.id).select_from(_BOTH).where(_WAITS, jobs.c.deadline_at <=
 
 
 def something_can_start(connection: Connection, lane: str, now: float) -> bool:
-    """Whether a claim would find a run."""
+    """Return whether a claim would find a run."""
     return connection.execute(_CAN_START, {"this_lane": lane, "now": now}).first() is not None
 
 
 def something_waits(connection: Connection, lane: str, now: float) -> bool:
-    """Whether a run is QUEUED on the lane that will start some day, or be skipped, without a hand: not one of a paused
-    lane, nor one that waits for what is held, however indirectly."""
+    """Return whether a run is QUEUED on the lane that will start some day, or be skipped, without user action: not one
+    of a paused lane, nor one that waits, even indirectly, for a held run."""
     if something_can_start(connection, lane, now):
         return True
     queued_jobs = set(connection.execute(_QUEUED_JOBS, {"this_lane": lane}).scalars())
@@ -77,13 +77,13 @@ def something_waits(connection: Connection, lane: str, now: float) -> bool:
 
 
 def next_change_at(connection: Connection, lane: str, now: float) -> float | None:
-    """The next time (Unix seconds) at which waiting alone changes what may start; None where there is none."""
+    """Return the next time (Unix seconds) at which waiting alone changes what may start; None where there is none."""
     times = [connection.execute(soonest, {"this_lane": lane, "now": now}).scalar_one() for soonest in _SOONEST]
     return min((at for at in times if at is not None), default=None)
 
 
 def hopeless(connection: Connection, now: float, of: Sequence[int] | None = None) -> list[tuple[int, Ending]]:
-    """Runs that wait for what cannot happen any more, by id, and how each ends; only `of` these jobs if given."""
+    """Return runs that can never start, by id, and how each ends; only `of` these jobs if given."""
     within = () if of is None else (runs.c.job_id.between(min(of), max(of)),)
     missed = connection.execute(_MISSED.where(*within) if within else _MISSED)
     found: dict[int, Ending] = {}

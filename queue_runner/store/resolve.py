@@ -1,4 +1,4 @@
-"""What a user named, looked up in the transaction that acts on it. `read.select` does the same for readers."""
+"""Lookup of what a user named, in the transaction that acts on it. `read.select` does the same for readers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Row = dict[str, Any]
 
 
 class Memory:
-    """Looks up what many jobs wait for, each set of names once."""
+    """A cache for the dependencies of many jobs: each set of names is looked up once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._known: dict[tuple[Dependency, ...], tuple[tuple[int, Condition], ...]] = {}
 
     def dependencies(self, wanted: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
-        """As the function of that name."""
+        """Return the same as the function of that name, from the cache."""
         names = tuple(wanted)
         if names not in self._known:
             self._known[names] = tuple(dependencies(self._connection, names))
@@ -30,9 +30,9 @@ class Memory:
 
 
 def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[tuple[int, Condition]]:
-    """Ids of the jobs that are to be waited for, each once, and what is wanted of each.
+    """Return the ids of the jobs to wait for, each once, and the condition on each.
 
-    Raises: UsageError for a name of nothing, and for a job that is to end in two ways.
+    Raises: UsageError for a name of nothing, and for a job with two different conditions.
     """
     found: dict[int, Condition] = {}
     for one in wanted:
@@ -45,8 +45,9 @@ def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[t
 
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
-    """The runs that selectors name, each once, by job and number: id, run (12.3), job_id, number, repeat, attempt,
-    state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError when a selector names nothing."""
+    """Return the runs that selectors name, each once, by job and number: id, run (12.3), job_id, number, repeat,
+    attempt, state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError when a selector names
+    nothing."""
     found: dict[int, Row] = {}
     for selector in selectors:
         job_ids(connection, selector)
@@ -61,7 +62,7 @@ def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
 
 
 def siblings(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """All runs of the jobs of these runs."""
+    """Return all runs of the jobs of these runs."""
     ids = sorted({row["job_id"] for row in rows})
     return [
         dict(row)
@@ -91,7 +92,7 @@ _RUNS = (
 
 
 def job_ids(connection: Connection, selector: Selector) -> list[int]:
-    """The ids of the jobs that a selector names. Raises: UsageError when it names nothing."""
+    """Return the ids of the jobs that a selector names. Raises: UsageError when it names nothing."""
     ids = [int(row.id) for row in connection.execute(_jobs(selector))]
     if not ids:
         raise UsageError(f"there is no {_NOUN[_kind(selector)]} {selector.text}", "mpsq list --all shows every job")

@@ -1,8 +1,8 @@
-"""Put a backup in the place of the database, damaged or not. What was there is kept beside the backups.
+"""Replacement of the database, damaged or not, by a backup. The old database is kept beside the backups.
 
-There is a whole database under its name at every moment: the new one is made ready beside it and takes its place by a
-rename. The old one's log goes first, since SQLite would read it into the new file. Nobody writes meanwhile: a
-submission that comes is stored in the restored database.
+A whole database is under its name at every moment: the new one is prepared beside it and renamed into place. The old
+one's log is removed first, since SQLite would read it into the new file. Nobody writes meanwhile: a concurrent
+submission is stored in the restored database.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WHY = "the database was restored: see what waits, and then mpsq resume"
 
 @dataclass(frozen=True)
 class Restored:
-    """`kept` is where the database lies that was there before, `set_aside` the folder with the runs that the restored
-    one knows nothing of; None where there were none. `paused`: something waits or runs in it."""
+    """The result of a restore. `kept` is the path of the old database, `set_aside` the folder with the runs unknown to
+    the restored one; None where there were none. `paused`: something waits or runs in it."""
 
     source: Path
     kept: Path | None
@@ -39,8 +39,8 @@ class Restored:
 
 
 def restore(layout: Layout, source: Path | None = None) -> Restored:
-    """Replace the database by `source`, the newest backup when None. The lane is paused if anything waits in it: what
-    has run since the backup would otherwise run again.
+    """Replace the database by `source`, the newest backup when None. The lane is paused if anything waits in it: runs
+    completed since the backup would otherwise run again.
 
     Raises: MpsqError (no or a damaged backup, a run is active, disk), AlreadyRunning (a worker), SchemaError (newer).
     """
@@ -92,13 +92,13 @@ def _refuse_active(layout: Layout) -> None:
 
 
 def _prepare(db: Path) -> tuple[bool, set[str]]:
-    """Pause the lane of a restored database where something waits. Returns whether it does, and the runs it knows."""
+    """Pause the lane of a restored database where something waits. Return whether it does, and the runs it knows."""
     connection = sqlite3.connect(db)
     try:
         waits = connection.execute("SELECT 1 FROM runs WHERE state <> 'DONE' LIMIT 1").fetchone() is not None
         if waits:
             lane = {"name": DEFAULT_LANE, "paused_at": time.time(), "paused_reason": _WHY}
-            there = {row[1] for row in connection.execute("PRAGMA table_info(lanes)")}  # an older schema says no reason
+            there = {row[1] for row in connection.execute("PRAGMA table_info(lanes)")}  # an older schema has no reason
             names = [name for name in lane if name in there]
             connection.execute(f"INSERT OR IGNORE INTO lanes (name) VALUES ('{DEFAULT_LANE}')")
             told = ", ".join(f"{name} = :{name}" for name in names)
@@ -110,7 +110,7 @@ def _prepare(db: Path) -> tuple[bool, set[str]]:
 
 
 def _set_aside(layout: Layout, known: set[str]) -> Path | None:
-    """Move the folders of later runs away: their numbers are given out again."""
+    """Move the folders of later runs away: their numbers will be reused."""
     unknown = [p for p in layout.runs.glob("*.*") if re.fullmatch(r"\d+\.\d+", p.name) and p.name not in known]
     if not unknown:
         return None
@@ -125,7 +125,7 @@ def _keep_old(layout: Layout) -> Path | None:
     if not layout.db.exists():
         return None
     try:
-        checkpoint(layout.db)  # we hold worker.lock; where it can be read, all of it is in one file then
+        checkpoint(layout.db)  # holding worker.lock; a readable database is then in one file
     except sqlite3.DatabaseError:
         pass
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)

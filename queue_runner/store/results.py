@@ -1,4 +1,4 @@
-"""What runs leave behind: events, endings, summaries, conditions. Nothing in here changes a state."""
+"""Results of runs: events, endings, summaries, conditions. Nothing in here changes a state."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class IngestState:
 
 
 OWN_NOTE = (1 << 62) - 1
-"""The place of a note of the queue's own: behind all that a trainer may say."""
+"""The place of the queue's own notes: after all those of a trainer."""
 
 
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
-    """How far `source` (events or stdout) of this run has been read; the beginning for one never read."""
+    """Return how far `source` (events or stdout) of this run has been read; the beginning if it never was."""
     table = schema.ingests
     row = connection.execute(select(table).where(table.c.run_id == run_id, table.c.source == source)).mappings().first()
     return IngestState(**{k: v for k, v in row.items() if k not in ("run_id", "source")}) if row else IngestState()
@@ -61,7 +61,7 @@ def save_ingest_state(connection: Connection, run_id: int, source: str, state: I
 
 
 def save_events(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> None:
-    """Store events under (run, byte offset). Not-a-number is stored as NULL, with a note of the first one."""
+    """Store events under (run, byte offset). NaN is stored as NULL, with a note of the first one."""
     iterations = [
         (
             run_id,
@@ -132,7 +132,7 @@ def _note(run_id: int, e: Note | Unknown) -> dict[str, Any]:
 
 
 def _save_hello(connection: Connection, run_id: int, hello: Hello) -> None:
-    """Merge what is said now over what was said before: a log's header comes in several lines."""
+    """Merge a hello over the previous ones: a log's header comes in several lines."""
     table = schema.hellos
     before = connection.execute(select(table.c.hello_json).where(table.c.run_id == run_id)).scalar_one_or_none()
     said = {**(json.loads(before) if before else {}), **hello.said()}
@@ -156,13 +156,13 @@ def _text_or_none(value: object) -> str | None:
 
 
 def save_note(connection: Connection, run_id: int, kind: str, text: str) -> None:
-    """Keep a note of the queue's own beside those of the trainer, of which one of this kind comes first."""
+    """Store a note of the queue's own beside those of the trainer; of each kind, the trainer's comes first."""
     values = {"run_id": run_id, "offset": OWN_NOTE, "kind": kind, "text": text}
     connection.execute(upsert(schema.notes).values(values).on_conflict_do_nothing())
 
 
 def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
-    """The first text of each kind of note that the run has."""
+    """Return the first text of each kind of note that the run has."""
     table = schema.notes
     rows = connection.execute(
         select(table.c.kind, table.c.text).where(table.c.run_id == run_id).order_by(table.c.offset.desc())
@@ -171,21 +171,21 @@ def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
 
 
 def mark_started(connection: Connection, run_id: int, at: float) -> None:
-    """Note when the warden wrote the fence; the state is RUNNING since the claim."""
+    """Record when the warden wrote the fence; the state is RUNNING since the claim."""
     connection.execute(
         update(schema.runs).where(schema.runs.c.id == run_id, schema.runs.c.started_at.is_(None)).values(started_at=at)
     )
 
 
 def save_exit(connection: Connection, run_id: int, exit_: Mapping[str, Any]) -> None:
-    """Keep the warden's word (or what an imported log says of its times) on how the run ended."""
+    """Store the warden's report (or the times of an imported log) of how the run ended."""
     names = ("real_s", "slept_s", "paused_s", "user_s", "sys_s", "max_rss_bytes")
     values = {name: exit_.get(name) for name in names} | {"exit_json": json.dumps(exit_, sort_keys=True)}
     connection.execute(upsert(schema.exits).values(run_id=run_id, **values).on_conflict_do_nothing())
 
 
 def save_summary(connection: Connection, run_id: int, summary: Mapping[str, Any]) -> None:
-    """Write the summary that reports read; written once, at the run's end."""
+    """Store the summary that reports read; written once, at the run's end."""
     known = {column.name for column in schema.summaries.c}
     values = {key: value for key, value in summary.items() if key in known}
     connection.execute(
@@ -203,13 +203,13 @@ def save_taints(connection: Connection, run_id: int, found: Iterable[tuple[str, 
 
 
 def save_condition(connection: Connection, run_id: int, at: float, data: Mapping[str, Any]) -> None:
-    """One sample of the conditions under which the run was measured."""
+    """Store one sample of the conditions under which the run was measured."""
     text = json.dumps(data, sort_keys=True)
     connection.execute(upsert(schema.conditions).values(run_id=run_id, at=at, data_json=text).on_conflict_do_nothing())
 
 
 def save_fingerprint(connection: Connection, kind: str, data: Mapping[str, Any]) -> str:
-    """Store a part of a run's fingerprint once; returns its hash (sha256, hex)."""
+    """Store a part of a run's fingerprint once; return its hash (sha256, hex)."""
     text = json.dumps(data, sort_keys=True)
     digest = hashlib.sha256(f"{kind}\0{text}".encode()).hexdigest()
     connection.execute(
@@ -227,7 +227,7 @@ def mark_fingerprint(connection: Connection, run_id: int, machine_hash: str, sof
 
 
 def rows_of(connection: Connection, table: str, run_id: int) -> list[dict[str, Any]]:
-    """All rows of one run in one table, in the order of its file."""
+    """Return all rows of one run in one table, in the order of its file."""
     source = schema.metadata.tables[table]
     order = source.c.offset if "offset" in source.c else source.c.run_id
     return [

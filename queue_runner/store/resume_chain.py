@@ -1,4 +1,4 @@
-"""Runs that go on from each other's checkpoints: who from whom, and which iterations were done twice."""
+"""Chains of runs that resume from each other's checkpoints: their order, and which iterations were done twice."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Segment:
 
 
 def chain(connection: sqlite3.Connection, run_id: int) -> list[Segment]:
-    """All runs that go on from each other and `run_id` among them, the first one first; one where none was resumed."""
+    """Return the resume chain that contains `run_id`, the first run first; only that run where none was resumed."""
     return [Segment(**row) for row in connection.execute(_CHAIN, [run_id])]
 
 
 def redone(segments: list[Segment], run_id: int) -> list[Segment]:
-    """The later segments that began within what this run did: their iterations are done a second time."""
+    """Return the later segments that began within the iterations of this run, which are thus done a second time."""
     later, found = {run_id}, []
     for segment in segments:
         if segment.resumed_from in later:

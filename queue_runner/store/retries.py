@@ -1,4 +1,4 @@
-"""Second tries: a new run of the same job, beside the old one that stays as it is."""
+"""Retries: a new run of the same job, beside the old one, which stays as it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue_runner.store.jobs import record
 from queue_runner.store.schema import jobs, runs
 
 MOST_BACKOFF_S = 86_400.0
-"""A back-off is doubled up to this: the thirtieth of an hour's would last longer than there are calendars."""
+"""The cap of a doubled back-off: without it, the thirtieth from one hour would exceed any calendar."""
 
 
 def again(
@@ -24,7 +24,7 @@ def again(
     resumed_from: int | None = None,
     first: bool = False,
 ) -> RunId:
-    """Queue another attempt at the repeat that a run answers, before all that waits or behind it. Returns its name."""
+    """Queue another attempt at a run's repeat, ahead of or behind all waiting runs. Return its name."""
     old = connection.execute(select(runs).where(runs.c.id == run_id)).one()
     of_job = runs.c.job_id == old.job_id
     number = connection.execute(select(func.max(runs.c.number)).where(of_job)).scalar_one() + 1
@@ -48,7 +48,7 @@ def again(
         )
         .returning(runs.c.id)
     ).scalar_one()
-    connection.execute(update(jobs).where(jobs.c.id == old.job_id).values(deleted_at=None))  # what runs is not hidden
+    connection.execute(update(jobs).where(jobs.c.id == old.job_id).values(deleted_at=None))  # unhide the job
     record(
         connection,
         job_id=old.job_id,
@@ -62,7 +62,7 @@ def again(
 
 
 def segments(connection: Connection, run_id: int) -> list[tuple[int, RunId]]:
-    """The run, the run whose checkpoint it goes on from, and so on: ids and names, the newest first."""
+    """Return the run, the run that it resumes from, and so on: ids and names, the newest first."""
     found: list[tuple[int, RunId]] = []
     following: int | None = run_id
     while following is not None:
@@ -83,7 +83,7 @@ def retry_as_agreed(
         .join(jobs, jobs.c.id == runs.c.job_id)
         .where(runs.c.id == run_id)
     ).one()
-    words = (row.retry_on or "failed").split(",")  # NULL: stored before there were retries
+    words = (row.retry_on or "failed").split(",")  # NULL: stored before retries existed
     if row.attempt > row.retries or row.cancel_requested_at is not None:
         return None
     if not any(ending.outcome in RETRY_ON[word] for word in words):

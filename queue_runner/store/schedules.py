@@ -1,6 +1,6 @@
-"""The table of schedules. `next_at` is the earliest time that has not been answered; NULL is a schedule that rests.
+"""The table of schedules. `next_at` is the earliest time not yet handled; NULL is a paused schedule.
 
-Every function takes an open transaction: a schedule's answer and the jobs that it submits are stored together.
+Every function takes an open transaction: the update of a schedule and the jobs that it submits are stored together.
 """
 
 from __future__ import annotations
@@ -17,42 +17,43 @@ from queue_runner.store.schema import schedules
 def add(
     connection: Connection, *, name: str, cron: str, timezone: str, title: str, request_json: str, next_at: float | None
 ) -> int:
-    """A new schedule; returns its id. The caller has made sure that the name is free."""
+    """Create a schedule; return its id. The caller has checked that the name is free."""
     values = {"name": name, "cron": cron, "timezone": timezone, "title": title, "request_json": request_json}
     statement = insert(schedules).values(created_at=time.time(), next_at=next_at, **values)
     return int(connection.execute(statement.returning(schedules.c.id)).scalar_one())
 
 
 def remove(connection: Connection, id: int) -> None:
-    """Forget a schedule; the jobs that it submitted stay."""
+    """Delete a schedule; the jobs that it submitted stay."""
     connection.execute(delete(schedules).where(schedules.c.id == id))
 
 
 def set_next(connection: Connection, id: int, next_at: float | None) -> None:
-    """Let it submit at `next_at` (Unix seconds), or rest (None)."""
+    """Set the next submission to `next_at` (Unix seconds), or pause (None)."""
     connection.execute(update(schedules).where(schedules.c.id == id).values(next_at=next_at))
 
 
 def every(connection: Connection) -> list[dict[str, Any]]:
-    """All rows, by id."""
+    """Return all rows, by id."""
     return [dict(row) for row in connection.execute(select(schedules).order_by(schedules.c.id)).mappings()]
 
 
 def due(connection: Connection, now: float) -> list[dict[str, Any]]:
-    """The rows whose time has come, the longest overdue first."""
+    """Return the rows that are due, the longest overdue first."""
     statement = select(schedules).where(schedules.c.next_at <= now).order_by(schedules.c.next_at, schedules.c.id)
     return [dict(row) for row in connection.execute(statement).mappings()]
 
 
 def next_at(connection: Connection, now: float) -> float | None:
-    """The first time after `now` (Unix seconds) at which a schedule is due."""
+    """Return the first time after `now` (Unix seconds) at which a schedule is due."""
     soonest = select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)
     found: float | None = connection.execute(soonest).scalar_one()
     return found
 
 
 def answer(connection: Connection, row: Mapping[str, Any], next_at: float | None, **columns: Any) -> bool:
-    """Move a schedule on from the time that `row` is due at. False: somebody else has answered, changed or removed it.
+    """Advance a schedule from the time at which `row` is due. Return False if it was handled, changed or removed
+    meanwhile.
 
     `columns` are last_at and last_error.
     """
@@ -65,5 +66,5 @@ def answer(connection: Connection, row: Mapping[str, Any], next_at: float | None
 
 
 def note_group(connection: Connection, id: int, group_id: int) -> None:
-    """Remember the group that it submitted last."""
+    """Record the group that it submitted last."""
     connection.execute(update(schedules).where(schedules.c.id == id).values(last_group_id=group_id))

@@ -53,9 +53,9 @@ snapshots = Table(
     Column("git_branch", Text),
     Column("git_dirty", Integer),
     Column("diff", Text),  # patch of the tracked files, secrets left out
-    Column("tree_hash", Text),  # of the tree's content: what CODE_CHANGED is decided by
+    Column("tree_hash", Text),  # of the tree's content: decides CODE_CHANGED
     Column("copied", Integer, nullable=False, server_default=text("0")),  # there is a copy under snapshots/
-    Column("left_out_json", Text),  # what the copy does not hold, and why: {path: reason}
+    Column("left_out_json", Text),  # paths missing from the copy: {path: reason}
     CheckConstraint("kind IN ('workload', 'tree')", name="kind"),
 )
 
@@ -73,17 +73,17 @@ jobs = Table(
     Column("compile", Integer),
     Column("dtype", Text),
     Column("config", Text),
-    Column("spec_json", Text, nullable=False),  # the whole question: queue_runner.spec.JobSpec
-    Column("spec_hash", Text, nullable=False),  # sha256 of the question without the place it is asked from
+    Column("spec_json", Text, nullable=False),  # the whole spec: queue_runner.spec.JobSpec
+    Column("spec_hash", Text, nullable=False),  # sha256 of the spec without the folder it was submitted from
     Column("snapshot_hash", Text, ForeignKey("snapshots.hash")),
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("lane", Text, nullable=False, server_default=DEFAULT_LANE),
     Column("note", Text),
     Column("deadline_at", Float),  # a run that has not started by then is SKIPPED
-    Column("retries", Integer, nullable=False, server_default=text("0")),  # attempts after the first, by themselves
+    Column("retries", Integer, nullable=False, server_default=text("0")),  # automatic attempts after the first
     Column("backoff_s", Float, nullable=False, server_default=text("0")),  # before the first of them; doubled each time
-    Column("retry_on", Text),  # words of model.RETRY_ON, comma between
-    Column("rerun_of", Integer),  # the job that this one asks again
+    Column("retry_on", Text),  # words of model.RETRY_ON, comma-separated
+    Column("rerun_of", Integer),  # the job that this one repeats
     Column("schedule_id", Integer),  # the schedule that submitted it
     Column("deleted_at", Float),  # its files are gone and lists leave it out; its numbers stay
     CheckConstraint("kind IN ('workload', 'command', 'import')", name="kind"),
@@ -105,7 +105,7 @@ runs = Table(
     Column("id", Integer, primary_key=True),
     Column("job_id", Integer, ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),  # the 3 of run 12.3
-    Column("repeat", Integer, nullable=False),  # which repeat of the job it answers
+    Column("repeat", Integer, nullable=False),  # which repeat of the job it is
     Column("attempt", Integer, nullable=False),  # first try 1, a retry 2, ...
     Column("lane", Text, nullable=False, server_default=DEFAULT_LANE),
     Column("position", Integer, nullable=False),  # order within one priority
@@ -126,7 +126,7 @@ runs = Table(
     Column("machine_hash", Text, ForeignKey("fingerprints.hash")),
     Column("software_hash", Text, ForeignKey("fingerprints.hash")),
     Column("not_before_at", Float),  # --at, or the back-off of a retry
-    Column("resumed_from", Integer),  # the run whose checkpoint it goes on from: a segment of its own
+    Column("resumed_from", Integer),  # the run whose checkpoint it resumes from: a separate segment
     UniqueConstraint("job_id", "number", name="runs_number"),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_one_of("outcome", Outcome), name="outcome"),
@@ -161,7 +161,7 @@ lanes = Table(
     "lanes",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("blocked_reason", Text),  # a process that will not die: nothing starts beside it
+    Column("blocked_reason", Text),  # a process that cannot be killed: nothing starts beside it
     Column("blocked_at", Float),
     Column("paused_at", Float),
     Column("paused_reason", Text),  # who paused it, and whether it drains
@@ -189,7 +189,7 @@ schedules = Table(
     Column("timezone", Text, nullable=False),  # IANA name
     Column("title", Text, nullable=False),  # the command line that it submits
     Column("request_json", Text, nullable=False),  # queue_runner.submit.request.Request
-    Column("next_at", Float),  # the earliest time that has not been answered; None never again
+    Column("next_at", Float),  # the earliest time not yet handled; None: never again
     Column("last_at", Float),  # when it last submitted
     Column("last_group_id", Integer),
     Column("last_error", Text),
@@ -207,7 +207,7 @@ hook_runs = Table(
     Column("state", Text, nullable=False),
     Column("exit_code", Integer),
     Column("dur_s", Float),
-    Column("output", Text),  # the end of what it wrote
+    Column("output", Text),  # the end of its output
     CheckConstraint("kind IN ('done', 'failed', 'idle', 'notify')", name="kind"),
     CheckConstraint("state IN ('pending', 'running', 'ok', 'failed', 'timed_out', 'lost')", name="state"),
     Index("hook_runs_run", "run_id"),
@@ -254,7 +254,7 @@ hellos = Table(
     Column("compile_cache", Text),  # cold, warm or mixed
     Column("data_name", Text),
     Column("data_sha256", Text),
-    Column("hello_json", Text, nullable=False),  # all that was said
+    Column("hello_json", Text, nullable=False),  # the whole hello event
 )
 
 exits = Table(
@@ -267,7 +267,7 @@ exits = Table(
     Column("user_s", Float),
     Column("sys_s", Float),
     Column("max_rss_bytes", Integer),
-    Column("exit_json", Text, nullable=False),  # the warden's exit.json, or what an imported log said
+    Column("exit_json", Text, nullable=False),  # the warden's exit.json, or the times of an imported log
 )
 
 iterations = Table(

@@ -1,4 +1,4 @@
-"""The code that jobs run: what was snapshotted, and whether its whole tree is stored."""
+"""The code that jobs run: its snapshots, and whether the whole tree of each is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_runner.store import schema
 
 
 def save(connection: Connection, taken: Snapshot) -> None:
-    """Remember what was snapshotted; the same content is stored once."""
+    """Store a snapshot; the same content is stored once."""
     revision = taken.revision
     connection.execute(
         upsert(schema.snapshots)
@@ -34,5 +34,5 @@ def save(connection: Connection, taken: Snapshot) -> None:
 
 
 def mark_copied(connection: Connection, digest: str) -> None:
-    """Note that the whole tree of a snapshot is stored now."""
+    """Record that the whole tree of a snapshot is now stored."""
     connection.execute(update(schema.snapshots).where(schema.snapshots.c.hash == digest).values(copied=1))

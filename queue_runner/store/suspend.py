@@ -1,4 +1,4 @@
-"""Suspend and continue: the wish that a running job stands still (runs.paused_at). Its warden carries it out."""
+"""Suspend and continue: the request to suspend a running job (runs.paused_at). Its warden carries it out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from queue_runner.store.schema import runs
 
 
 def wish(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:
-    """Wish a running run suspended, or not. Returns whether that is new; False for one that is not RUNNING.
+    """Request that a running run be suspended, or continued. Return whether that is new; False if it is not RUNNING.
 
-    One that was suspended and then could not be started waits again, and keeps the wish until it is taken back.
+    A run that was suspended and then could not be started waits again, and keeps the request until it is withdrawn.
     """
     if suspended:
         fits = (runs.c.paused_at.is_(None), runs.c.state == State.RUNNING)
@@ -34,5 +34,5 @@ def wish(connection: Connection, run_id: int, suspended: bool, actor: str) -> bo
 
 
 def is_wished(connection: Connection, run_id: int) -> bool:
-    """Whether the run is to stand still."""
+    """Return whether suspension of the run is requested."""
     return connection.execute(select(runs.c.paused_at).where(runs.c.id == run_id)).scalar_one() is not None
