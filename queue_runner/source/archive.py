@@ -1,10 +1,10 @@
-"""Trees that are kept, under snapshots/HASH/: what was in each, and as much of it as its jobs need.
+"""Stored trees, under snapshots/HASH/: what was in each, and as much of its content as its jobs need.
 
     manifest.gz   every path with its mode, its hash, and whether git tracked it
     changed.tar   the files that no commit holds: with the commit's own they are the whole tree
     tree.tar      the whole tree, for jobs that run in a copy
 
-A file is there whole or not at all: it is written beside its place, synced and renamed.
+A file is either whole or absent: it is written to a temporary name, synced and renamed.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ _COPY_BYTES = 1 << 20
 
 
 class Vanished(Exception):
-    """A file changed or went away while it was read; the text is its path."""
+    """A file changed or disappeared while it was read; the text is its path."""
 
 
 class Damaged(Exception):
-    """What is kept of a tree is not there any more, or no longer what it was; the text says what."""
+    """A part of a stored tree is missing or altered; the text says which."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was in a tree. `missing` are the paths of which neither a commit nor changed.tar has the content."""
+    """The content of a tree. `missing` are the paths whose content is neither in a commit nor in changed.tar."""
 
     entries: Mapping[str, Entry]
     missing: tuple[str, ...] = ()
 
 
 def folder_of(snapshots: Path, tree_hash: str) -> Path:
-    """Where the tree of that content is kept."""
+    """Return the folder of a stored tree."""
     return snapshots / tree_hash
 
 
 def has_whole(snapshots: Path, tree_hash: str) -> bool:
-    """Whether the whole tree is kept."""
+    """Return whether the whole tree is stored."""
     return (folder_of(snapshots, tree_hash) / WHOLE).is_file()
 
 
 def is_kept(snapshots: Path, tree_hash: str) -> bool:
-    """Whether it is known what was in the tree."""
+    """Return whether the manifest of the tree is stored."""
     return (folder_of(snapshots, tree_hash) / MANIFEST).is_file()
 
 
 def read_manifest(snapshots: Path, tree_hash: str) -> Manifest:
-    """What was in the tree. Raises: Damaged."""
+    """Read the manifest of a tree. Raises: Damaged."""
     path = folder_of(snapshots, tree_hash) / MANIFEST
     try:
         data = json.loads(gzip.decompress(path.read_bytes()))
@@ -74,7 +74,7 @@ def read_manifest(snapshots: Path, tree_hash: str) -> Manifest:
 
 
 def keep_manifest(snapshots: Path, tree: Tree, missing: Iterable[str]) -> None:
-    """Note what is in the tree. Raises: OSError."""
+    """Store the manifest of the tree. Raises: OSError."""
     data = {
         "v": _VERSION,
         "missing": sorted(missing),
@@ -85,9 +85,9 @@ def keep_manifest(snapshots: Path, tree: Tree, missing: Iterable[str]) -> None:
 
 
 def keep_changed(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> tuple[str, ...]:
-    """Keep what no commit holds, up to the limits; returns the paths that were too large.
+    """Store what no commit holds, up to the limits; return the paths that were too large.
 
-    `same` says afterwards whether the tree still is what it was. Raises: Vanished when it is not; OSError.
+    `same` returns afterwards whether the tree is unchanged. Raises: Vanished when it is not; OSError.
     """
     total, taken, missing = 0, [], []
     for path in sorted(tree.changed):
@@ -103,7 +103,7 @@ def keep_changed(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> tuple
 
 
 def keep_whole(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> None:
-    """Keep the whole tree. `same` as in keep_changed. Raises: Vanished, OSError."""
+    """Store the whole tree. `same` as in keep_changed. Raises: Vanished, OSError."""
     _write(folder_of(snapshots, tree.hash) / WHOLE, lambda stream: _pack(stream, tree, sorted(tree.entries)), same)
 
 
@@ -127,7 +127,7 @@ def _add_all(archive: tarfile.TarFile, tree: Tree, paths: Iterable[str]) -> None
                     _add(archive, path, mode, source, status.st_size)
         except OSError as error:
             if error.filename is None:
-                raise  # the disk that is written to
+                raise  # an error of the disk that is written to
             raise Vanished(path) from error
 
 
@@ -142,7 +142,7 @@ def _add(
     try:
         archive.addfile(info, source)
     except OSError as error:
-        if "unexpected end of data" in str(error):  # it was shortened meanwhile
+        if "unexpected end of data" in str(error):  # the file was truncated meanwhile
             raise Vanished(path) from error
         raise
 
@@ -169,9 +169,9 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object], same: Callable[[], b
 
 
 def rebuild_whole(snapshots: Path, tree_hash: str, root: Path) -> None:
-    """Make tree.tar of a tree that is no longer on the disk, from changed.tar and the repository at `root`.
+    """Rebuild tree.tar of a tree that is no longer on the disk, from changed.tar and the repository at `root`.
 
-    Raises: Damaged when something of it is nowhere any more; OSError.
+    Raises: Damaged when a part of it no longer exists anywhere; OSError.
     """
     manifest, place = read_manifest(snapshots, tree_hash), folder_of(snapshots, tree_hash)
     if manifest.missing:
@@ -196,7 +196,7 @@ def rebuild_whole(snapshots: Path, tree_hash: str, root: Path) -> None:
 
 
 def _add_from_git(archive: tarfile.TarFile, wanted: Mapping[str, Entry], root: Path, near: Path) -> None:
-    """Every file that a commit has, by its hash; written below `near` on the way."""
+    """Add every file that a commit has, by its hash; temporary files are written below `near`."""
     for path, entry in wanted.items():
         if not entry.tracked:
             raise Damaged(f"{path} is in no commit and was not kept")
@@ -213,7 +213,7 @@ def _add_from_git(archive: tarfile.TarFile, wanted: Mapping[str, Entry], root: P
 
 
 def copy_kept(source: tarfile.ExFileObject | IO[bytes], target: Path, mode: str) -> None:
-    """Write one kept file to a place that must not be there yet. Raises: OSError."""
+    """Write one stored file to a path that must not exist. Raises: OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(target, flags, 0o755 if mode == "100755" else 0o644), "wb") as stream:
         shutil.copyfileobj(source, stream, _COPY_BYTES)

@@ -1,4 +1,4 @@
-"""What git says of a work tree. Only plumbing, never a lock in the user's repository, never a daemon or a question."""
+"""Git's view of a work tree: only plumbing, no lock in the user's repository, no daemon, no prompt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from queue_runner.host import find_tool
 from queue_runner.source.rules import secret_pathspecs
 
 MAX_DIFF_BYTES = 4 << 20
-"""Of the patch that is stored to be read; what a rerun needs is kept apart from it."""
+"""The limit for the stored patch, which is only for reading; what a rerun needs is stored separately."""
 TIMEOUT_S = 20.0
 _LEADS_ELSEWHERE = ("DIR", "WORK_TREE", "INDEX_FILE", "OBJECT_DIRECTORY", "COMMON_DIR", "PREFIX", "NAMESPACE")
-"""GIT_* that a hook of git sets, and that would show another repository than the one around the folder."""
+"""GIT_* variables that a hook of git sets, and that would select another repository than the one around the folder."""
 
 
 class GitFailed(Exception):
-    """Git is not there, refuses, or took too long; the text says which, in a few words."""
+    """Git is missing, refuses, or timed out; the text says which, in a few words."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,18 @@ class Revision:
 
 
 def has_repository(folder: Path) -> bool:
-    """Whether a repository claims this folder, whatever git says of it."""
+    """Return whether a repository contains this folder, whatever git says of it."""
     return any(os.path.lexists(parent / ".git") for parent in (folder, *folder.parents))
 
 
 def top(folder: Path) -> Path:
-    """The root of the work tree around `folder`. Raises: GitFailed outside of one, or when git refuses to look."""
+    """Return the root of the work tree around `folder`. Raises: GitFailed outside of one, or when git refuses
+    access."""
     return Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
 
 
 def head(root: Path) -> tuple[str, str | None]:
-    """(commit, branch): "" before the first commit, None when no branch is checked out. Raises: GitFailed."""
+    """Return (commit, branch): "" before the first commit, None for a detached HEAD. Raises: GitFailed."""
     try:
         commit = git(root, "rev-parse", "--verify", "-q", "HEAD^{commit}").decode().strip()
     except GitFailed:
@@ -60,7 +61,7 @@ def head(root: Path) -> tuple[str, str | None]:
 
 
 def revision(folder: Path) -> Revision | None:
-    """The revision of the repository around `folder`; None outside of one, without git, or without a commit."""
+    """Return the revision of the repository around `folder`; None outside of one, without git, or without a commit."""
     if not has_repository(folder):
         return None
     try:
@@ -75,7 +76,7 @@ def revision(folder: Path) -> Revision | None:
 
 
 def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
-    """The patch from `commit` to the tracked files as they are, secrets and the paths `leave_out` not in it; None when
+    """Return the patch from `commit` to the tracked files on disk, without secrets and the paths `leave_out`; None when
     it is too large. Bytes that are not UTF-8 are replaced: it is for reading. Raises: GitFailed."""
     specs = [*secret_pathspecs(), *(f":(exclude,literal,top){path}" for path in leave_out)]
     options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--ignore-submodules=all")
@@ -84,8 +85,8 @@ def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
 
 
 def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) -> None:
-    """Write files, (mode, oid) by path, into the empty folder `target` as git would have them in a work tree: line
-    ends, LFS. The repository and its index stay as they are. Raises: GitFailed when it does not have them all."""
+    """Write files, (mode, oid) by path, into the empty folder `target` as git would check them out (line ends, LFS).
+    The repository and its index stay unchanged. Raises: GitFailed when it lacks any of them."""
     place = {
         "GIT_DIR": os.fsdecode(git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")),
         "GIT_WORK_TREE": str(target),
@@ -102,13 +103,13 @@ def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) ->
 def git(
     folder: Path, *arguments: str, input: bytes = b"", limit: int = -1, place: Mapping[str, str] | None = None
 ) -> bytes:
-    """What a git command prints; `place` are variables that name its repository. Raises: GitFailed."""
+    """Return the output of a git command; `place` are variables that name its repository. Raises: GitFailed."""
     with Command(folder, *arguments, input=input, place=place) as command:
         return command.output(limit)
 
 
 class Command:
-    """A git command that has been started: several may work at once. Use it as a context. Raises: GitFailed."""
+    """A started git command, as a context manager; several may run at once. Raises: GitFailed."""
 
     def __init__(
         self, folder: Path, *arguments: str, input: bytes = b"", place: Mapping[str, str] | None = None
@@ -148,7 +149,7 @@ class Command:
         self._said.close()
 
     def output(self, limit: int = -1) -> bytes:
-        """All that it prints; with `limit` no more than one byte beyond it. Raises: GitFailed with git's own words."""
+        """Return all its output; with `limit`, at most one byte more. Raises: GitFailed with git's own message."""
         assert self._process.stdout is not None
         said: bytes = self._process.stdout.read(limit + 1 if limit >= 0 else -1)
         if 0 <= limit < len(said):

@@ -1,4 +1,4 @@
-"""The hashes of files as git has them: of the blob that git would store."""
+"""Git's hashes of files: of the blob that git would store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRIES = 3
 
 
 def mode_of(status: os.stat_result) -> str | None:
-    """A file's mode as git has it; None for what is neither a file nor a link."""
+    """Return a file's mode as git stores it; None for what is neither a file nor a link."""
     if stat.S_ISLNK(status.st_mode):
         return "120000"
     if stat.S_ISREG(status.st_mode):
@@ -24,7 +24,8 @@ def mode_of(status: os.stat_result) -> str | None:
 
 
 def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, str]:
-    """The blob hash of each file, as git would store it (line ends, LFS); files that vanish meanwhile are left out."""
+    """Return the blob hash of each file, as git would store it (line ends, LFS); files that vanish meanwhile are
+    omitted."""
     plain = [p for p, mode in modes.items() if mode != "120000" and "\n" not in p and not p.startswith('"')]
     found: dict[str, str] = {}
     if plain and git_commands.has_repository(root):
@@ -36,7 +37,7 @@ def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, s
                 found = dict(zip(there, said, strict=True))
                 break
             except (git_commands.GitFailed, ValueError):
-                continue  # a file went away: once more with what is left
+                continue  # a file vanished: retry with the others
     for path, mode in modes.items():
         if path not in found and (oid := blob_hash(root / path, mode, oid_length)) is not None:
             found[path] = oid
@@ -51,7 +52,7 @@ def _can_be_read(path: Path) -> bool:
 
 
 def blob_hash(path: Path, mode: str, oid_length: int = 40) -> str | None:
-    """The hash of a git blob with the bytes of this file or link; None when it cannot be read.
+    """Return the hash of a git blob with the bytes of this file or link; None when it cannot be read.
 
     `oid_length` is 40 for SHA-1 repositories, 64 for SHA-256 (gitformat-pack, "object names").
     """

@@ -1,17 +1,18 @@
-"""What of a source tree is kept at submit, what is never read, and whose change makes a job's code another."""
+"""Rules for source trees: what is stored at submit, what is never read, and which changes count as changed code."""
 
 from __future__ import annotations
 
 import re
 
 MAX_FILE_BYTES = 10 << 20
-"""Of a file that git does not track: source is smaller, data and checkpoints are larger."""
+"""The limit for one untracked file: source is smaller, data and checkpoints are larger."""
 MAX_UNTRACKED_BYTES = 100 << 20
-"""Of all of them: what one submission may add to MPSQ_HOME."""
+"""The limit for all of them: what one submission may add to MPSQ_HOME."""
 MAX_FILES = 20_000
-"""Of a folder outside of a repository, and of untracked files: more is a data set or an environment, no source."""
+"""The limit for a folder outside of a repository, and for untracked files: more is data or an environment, not
+source."""
 MAX_TREE_BYTES = 1 << 30
-"""Of everything that --snapshot copy copies: each run copies it again, and waits for that."""
+"""The limit for the tree of --snapshot copy: each run copies it again, and waits for that."""
 
 _SECRET = re.compile(
     r"\.env.*|.*\.(pem|key|p12|pfx|kdbx)|id_.*|[._]netrc|\.git-credentials|\.pgpass|\.pypirc|\.htpasswd", re.IGNORECASE
@@ -21,7 +22,7 @@ _SECRET_GLOBS = (
     *(".git-credentials", ".pgpass", ".pypirc", ".htpasswd"),
 )
 _NO_CONTENT = re.compile(r"(.*/)?(__pycache__/.*|[^/]*\.py[co]|\.DS_Store|[^/]*\.sw[op])", re.DOTALL)
-"""Made by programs that look at the code: never kept, never told."""
+"""Files made by programs that read the code: never stored, never reported."""
 _OUTPUT = re.compile(
     r".*\.(log|out|err|txt|csv|tsv|jsonl|md|pt|pth|ckpt|safetensors|npz|npy|bin|pkl|pickle|parquet|arrow|h5|hdf5|onnx"
     r"|png|jpe?g|svg|pdf|gif|mp4|tfevents.*|trace|prof|db|sqlite3?|gz|zip|tar|lock|pid)",
@@ -35,25 +36,25 @@ _SOURCE = re.compile(
 
 
 def is_secret(path: str) -> bool:
-    """Whether a path inside the tree, or a folder above it, has a name that keys and passwords have."""
+    """Return whether a path inside the tree, or a folder above it, has a name typical of keys and passwords."""
     return any(_SECRET.fullmatch(part) for part in path.split("/"))
 
 
 def secret_pathspecs() -> list[str]:
-    """The same as pathspecs that keep git from showing such a file."""
+    """Return the same rule as pathspecs that exclude such files from git's output."""
     return [f":(exclude,glob,icase)**/{glob}{below}" for glob in _SECRET_GLOBS for below in ("", "/**")]
 
 
 def is_kept(path: str) -> bool:
-    """Whether an untracked file is more than what editors and interpreters leave behind."""
+    """Return whether an untracked file is more than a by-product of editors and interpreters."""
     return _NO_CONTENT.fullmatch(path) is None
 
 
 def matters(path: str, *, tracked: bool, is_new: bool) -> bool:
-    """Whether a difference in this file means that the code has changed.
+    """Return whether a difference in this file means that the code has changed.
 
-    A job writes its results into its own folder, and the next job must not be refused for that. So of the files that
-    git does not track a new one matters only if it is source, and a changed one unless its name is that of an output.
+    A job writes its results into its own folder, and the next job must not be refused for that. So of untracked files,
+    a new one matters only if it is source, and a changed one unless its name is that of an output.
     """
     if tracked:
         return True

@@ -1,7 +1,7 @@
-"""The content of a source tree: what is in it, under which hash, and what of it counts for nothing.
+"""The content of a source tree: its files, their hashes, and what is ignored.
 
-In a repository git's index is the cache: only what git calls changed is read. A file's hash is that of git's blob, so
-that `git add` and `git commit` change nothing; two trees of the same content have the same hash wherever they lie.
+In a repository git's index is the cache: only files that git reports as changed are read. A file's hash is that of
+git's blob, so that `git add` and `git commit` change nothing; equal trees have equal hashes wherever they are.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from queue_runner.errors import MpsqError
 from queue_runner.source import git_commands, git_hash, rules
 
 MAX_TOLD = 500
-"""Names that are kept of what was left out."""
+"""How many names of omitted files are kept."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file: `mode` 100644, 100755 or 120000 (a link) as git has it, `oid` the hash of its blob (hex)."""
+    """A file: `mode` 100644, 100755 or 120000 (a link) as in git, `oid` the hash of its blob (hex)."""
 
     mode: str
     oid: str
@@ -33,8 +33,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree as it was when it was looked at. Paths are relative to `root`; bytes that are no UTF-8 are escaped as
-    os.fsdecode does. `changed` are the paths that `commit` does not hold with this content; without a commit, all."""
+    """A tree as it was when scanned. Paths are relative to `root`; bytes that are not UTF-8 are escaped as by
+    os.fsdecode. `changed` are the paths that `commit` does not hold with this content; without a commit, all."""
 
     root: Path
     entries: Mapping[str, Entry]
@@ -51,23 +51,23 @@ class Tree:
 
     @property
     def code(self) -> str:
-        """sha256 (hex) of the content without what jobs leave behind: equal for two runs of the same code."""
+        """sha256 (hex) of the content without the outputs of jobs: equal for two runs of the same code."""
         rest = {p: e for p, e in self.entries.items() if rules.matters(p, tracked=e.tracked, is_new=True)}
         return content_hash(rest)
 
 
 def content_hash(entries: Mapping[str, Entry]) -> str:
-    """sha256 (hex) of names, modes and contents."""
+    """Return the sha256 (hex) of names, modes and contents."""
     lines = [b"%s %s %s\0" % (e.mode.encode(), e.oid.encode(), os.fsencode(p)) for p, e in sorted(entries.items())]
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
 def of_repository(folder: Path, home: Path | None = None) -> Tree:
-    """The work tree around `folder`: tracked files, and untracked ones that are not ignored and not too large.
+    """Return the work tree around `folder`: tracked files, and untracked ones that are not ignored and not too large.
 
-    What git does not track below `home`, the queue's own folder, is no code.
+    Untracked files below `home`, the queue's own folder, are not code.
 
-    Raises: vcs.GitFailed when git cannot say.
+    Raises: git_commands.GitFailed when git fails.
     """
     root = git_commands.top(folder)
     commit, branch = git_commands.head(root)
@@ -99,7 +99,7 @@ def of_repository(folder: Path, home: Path | None = None) -> Tree:
 
 
 def of_folder(folder: Path, home: Path | None = None) -> Tree:
-    """A folder outside of a repository, with everything below it that is not too large and not in `home`.
+    """Return a folder outside of a repository, with everything below it that is not too large and not in `home`.
 
     Raises: MpsqError when it holds more than a source tree would; OSError.
     """
@@ -114,7 +114,7 @@ def _names(listing: bytes) -> list[str]:
 
 
 def _below(home: Path | None, root: Path) -> str | None:
-    """`home/`, as paths inside of `root` begin with it; None when it is elsewhere."""
+    """Return `home/` as a prefix of paths relative to `root`; None when it is elsewhere."""
     if home is None:
         return None
     inside = os.path.relpath(os.path.realpath(home), os.path.realpath(root))
@@ -122,7 +122,7 @@ def _below(home: Path | None, root: Path) -> str | None:
 
 
 def _walk(folder: Path, own: str | None = None) -> list[str]:
-    """Every file below `folder`; a repository or an environment in it as one name that ends with a slash."""
+    """Return every file below `folder`; a nested repository or environment is one name that ends with a slash."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         here = os.path.relpath(place, folder)
@@ -146,7 +146,7 @@ def _walk(folder: Path, own: str | None = None) -> list[str]:
 
 
 class _Look:
-    """One look at a tree, in steps."""
+    """A scan of a tree, in steps."""
 
     def __init__(self, root: Path, oid_length: int = 40) -> None:
         self.root = root
@@ -156,10 +156,10 @@ class _Look:
         self._committed: dict[str, tuple[str, str]] = {}  # where the commit differs from the index or the disk
         self._to_hash: dict[str, tuple[str, bool]] = {}  # path -> (mode, tracked)
 
-    # -- what git lists -----------------------------------------------------------------------------------------------
+    # -- listings of git ----------------------------------------------------------------------------------------------
 
     def at_index(self, listing: bytes) -> None:
-        """Lines `TAG MODE OID STAGE\\tPATH` of ls-files -s -v."""
+        """Process lines `TAG MODE OID STAGE\\tPATH` of ls-files -s -v."""
         for line in listing.split(b"\0"):
             facts, tab, raw = line.partition(b"\t")
             if not tab:
@@ -171,12 +171,12 @@ class _Look:
             elif rules.is_secret(path):
                 self._left_out[path] = "may hold a secret"
             elif stage != "0" or tag == "S" or tag.islower():
-                self._on_disk(path, tracked=True)  # git would not look whether it has changed
+                self._on_disk(path, tracked=True)  # git would not check whether it has changed
             else:
                 self.entries[path] = Entry(mode, oid, True)
 
     def at_differences(self, listing: bytes) -> None:
-        """Pairs `:OLDMODE NEWMODE OLDOID NEWOID STATUS` and `PATH` of diff-index."""
+        """Process pairs `:OLDMODE NEWMODE OLDOID NEWOID STATUS` and `PATH` of diff-index."""
         parts = listing.split(b"\0")
         for facts, raw in zip(parts[0::2], parts[1::2], strict=False):
             old_mode, _new_mode, old_oid, new_oid, status = facts.decode().lstrip(":").split(" ")
@@ -191,7 +191,7 @@ class _Look:
                 self._on_disk(path, tracked=True)
 
     def at_untracked(self, names: Iterable[str], *, refuse: bool = False) -> None:
-        """Take the small ones, the smallest first, until there are too many; `refuse` raises then."""
+        """Add small untracked files, the smallest first, up to the limits; beyond them `refuse` raises."""
         listed = list(names)
         environments = tuple(n.removesuffix("pyvenv.cfg") for n in listed if n.endswith("/pyvenv.cfg"))
         self._left_out.update((place, "a virtual environment") for place in environments)
@@ -222,7 +222,7 @@ class _Look:
             else:
                 self._on_disk(path, tracked=False)
 
-    # -- what is on the disk ------------------------------------------------------------------------------------------
+    # -- files on the disk --------------------------------------------------------------------------------------------
 
     def _status(self, path: str) -> os.stat_result | None:
         try:
@@ -231,7 +231,7 @@ class _Look:
             return None
 
     def _on_disk(self, path: str, *, tracked: bool) -> None:
-        """Note that this file's content must be read. One that is gone meanwhile is not in the tree."""
+        """Mark this file's content as to be read. A file that has vanished is not in the tree."""
         status = self._status(path)
         if status is None or stat.S_ISDIR(status.st_mode):
             return
@@ -241,7 +241,7 @@ class _Look:
             self._left_out[path] = "no regular file"
 
     def hash_files(self) -> None:
-        """Read what git does not know."""
+        """Hash the files that git has no hash of."""
         oids = git_hash.hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
         for path, (mode, tracked) in self._to_hash.items():
             if path in oids:
@@ -249,17 +249,17 @@ class _Look:
             elif self._status(path) is not None:
                 self._left_out[path] = "cannot be read"
 
-    # -- what came of it ----------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def in_commit(self, path: str) -> tuple[str, str] | None:
-        """(mode, oid) of a path in the commit; None where it is not there."""
+        """Return (mode, oid) of a path in the commit; None where it is not there."""
         entry = self.entries[path]
         if path in self._committed:
             return self._committed[path]
         return (entry.mode, entry.oid) if entry.tracked and path not in self._to_hash else None
 
     def is_dirty(self) -> bool:
-        """Whether a tracked file is another than in the commit."""
+        """Return whether a tracked file differs from the commit."""
         for path, committed in self._committed.items():
             entry = self.entries.get(path)
             if entry is None or (entry.mode, entry.oid) != committed:
@@ -267,7 +267,7 @@ class _Look:
         return False
 
     def told(self) -> dict[str, str]:
-        """What was left out and why, the first MAX_TOLD of it."""
+        """Return what was omitted and why, at most MAX_TOLD entries."""
         names = sorted(self._left_out)
         found = {name: self._left_out[name] for name in names[:MAX_TOLD]}
         if len(names) > MAX_TOLD:

@@ -1,4 +1,4 @@
-"""The code as it was at submit: jobs/ copied once per content, or the tree around a command's folder."""
+"""The code as it was at submit: jobs/, copied once per content, or the tree around a command's folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from queue_runner.source.scan import Tree
 from queue_runner.spec import JobSpec
 
 _TRIES = 3
-"""How often a tree that changes while it is read is read again."""
+"""How often a tree that changes while it is read is reread."""
 _TOLD = 3
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is stored of the code. `kind` is workload (a folder under snapshots/) or tree (see tree_store)."""
+    """The stored code. `kind` is workload (a folder under snapshots/) or tree (see archive)."""
 
     hash: str
     kind: str
@@ -36,17 +36,17 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Taken:
-    """A job's snapshot, the root of its tree, where in it a command runs, and what the user must be told."""
+    """A job's snapshot, the root of its tree, the working folder of a command in it, and messages for the user."""
 
     snapshot: Snapshot | None
     root: str = ""
     inside: str = ""
-    code: str = ""  # hash of what matters in the tree
+    code: str = ""  # hash of the relevant part of the tree
     packages: Mapping[str, str] = field(default_factory=dict)  # versions in the job's environment of mpsq env
     notes: tuple[str, ...] = ()
 
     def applied_to(self, spec: JobSpec) -> JobSpec:
-        """The question of a job that is asked of this code."""
+        """Return the spec of a job with this code."""
         spec = replace(spec, packages=self.packages)
         if self.snapshot is None:
             return spec
@@ -55,10 +55,10 @@ class Taken:
 
 
 def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequence[Path] = ()) -> Snapshot:
-    """Copy the workloads' source to `store`/<sha256>, unless that content is there already; beside it the files `own`
-    of a workload of the user's.
+    """Copy the workloads' source to `store`/<sha256>, unless that content is there already, along with the files `own`
+    of a user's workload.
 
-    Raises: OSError when the disk refuses; nothing half-copied is ever seen under its hash.
+    Raises: OSError when the disk refuses; a partial copy is never visible under its hash.
     """
     files = sorted(path for path in jobs.rglob("*.py") if "__pycache__" not in path.parts)
     named = [(path.relative_to(jobs).as_posix(), path) for path in files]
@@ -88,9 +88,9 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequen
 
 
 def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Taken:
-    """Keep the tree around a command's folder: what is in it, what no commit holds, and with `copy` all of it.
+    """Store the tree around a command's folder: its manifest, what no commit holds, and with `copy` all of it.
 
-    Raises: UsageError where a copy is wanted and cannot be had; MpsqError for a tree that never holds still; OSError.
+    Raises: UsageError where a copy is requested but impossible; MpsqError for a tree that keeps changing; OSError.
     """
     if not git_commands.has_repository(cwd):
         return _of_folder(cwd, store) if copy else Taken(None, notes=() if allow_changed else (_UNKNOWN,))
@@ -115,7 +115,7 @@ def _of_folder(cwd: Path, store: Path) -> Taken:
 
 
 def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
-    """Look at a tree and keep it, until what was kept is what was seen."""
+    """Scan a tree and store it, until what was stored is what was scanned."""
     tree, path = look(), ""
     for _ in range(_TRIES):
         if copy:
@@ -136,7 +136,7 @@ def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
 
 
 def _keep(store: Path, tree: Tree, same: Callable[[], bool], *, copy: bool) -> None:
-    """Keep what is not kept yet. Raises: tree_store.Vanished when the tree is no longer the `same` after that."""
+    """Store what is not stored yet. Raises: archive.Vanished when the tree is no longer the `same` after that."""
     if copy and not archive.has_whole(store, tree.hash):
         archive.keep_whole(store, tree, same)
     if not archive.is_kept(store, tree.hash):
@@ -156,7 +156,7 @@ def _check_size(tree: Tree) -> None:
 
 
 def _revision(tree: Tree) -> Revision:
-    """Commit, branch and the patch for the eye; a file too large to be kept is too large to be read."""
+    """Return commit, branch and the patch for reading, without files that are too large to be stored."""
     diff: str | None = ""
     if tree.dirty and tree.commit:
         large = [path for path in tree.changed if _size(tree.root / path) > rules.MAX_FILE_BYTES]

@@ -1,4 +1,4 @@
-"""Before a start: is the code still what was submitted? Asked with the lane in hand, when nothing is measured."""
+"""Check before a start that the code is still what was submitted; done holding the lane, when nothing is measured."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAMED = 3
 
 
 def refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
-    """Why this job must not be started; None when it may.
+    """Return why this job must not be started; None when it may.
 
-    Raises: OSError when the machine is short of something. What this job's files alone refuse ends this job alone.
+    Raises: OSError when the machine is short of a resource. Other errors, of this job's files, end only this job.
     """
     try:
         return _refusal(snapshots, spec)
@@ -51,12 +51,12 @@ def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
 
 
 def lost(error: Damaged) -> Ending:
-    """The ending of a job whose stored code is gone: one that no retry can mend."""
+    """Return the ending of a job whose stored code is gone, which no retry can fix."""
     return Ending(Outcome.CODE_CHANGED, reason=f"the code that was kept for it is gone: {error}")
 
 
 def differences(snapshots: Path, spec: JobSpec) -> list[str]:
-    """What matters of the difference between the tree as it is and as it was at submit, in words; tracked files first.
+    """Return the relevant differences between the tree now and at submit, in words; tracked files first.
 
     Raises: OSError.
     """
@@ -71,7 +71,7 @@ def differences(snapshots: Path, spec: JobSpec) -> list[str]:
             return []
         now = tree.entries if tree.root == root else {}
     except git_commands.GitFailed:
-        pass  # no git any more: every file is read
+        pass  # git is gone: every file is read
     try:
         before = archive.read_manifest(snapshots, spec.tree).entries
     except Damaged as error:

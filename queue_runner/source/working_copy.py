@@ -1,4 +1,4 @@
-"""The working copy of one run, runs/ID/tree: made before its start, and after its end without what was in it before."""
+"""The working copy of a run, runs/ID/tree: made before its start, and reduced to the run's own files after its end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from queue_runner.source.scan import Entry
 from queue_runner.spec import JobSpec
 
 MAX_COPY_S = 120.0
-"""The lane is held, and nobody is measured, while a copy is made: beyond this the machine counts as refusing."""
+"""The lane is held, and nothing is measured, while a copy is made: a longer time counts as a failure of the machine."""
 WRITTEN_AT_S = 946_684_800
-"""Every file of a copy has this modification time (2000-01-01 UTC): one that has another was written by the job."""
+"""The modification time of every file of a copy (2000-01-01 UTC): a file with another one was written by the job."""
 
 
 def make(snapshots: Path, spec: JobSpec, target: Path) -> Path:
-    """Write the job's tree to `target`, which must not be there; returns the folder that the job starts in.
+    """Write the job's tree to `target`, which must not exist; return the folder that the job starts in.
 
-    Links that lead out of the tree lead where they led; links to the tree itself lead into the copy.
+    Links that point out of the tree keep their targets; links into the tree point into the copy.
 
-    Raises: Damaged when the stored tree is gone or torn; OSError when the disk refuses or takes too long.
+    Raises: Damaged when the stored tree is missing or torn; OSError when the disk refuses or takes too long.
     """
     stored = folder_of(snapshots, spec.tree) / WHOLE
     target.mkdir(mode=0o700)
@@ -35,7 +35,7 @@ def make(snapshots: Path, spec: JobSpec, target: Path) -> Path:
         with tarfile.open(stored) as archive:
             _unpack(archive, stored, read_manifest(snapshots, spec.tree).entries, spec.root, target)
         cwd = target / spec.inside
-        cwd.mkdir(parents=True, exist_ok=True)  # git keeps no empty folder, and no ignored one
+        cwd.mkdir(parents=True, exist_ok=True)  # git stores no empty folder, and no ignored one
         return cwd
     except BaseException as error:
         shutil.rmtree(target, ignore_errors=True)
@@ -50,7 +50,7 @@ def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry]
     deadline = time.monotonic() + MAX_COPY_S
     made, count = {target}, 0
     while (info := archive.next()) is not None:
-        archive.members.clear()  # type: ignore[attr-defined]  # what was read is kept otherwise: 3 KB a file
+        archive.members.clear()  # type: ignore[attr-defined]  # would keep what was read: 3 KB a file
         entry = entries.get(info.name)
         if entry is None:
             raise Damaged(f"{stored} holds {info.name}, which was not in the tree")
@@ -72,7 +72,7 @@ def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry]
 
 
 def _led(root: str, path: str, link: str, target: Path) -> str:
-    """Where a link of the copy must point, so that it leads where it led."""
+    """Return the target for a link of the copy, so that it points where the original did."""
     place = os.path.normpath(Path(root, path).parent / link)
     inside = _inside(place, root)
     if inside is None:
@@ -81,13 +81,13 @@ def _led(root: str, path: str, link: str, target: Path) -> str:
 
 
 def _inside(path: str, root: str) -> str | None:
-    """`path` relative to `root`; None for one that is not below it."""
+    """Return `path` relative to `root`; None if it is not below it."""
     relative = os.path.relpath(path, root)
     return None if relative == ".." or relative.startswith("../") else relative
 
 
 def python_path(value: str, spec: JobSpec, target: Path) -> str:
-    """A PYTHONPATH whose folders inside of the tree are those of the copy."""
+    """Return a PYTHONPATH whose folders inside of the tree are those of the copy."""
     folders = []
     for folder in value.split(os.pathsep):
         inside = _inside(folder, spec.root) if folder.startswith("/") else None
@@ -96,8 +96,9 @@ def python_path(value: str, spec: JobSpec, target: Path) -> str:
 
 
 def command(spec: JobSpec, target: Path, cwd: Path) -> list[str]:
-    """The command line of a run in a copy: files of the tree that it names by their whole path are those of the copy, a
-    program that is not in the copy (.venv/bin/python) is taken from where it was, and {cwd} is where it was."""
+    """Return the command line of a run in a copy: files of the tree that it names by absolute path are those of the
+    copy, a program that is not in the copy (.venv/bin/python) stays the original one, and {cwd} is the original
+    folder."""
     words = [_in_copy(word, spec.root, target) for word in spec.argv]
     first = words[0]
     if "/" in first and not first.startswith(("/", "{cwd}")) and not os.path.lexists(cwd / first):
@@ -106,7 +107,7 @@ def command(spec: JobSpec, target: Path, cwd: Path) -> list[str]:
 
 
 def _in_copy(word: str, root: str, target: Path) -> str:
-    """`/code/train.py` or `--config=/code/a.yaml` as a path in the copy, where the copy has that file."""
+    """Return `/code/train.py` or `--config=/code/a.yaml` as a path in the copy, where the copy has that file."""
     name, equals, path = ("", "", word) if word.startswith("/") else word.partition("=")
     if not path.startswith("/"):
         return word
@@ -115,8 +116,8 @@ def _in_copy(word: str, root: str, target: Path) -> str:
 
 
 def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
-    """Take away from a copy what was in it before the run. What the job has written or changed stays; where it has
-    written nothing, nothing stays. Nothing is done where the disk refuses: a copy too many harms nobody."""
+    """Remove from a copy what was in it before the run. What the job has written or changed stays; if it has written
+    nothing, nothing stays. Errors of the disk are ignored: a superfluous copy does no harm."""
     if not spec.copy or not spec.tree or target.is_symlink() or not target.is_dir():
         return
     try:
@@ -128,7 +129,7 @@ def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
         folders.update((target / path).parents)
     folders = {folder for folder in folders if folder.is_relative_to(target)}
     real = Path(os.path.realpath(target))
-    ours = {f for f in folders if os.path.realpath(f) == str(real / f.relative_to(target))}  # no link of the job's
+    ours = {f for f in folders if os.path.realpath(f) == str(real / f.relative_to(target))}  # not a link of the job
     for path in entries:
         if (target / path).parent in ours:
             _remove_if_ours(target / path)
@@ -148,7 +149,7 @@ def _remove_if_ours(path: Path) -> None:
 
 
 def _remove_caches(folder: Path) -> None:
-    """Byte code is no result."""
+    """Remove byte code, which is not a result."""
     if folder.is_symlink() or not folder.is_dir():
         return
     try:
@@ -164,4 +165,4 @@ def _remove_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        return  # it is not empty
+        return  # not empty
