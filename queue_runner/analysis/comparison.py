@@ -1,4 +1,4 @@
-"""What a cell of runs is worth against another: baselines, eager twins, ratios and verdicts. Pure.
+"""Comparison of cells of runs: baselines, eager twins, ratios and verdicts. Pure.
 
 A family is a set of cells that may be compared: the same machine, workload, config and settings. Ratios are over run
 medians; a verdict needs several runs on both sides.
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from queue_runner.analysis.significance import Verdict
 
 MOST_SPLITS = 13_000
-"""Permutations that all verdicts of a report may cost together, about 25 ms; see `fold`."""
+"""The most permutations for all verdicts of a report together, about 25 ms; see `fold`."""
 UNSET = "unset"
-"""What labels call a setting that a row does not have, and --vs too."""
+"""The value, in labels and for --vs, of a setting that a row does not have."""
 FEWEST_BATCHES = 6
 """The smaller arm is never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared: the names that tell cells apart, those among them that stay within a family, the baseline."""
+    """The terms of a comparison: the names that tell cells apart, those fixed within a family, the baseline."""
 
     names: Sequence[str]
     settings: Sequence[str] = ()
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell against another, and the verdict: one of all that the family gets together."""
+    """A cell, its baseline and the verdict, which is corrected for all pairs of the family."""
 
     cell: Cell
     baseline: Cell
@@ -46,14 +46,14 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the baseline: above 1 the cell takes less time."""
+        """The speedup over the baseline: above 1 the cell takes less time."""
         return self.verdict.speedup
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Cells that may be compared, and how they compare. `per_work` is "token" or "sample" where ratios are of the time
-    for each of these, "" where they are of the time of an iteration."""
+    """Comparable cells and their comparison. `per_work` is "token" or "sample" where ratios are of the time per token
+    or sample, "" where they are of the time per iteration."""
 
     common: Mapping[str, Any]
     cells: Sequence[Cell]
@@ -64,11 +64,11 @@ class Family:
     per_work: str = ""
 
     def pair(self, cell: Cell) -> Pair | None:
-        """The cell against the baseline; None for the baseline and where there is nothing to compare."""
+        """Return the pair of the cell and the baseline; None for the baseline and where there is nothing to compare."""
         return next((pair for pair in self.pairs if pair.cell is cell), None)
 
     def twin(self, cell: Cell) -> Cell | None:
-        """The same cell without compilation; None for one that is not compiled or stands alone."""
+        """Return the same cell without compilation; None for a cell that is not compiled or has no such twin."""
         if not cell.key.get("compile"):
             return None
         wanted = {**cell.key, "compile": 0}
@@ -78,17 +78,17 @@ class Family:
 def compare(rows: Iterable[Row], question: Question) -> list[Family]:
     """Group runs into cells and families; judge each cell against its family's baseline and its eager twin.
 
-    Raises: UsageError when the baseline that was asked for is no cell, or several of one family.
+    Raises: UsageError when the requested baseline matches no cell, or several of one family.
     """
     found = _with_baselines(families(rows, question), question.vs)
     return [_judged(family, MOST_SPLITS // len(found)) for family in found]
 
 
 def families(rows: Iterable[Row], question: Question) -> list[Family]:
-    """Runs as cells, cells as families, everything in order and named; nothing compared yet.
+    """Group runs into cells and cells into families, sorted and labelled, but not yet compared.
 
-    Of two workloads only those are compared that do the same work, and only where the baseline names one: nanogpt and
-    the same under another trainer.
+    Cells of two workloads are compared only if they do the same work and the baseline names a workload: nanogpt and the
+    same under another trainer.
     """
     across = "subject" in question.vs
     fixed = [name for name in SUBJECT if not (across and name == "subject")]
@@ -132,13 +132,14 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def _asked(name: str, value: Any) -> str:
-    """As --vs takes it."""
+    """Return a setting in the syntax of --vs."""
     shown = UNSET if value is None else ("on" if value else "off") if name == "compile" else str(value)
     return f"{'workload' if name == 'subject' else name}={shown}"
 
 
 def _default_baseline(family: Family) -> Family:
-    """Eager on the cpu; else the slowest eager cell; else the slowest; of each kind those in fp32 and torch first."""
+    """Choose eager on the cpu; else the slowest eager cell; else the slowest; among each, those in fp32 and torch
+    first."""
     able = [cell for cell in family.cells if cell.times]
     if len(able) < 2:
         return family
@@ -165,7 +166,7 @@ def _distance(cell: Cell) -> tuple[bool, ...]:
 
 
 def _judged(family: Family, most_splits: int) -> Family:
-    """The family with its pairs. Where iterations are of different size, time per token or sample is compared."""
+    """Return the family with its pairs. If iterations differ in size, time per token or sample is compared."""
     able = [cell for cell in family.cells if cell.times]
     per_work = next((unit for unit in WORK if len({cell.work(unit) for cell in able} - {None}) > 1), "")
     able = [cell for cell in able if not per_work or cell.work(per_work)]
@@ -180,8 +181,8 @@ def _judged(family: Family, most_splits: int) -> Family:
 def judge(
     asked: Iterable[tuple[Cell, Cell]], per_work: str = "", most_splits: int = MOST_SPLITS
 ) -> dict[tuple[Cell, Cell], Verdict]:
-    """A verdict on each pair, corrected for all of them: against the baseline and against eager twins alike. A pair
-    that is asked both ways round is one (docs/decisions/many-pairs.md)."""
+    """Judge all pairs, with one correction for all: against the baseline and against eager twins alike. A pair
+    requested in both directions counts once (docs/decisions/many-pairs.md)."""
     pairs = [*{frozenset(pair): pair for pair in asked}.values()]
     if not pairs:
         return {}
@@ -202,12 +203,12 @@ def _arm(cell: Cell, per_work: str) -> list[float]:
 
 
 def fold(arm: Sequence[float], baseline: Sequence[float], n_most: int) -> tuple[list[float], list[float]]:
-    """Run medians as batches, at most `n_most` of the smaller arm: geometric means of successive runs.
+    """Combine run medians into batches, at most `n_most` of the smaller arm: geometric means of successive runs.
 
-    All splits of a few batches can be formed exactly, where those of many runs could only be sampled; a slow change
-    from run to run stays visible between batches (batch means: Law & Kelton 2000, Simulation Modeling and Analysis,
-    section 9.5). Batches of both arms hold equally many runs: a mean of 30 runs varies less than a single one, and
-    exchanging the two would call equal arms different in 10 to 20 % of all cases.
+    All splits of a few batches can be enumerated, where those of many runs could only be sampled; a slow change from
+    run to run stays visible between batches (batch means: Law & Kelton 2000, Simulation Modeling and Analysis, section
+    9.5). Batches of both arms hold equally many runs: a mean of 30 runs varies less than a single one, and exchanging
+    the two would call equal arms different in 10 to 20 % of all cases.
     """
     size = max(1.0, min(len(arm), len(baseline)) / n_most)
     return _batches(arm, size), _batches(baseline, size)
@@ -220,8 +221,8 @@ def _batches(times: Sequence[float], size: float) -> list[float]:
 
 
 def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> float | None:
-    """What the first iteration takes longer because it compiles: its excess over the median, less that of the eager
-    twin. Of the runs that began with the compiler's `cache` in that state, or of all."""
+    """Return the cost of compilation in the first iteration: its excess over the median, minus that of the eager twin.
+    Over the runs that began with the compiler's `cache` in that state, or over all."""
     runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
     ours = middle(runs, "first_iter_excess_s")
     theirs = twin.median("first_iter_excess_s") if twin is not None else None
@@ -229,19 +230,19 @@ def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> f
 
 
 def first_iter_s(cell: Cell, cache: str | None) -> float | None:
-    """The first iteration, of the runs that began with the compiler's `cache` in that state: cold and warm starts are
-    two things, and the median of both is neither."""
+    """Return the time of the first iteration, over the runs that began with the compiler's `cache` in that state: the
+    median of cold and warm starts together would describe neither."""
     return middle((row for row in cell.shown if row["compile_cache"] == cache), "first_iter_s")
 
 
 def main_cache(cell: Cell) -> str | None:
-    """The state of the compiler's cache whose cost is told first: cold where a run was, None where none is known."""
+    """Return the state of the compiler's cache to report first: cold if any run was cold, None where none is known."""
     states = {row["compile_cache"] for row in cell.shown} - {None}
     return "cold" if "cold" in states else min(states, default=None)
 
 
 def break_even_iters(cell: Cell, twin: Cell | None, cost_s: float | None) -> float | None:
-    """Iterations after which a compilation has paid for itself; None when it never does."""
+    """Return the number of iterations after which a compilation has paid off; None when it never does."""
     if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
         return None
     gain_s = twin.median_s - cell.median_s

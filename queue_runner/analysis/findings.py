@@ -1,6 +1,6 @@
-"""What a comparison shows, in sentences that carry their own limits. Pure: numbers in, words out.
+"""Findings of a comparison, as sentences that include their own limits. Pure: numbers in, words out.
 
-A ratio without enough runs says so in the same sentence; nothing here calls a difference real that `verdict` does not.
+A ratio without enough runs says so in the same sentence; no difference is called real unless `significance` says so.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
 REDUCED_TOLERANCE = 1e-2
 MOST_PAIRS = 8
-"""Ratios put into words; a longer table speaks for itself."""
+"""The most ratios stated in words; a longer table speaks for itself."""
 MOST_FACTORS = 3
-"""Factors that part the rows alike and have a sentence each; more share one, which names so many of them."""
+"""The most factors with the same partition of the rows that get a sentence each; more share one, which names this
+many."""
 NOTABLE = 1.25
-"""How much more than the iterations the real time must have changed to be worth a sentence."""
+"""How much more than the iterations the real time must have changed to be reported."""
 NOTABLE_EVAL = 2.0
 NOTABLE_REAL = 1.1
-"""Real times nearer than this have hardly changed: they are single numbers, and no test is made of them."""
+"""Real times closer than this count as unchanged: they are single numbers, without a test."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read of single runs, by run_id. `step0`: losses before the first step by name; `last_eval`: number and
+    """Data read from single runs, by run_id. `step0`: losses before the first step by name; `last_eval`: number and
     seconds of the last iteration that includes an evaluation, in logs whose clock cannot tell them apart."""
 
     step0: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Seen:
 
 
 def observe(family: Family, seen: Seen) -> list[str]:
-    """Everything worth saying about a family, the answer first."""
+    """Return all findings about a family, the answer first."""
     return [
         *_ratios(family),
         *(line for pair in family.twins for line in _twin_costs(pair, seen)),
@@ -60,8 +61,8 @@ def _ratios(family: Family) -> list[str]:
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
-    """How a cell compares with its baseline, and how far that may be believed: "is" belongs to a verdict, a ratio
-    without one was measured."""
+    """State how a cell compares with its baseline, and how reliable that is: "is" is reserved for a verdict, a ratio
+    without one "was measured"."""
     cell, base, verdict = pair.cell.label, pair.baseline.label, pair.verdict
     slower = pair.ratio < 1
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
@@ -101,12 +102,12 @@ def _limits(pair: Pair, inverted: bool) -> str:
 
 
 def without_mode(cell: Cell) -> str:
-    """The label of a cell without its mode: "mps" of "mps eager"."""
+    """Return the label of a cell without its mode: "mps" of "mps eager"."""
     return " ".join(part for part in cell.label.split(" ") if part not in ("eager", "compiled")) or "it"
 
 
 def _twin_costs(pair: Pair, seen: Seen) -> Iterable[str]:
-    """What compilation costs besides: the first iteration, the evaluations, the real time."""
+    """Report the further costs of compilation: the first iteration, the evaluations, the real time."""
     cell, twin = pair.cell, pair.baseline
     cache = main_cache(cell)
     cost_s = compile_cost_s(cell, twin, cache)
@@ -143,13 +144,13 @@ def _far(a: float, b: float, factor: float) -> bool:
 
 
 def tenths(x_s: float) -> str:
-    """Seconds to a tenth, thousands apart: "1,255.9"; below a second two digits."""
+    """Format seconds to a tenth, with thousands separators: "1,255.9"; below a second two digits."""
     rounded = round(x_s, 1) if x_s >= 1 else x_s
     return units.number(rounded, len(str(int(rounded))) + 1)
 
 
 def drifts(cells: Sequence[Cell]) -> Iterable[str]:
-    """Whose iterations became slower or faster as they went on."""
+    """Report cells whose iterations became slower or faster over the run."""
     for cell in cells:
         runs = [row for row in cell.shown if "drift" in taints(row) and row["drift_ratio"]]
         if not runs:
@@ -165,7 +166,7 @@ def drifts(cells: Sequence[Cell]) -> Iterable[str]:
 
 
 def _step0(cells: Sequence[Cell], seen: Seen) -> Iterable[str]:
-    """Whether the rows begin with the same loss: an answer that is wrong from the start is no speed-up."""
+    """Report whether the rows begin with the same loss: a result that is wrong from the start is no speed-up."""
     told = [(cell, found) for cell in cells if (found := _step0_of(cell, seen))]
     names = [name for name in ("on the device", "val", "train") if sum(name in found for _, found in told) > 1]
     if not names:
@@ -192,17 +193,17 @@ def _step0_of(cell: Cell, seen: Seen) -> Mapping[str, float]:
 
 
 def not_falling(cells: Sequence[Cell]) -> Iterable[str]:
-    """Whose loss did not fall: what is fast and does not learn is of no use."""
+    """Report cells whose loss did not fall: a fast run that does not learn is useless."""
     for cell in cells:
         if cell.key.get("resumed"):
-            continue  # the part of a training in which it fell may be another run's
+            continue  # the loss may have fallen in the part of another run
         first, last, n = cell.median("loss_first"), cell.median("loss_last"), cell.median("n_iters") or 0
         if first is not None and last is not None and n >= 10 and last >= first:
             yield f"the loss of {cell.label} did not fall: {units.loss(first)} at first, {units.loss(last)} at last"
 
 
 def others_that_differ(family: Family) -> Iterable[str]:
-    """Factors that differ along with those in the labels, so that a ratio is not of device and mode alone."""
+    """Report factors that differ along with those in the labels, so that a ratio is not of device and mode alone."""
     cells = [cell for cell in family.cells if cell.times]
     alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for name in cells[0].key if len(cells) > 1 else ():
@@ -220,7 +221,7 @@ def others_that_differ(family: Family) -> Iterable[str]:
 
 
 def _differ(names: Sequence[str], parts: Sequence[Sequence[Cell]]) -> str:
-    """One sentence for factors that part the cells alike: an environment may bring dozens of packages."""
+    """Return one sentence for factors that split the cells alike: an environment may add dozens of packages."""
     told = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
     more = [f"{len(names) - len(told)} more"] if len(names) > len(told) else []
     listed = " and ".join(filter(None, [", ".join([*told, *more][:-1]), [*told, *more][-1]]))

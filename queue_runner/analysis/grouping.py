@@ -1,4 +1,4 @@
-"""Runs that ask the same question, as one cell: which of them count, their numbers together, their name. Pure."""
+"""Runs of the same spec, as one cell: which of them count, their combined numbers, their label. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from queue_runner.analysis import stats
 from queue_runner.model import Outcome, State
 
 Row = Mapping[str, Any]
-"""A run: the columns of v_run, and `factors`, the settings and versions by which runs are told apart besides."""
+"""A run: the columns of v_run, and `factors`, the further settings and versions that distinguish runs."""
 
 SUBJECT = ("machine", "subject", "config")
-"""What compared cells have in common, whatever is asked: runs of two machines are never compared."""
+"""What compared cells always have in common: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework")
-"""What tells cells apart and is named first."""
+"""The factors that distinguish cells and are named first."""
 WORK = ("token", "sample")
-"""What an iteration works on. A ratio is never of time per token against time per sample."""
+"""The units of an iteration's work. A ratio is never of time per token against time per sample."""
 _BARE = frozenset(
     {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"}
 )
-"""Factors whose value says by itself what it is."""
+"""Factors whose value is self-explanatory."""
 
 
 def value_of(row: Row, name: str) -> Any:
-    """A setting or version of that name, or else a column of v_run."""
+    """Return the setting or version of that name, or else a column of v_run."""
     factors: Mapping[str, Any] = row["factors"]
     return factors[name] if name in factors else row.get(name)
 
 
 def word(name: str, value: Any) -> str:
-    """A factor's value in words: "eager", "mps", "max_iters=20"."""
+    """Return a factor's value in words: "eager", "mps", "max_iters=20"."""
     if name == "compile":
         return "" if value is None else "compiled" if value else "eager"
     if name == "resumed":
@@ -45,7 +45,7 @@ def word(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Runs that ask the same. Only `used` ones give numbers: those that succeeded and are valid, or all if wanted."""
+    """Runs of the same spec. Only `used` ones give numbers: those that succeeded and are valid, or all if requested."""
 
     key: Mapping[str, Any]
     runs: Sequence[Row]
@@ -64,12 +64,12 @@ class Cell:
 
     @cached_property
     def shown(self) -> Sequence[Row]:
-        """Runs whose numbers are shown: those that count; where none does, the invalid ones, never to be compared."""
+        """Runs whose numbers are shown: those that count; if none does, the invalid ones, which are never compared."""
         return self.used or [row for row in self.left_out if row["outcome"] == Outcome.SUCCEEDED]
 
     @cached_property
     def times(self) -> list[float]:
-        """Seconds an iteration, one median for each run that counts: what is compared."""
+        """Seconds per iteration, one median for each run that counts: the values compared."""
         return [row["median_s"] for row in self.used if (row["median_s"] or 0) > 0]
 
     @cached_property
@@ -86,16 +86,16 @@ class Cell:
         return (self.median("mad_s"), "iterations") if medians and several else (None, None)
 
     def work(self, unit: str) -> float | None:
-        """How many of a unit of WORK an iteration does."""
+        """Return the amount of a unit of WORK per iteration."""
         return self.median(f"{unit}s_per_iter")
 
     def median(self, name: str) -> float | None:
-        """The median of a column over the runs that are shown; None where no run has it."""
+        """Return the median of a column over the runs that are shown; None where no run has it."""
         return middle(self.shown, name)
 
 
 def middle(rows: Iterable[Row], name: str) -> float | None:
-    """The median of a column; None where no row has it, nan where one is nan: it has no place in an order."""
+    """Return the median of a column; None where no row has it, nan where one is nan, which cannot be ordered."""
     values = [row[name] for row in rows if row[name] is not None]
     if any(value != value for value in values):
         return math.nan
@@ -103,14 +103,14 @@ def middle(rows: Iterable[Row], name: str) -> float | None:
 
 
 def taints(row: Row) -> list[str]:
-    """The kinds of taint of a run."""
+    """Return the kinds of taint of a run."""
     return row["taints"].split(",") if row["taints"] else []
 
 
 def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Cell]:
-    """Cells of runs, keyed by SUBJECT and `names`.
+    """Group runs into cells, keyed by SUBJECT and `names`.
 
-    A run without numbers goes with the other runs of its question: it could not report what it ran on.
+    A run without numbers joins the other runs of its spec: it could not report what it ran on.
     """
     names = [*SUBJECT, *(name for name in names if name not in SUBJECT)]
     members: dict[tuple[Any, ...], list[Row]] = {}
@@ -135,7 +135,7 @@ def _counts(row: Row, include_invalid: bool) -> bool:
 
 
 def order(cell: Cell) -> tuple[Any, ...]:
-    """Sorts the cpu first, eager before compiled, full precision before others, then by the rest."""
+    """Return a sort key: the cpu first, eager before compiled, full precision before others, then by the rest."""
     key = cell.key
     device = str(key.get("device"))
     rest = [(0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in key.values()]
@@ -150,7 +150,7 @@ def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
     for name in names:
         if name in differ and name not in shown and _splits(cells, shown, name):
             shown.append(name)
-    for unset in (False, True):  # a setting that a row does not have is named only where two rows would look alike
+    for unset in (False, True):  # an unset setting is named only where two rows would look alike
         labels = [_label(cell, shown, unset) or str(cell.key["subject"]) for cell in cells]
         if len({*labels}) == len(labels):
             break
@@ -162,7 +162,7 @@ def _label(cell: Cell, names: Sequence[str], unset: bool) -> str:
 
 
 def _splits(cells: Sequence[Cell], shown: Sequence[str], name: str) -> bool:
-    """Whether cells that look the same by `shown` differ in `name`."""
+    """Return whether cells that look the same by `shown` differ in `name`."""
     seen: dict[tuple[Any, ...], Any] = {}
     alike = [(tuple(cell.key[other] for other in shown), cell.key[name]) for cell in cells]
     return any(seen.setdefault(key, value) != value for key, value in alike)

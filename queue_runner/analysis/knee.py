@@ -1,8 +1,8 @@
-"""Where more of something stops paying: the smallest size that reaches most of the best throughput. Pure.
+"""The knee of a throughput curve: the smallest size that reaches most of the best throughput. Pure.
 
 A knee has no agreed definition. Kneedle (Satopaa et al. 2011, "Finding a 'Kneedle' in a Haystack", ICDCSW) takes the
-point of most curvature, which moves when one larger size is tried. Here it is what a user asks for: the smallest size
-after which there are less than 5 % to be had. Noise up to that moves nothing.
+point of maximum curvature, which moves when one larger size is tried. Here it is what users look for: the smallest size
+after which less than 5 % can be gained. Noise below that changes nothing.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from queue_runner.analysis import stats
 
 ENOUGH = 0.95
-"""Of the highest throughput: what a size must reach to be called enough."""
+"""The share of the highest throughput that a size must reach to be enough."""
 FEWEST = 3
-"""Sizes below which nothing is said."""
+"""The fewest sizes for a result."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A size, its throughput (anything a second) and by how much of it that may be off: a standard deviation, robustly
-    estimated, as a share; None where it is not known."""
+    """A size, its throughput (anything per second) and the noise of that: a robustly estimated standard deviation, as a
+    share; None where it is not known."""
 
     size: float
     rate: float
@@ -30,10 +30,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Knee:
-    """Where a curve bends. `at` is None where none was seen: `rising` says that the largest size is the first enough.
+    """The bend of a curve. `at` is None where none was found: `rising` means that the largest size is the first enough.
 
     `below` is the next smaller size, which is not enough: the bend lies between the two. None: `at` is the smallest
-    size, and it may lie lower still. `noisy`: the throughputs are less sure than the 5 % that decide.
+    size, and the bend may lie lower still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
     """
 
     best: Point
@@ -43,12 +43,13 @@ class Knee:
     noisy: bool
 
     def share(self, point: Point) -> float:
-        """Of the best throughput."""
+        """Return the share of the best throughput."""
         return point.rate / self.best.rate
 
 
 def find(points: Sequence[Point]) -> Knee | None:
-    """The knee of points of different sizes, in any order; None with fewer than FEWEST of positive throughput."""
+    """Return the knee of points of different sizes, in any order; None with fewer than FEWEST of positive
+    throughput."""
     ordered = sorted((point for point in points if point.rate > 0), key=lambda point: point.size)
     if len(ordered) < FEWEST:
         return None
@@ -62,5 +63,5 @@ def find(points: Sequence[Point]) -> Knee | None:
 
 
 def noise(rates: Sequence[float]) -> float | None:
-    """What several throughputs of the same size say about how sure one is; None for fewer than two."""
+    """Estimate the noise from several throughputs of the same size; None for fewer than two."""
     return stats.MAD_TO_SD * stats.mad(rates) / stats.median(rates) if len(rates) > 1 else None

@@ -1,5 +1,5 @@
-"""Peak arithmetic of devices, each with its source, and MFU from it. A device that is not here has no peak: None, never
-another device's.
+"""Peak arithmetic rates of devices, each with its source, and MFU from them. A device not listed has no peak: None,
+never another device's.
 
 Peaks are dense (without structured sparsity) and count a fused multiply-add as two. `fp32` is the rate of true single
 precision; a job that allowed TF32 says dtype "tf32".
@@ -15,7 +15,7 @@ DTYPES = ("fp32", "tf32", "bf16", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """FLOP per second that the device cannot exceed in that dtype, and where the number is from."""
+    """FLOP per second that the device cannot exceed in that dtype, and the source of the number."""
 
     flops: float
     source: str
@@ -23,7 +23,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """Peaks of one card in TFLOP/s by dtype; `name` must match the whole name that the framework gives."""
+    """Peaks of one card in TFLOP/s by dtype; `name` must match the whole name that the framework reports."""
 
     name: str
     tflops: dict[str, float]
@@ -31,7 +31,7 @@ class _Card:
 
 
 def _tensor_core(fp32: float, tf32: float | None, half: float) -> dict[str, float]:
-    """The usual three rates; bf16 and fp16 (accumulated in fp32) run at the same one from Ampere on."""
+    """Return the usual three rates; bf16 and fp16 (accumulated in fp32) run at the same one from Ampere on."""
     rates = {"fp32": fp32, "bf16": half, "fp16": half}
     return rates if tf32 is None else {**rates, "tf32": tf32}
 
@@ -66,7 +66,7 @@ _ALUS_PER_CORE = 128
 _FLOP_PER_FMA = 2
 _APPLE = re.compile(r"Apple (M[1-4])(?: (Pro|Max|Ultra))?")
 _TABLE = "metal-benchmarks table (github.com/philipturner/metal-benchmarks)"
-# Highest GPU clock in Hz, by family and, where parts differ, variant. M5 is missing on purpose: reports of its clock
+# Highest GPU clock in Hz, by family and, where parts differ, variant. M5 is omitted on purpose: reports of its clock
 # range from 1.62 to 1.74 GHz, and its tensor units make the formula a lower bound in half precision.
 _APPLE_CLOCKS: dict[str, tuple[float, str]] = {
     "M1": (1.278e9, _TABLE),
@@ -78,13 +78,13 @@ _APPLE_CLOCKS: dict[str, tuple[float, str]] = {
     "M4": (1.578e9, "highest clock observed on M4, M4 Pro and M4 Max; published figures differ by up to 20 %"),
 }
 _APPLE_MAX_CORES = 80
-"""M3 Ultra: more cores than this is a mistaken reading."""
+"""M3 Ultra: more cores than this is a wrong reading."""
 
 
 def peak(device_name: str | None, gpu_cores: int | None, dtype: str | None) -> Peak | None:
-    """The sourced peak of a device by the name its framework gives ("Apple M1 Max", "NVIDIA H200"), or None.
+    """Return the sourced peak of a device by the name its framework gives ("Apple M1 Max", "NVIDIA H200"), or None.
 
-    Apple's names do not tell the number of GPU cores (M1 Max: 24 or 32), so without `gpu_cores` there is none.
+    Apple's names do not include the number of GPU cores (M1 Max: 24 or 32), so without `gpu_cores` there is none.
     """
     if device_name is None or dtype not in DTYPES:
         return None
@@ -99,7 +99,7 @@ def peak(device_name: str | None, gpu_cores: int | None, dtype: str | None) -> P
 
 
 def _apple(family: str, variant: str | None, gpu_cores: int | None, dtype: str) -> Peak | None:
-    """cores x 128 ALUs x 2 x clock. M1 to M4 have no tensor units, so half precision has the same ceiling."""
+    """Return cores x 128 ALUs x 2 x clock. M1 to M4 have no tensor units, so half precision has the same ceiling."""
     if gpu_cores is None or not 1 <= gpu_cores <= _APPLE_MAX_CORES or dtype == "tf32":
         return None
     clock_hz, source = _APPLE_CLOCKS.get(f"{family} {variant}") or _APPLE_CLOCKS[family]
@@ -108,19 +108,19 @@ def _apple(family: str, variant: str | None, gpu_cores: int | None, dtype: str) 
 
 
 def given_peak(tflops: float) -> Peak:
-    """A peak that the user states (`--peak-tflops`)."""
+    """Return a peak given by the user (`--peak-tflops`)."""
     return Peak(tflops * 1e12, "given by the user")
 
 
 def measured_peak(flops: float, by: str) -> Peak:
-    """A peak that was attained on this device (`mpsq submit matmul --config peak`), in FLOP per second: what products
-    of matrices reach there, so that MFU over it is a share of the attainable. `by` says where it is from."""
+    """Return a peak measured on this device (`mpsq submit matmul --config peak`), in FLOP per second: the rate of
+    matrix products there, so that MFU over it is a share of the attainable. `by` is its source."""
     return Peak(flops, f"measured by {by}")
 
 
 def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
-    """Model FLOP utilisation as a share of 1 (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second
-    over the peak; None when any of the three is unknown or the time is not positive. More than 1 is not hidden."""
+    """Return the model FLOP utilisation as a share of 1 (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per
+    second over the peak; None when any of the three is unknown or the time is not positive. Not capped at 1."""
     if flops_per_iter is None or dur_s is None or of is None or dur_s <= 0 or of.flops <= 0:
         return None
     return flops_per_iter / dur_s / of.flops

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went: exclusive seconds by phase, and what is left of the real time.
+"""The wall time of a run by phase: exclusive seconds of each, and the remainder of the real time.
 
 setup + compile + warmup + measure + eval + checkpoint + other + slept = real.
 """
@@ -14,11 +14,11 @@ from queue_runner.model import PHASES
 
 RUN_PHASES = PHASES[:6]
 CLOCK_TOLERANCE_S = 0.05
-"""Two clocks, read in two processes, may disagree by this much: below it a negative remainder is granularity."""
+"""The tolerance for two clocks, read in two processes: a negative remainder below it is granularity."""
 
 
 class _Ledger:
-    """Books passing time on the innermost open phase."""
+    """A ledger that books passing time on the innermost open phase."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
@@ -26,7 +26,7 @@ class _Ledger:
         self._at = 0.0
 
     def pass_to(self, t_s: float) -> None:
-        """Advance; a clock that goes back stands still."""
+        """Advance; a clock that goes back is ignored."""
         if t_s > self._at:
             if self.open:
                 self.spent[self.open[-1]] = self.spent.get(self.open[-1], 0.0) + t_s - self._at
@@ -34,8 +34,8 @@ class _Ledger:
 
 
 def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> dict[str, float]:
-    """Exclusive seconds by phase name, of marks {t_s, name, edge} in file order: phases nest, and a phase's time is its
-    own less that of the phases inside it.
+    """Return exclusive seconds by phase name, of marks {t_s, name, edge} in file order: phases nest, and a phase's time
+    is its own minus that of the phases inside it.
 
     An end without its begin is ignored, an end closes what was left open inside it, and what is still open ends at
     `last_t_s` or at the last mark, whichever is later.
@@ -57,12 +57,13 @@ def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = N
 
 
 def account(spent: Mapping[str, float], real_s: float | None, slept_s: float | None) -> float | None:
-    """Seconds of real time in no phase and not asleep, signed, so that all of it adds up; None without a real time."""
+    """Return the seconds of real time in no phase and not asleep, signed, so that all adds up; None without a real
+    time."""
     return None if real_s is None else real_s - (slept_s or 0.0) - math.fsum(spent.values())
 
 
 def other_remark(other_s: float | None) -> str | None:
-    """The sentence for a remainder below zero, None for every other."""
+    """Return the remark on a negative remainder, None for every other."""
     if other_s is None or other_s >= 0:
         return None
     amount = units.short_duration(-other_s, 3)

@@ -1,4 +1,4 @@
-"""May one say that this is faster than that? Over one number per run, never over iterations.
+"""Verdicts on whether one arm is faster than another: over one number per run, never over iterations.
 
 The iterations of one run share its thermal state, its memory layout and its drift: a test over them calls two equal
 configurations different half of the time (docs/methodology.md). The unit here is the run, the number its median.
@@ -19,9 +19,9 @@ ALPHA = 0.05
 SAME_WITHIN = 0.01
 """An interval inside ±1 % is called practically the same: the noise threshold of Criterion.rs."""
 MAX_SPLITS = 20_000
-"""Up to this many splits are all formed (8 + 8 runs have 12,870)."""
+"""Up to this many splits are enumerated (8 + 8 runs have 12,870)."""
 DRAWN_SPLITS = 5_000
-"""Where there are more, this many are drawn: a p-value of 5 % is then known to ±0.6 %."""
+"""Beyond that, this many are drawn: a p-value of 5 % is then known to ±0.6 %."""
 
 
 class Word(StrEnum):
@@ -34,7 +34,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be said of one arm against its baseline. `speedup` above 1: it takes less time than the baseline.
+    """The verdict on one arm against its baseline. `speedup` above 1: it takes less time than the baseline.
 
     `low` and `high` are the ends of the 95 % interval of the speedup, `p` the two-sided p-value, `p_corrected` the same
     corrected by Holm for all pairs judged together; all None with fewer than 4 runs. `need` is how many runs each arm
@@ -57,7 +57,7 @@ class Verdict:
         return str(self.word)
 
     def mirrored(self) -> Verdict:
-        """The same of the baseline against the arm."""
+        """Return the verdict on the baseline against the arm."""
         return replace(
             self,
             word={Word.FASTER: Word.SLOWER, Word.SLOWER: Word.FASTER}.get(self.word, self.word),
@@ -70,7 +70,7 @@ class Verdict:
 
 
 def needed_repeats(n_pairs: int = 1, alpha: float = ALPHA) -> int:
-    """The fewest runs an arm with which `n_pairs` comparisons at once can show anything at all.
+    """Return the fewest runs per arm with which `n_pairs` simultaneous comparisons can show anything at all.
 
     With n runs each the smallest two-sided p-value is 2 / C(2n, n): 0.1 for 3, 0.029 for 4. Holm's first step asks for
     alpha / n_pairs: 4 for one pair, 5 for up to 6, 6 for up to 23.
@@ -82,12 +82,13 @@ def needed_repeats(n_pairs: int = 1, alpha: float = ALPHA) -> int:
 
 
 def speedup(arm: Sequence[float], baseline: Sequence[float]) -> float:
-    """Geometric mean of the baseline's run medians over that of the arm's: with one run each the plain ratio."""
+    """Return the geometric mean of the baseline's run medians over that of the arm's: with one run each the plain
+    ratio."""
     return math.exp(_mean_log(baseline) - _mean_log(arm))
 
 
 def compare(arm: Sequence[float], baseline: Sequence[float], seed: int = 0) -> Verdict:
-    """Judge run medians of times (seconds, each positive) of an arm against those of its baseline, and nothing else.
+    """Judge run medians of times (seconds, each positive) of an arm against those of its baseline.
 
     Raises: ValueError when an arm is empty or holds a time that is not positive and finite.
     """
@@ -95,8 +96,8 @@ def compare(arm: Sequence[float], baseline: Sequence[float], seed: int = 0) -> V
 
 
 def compare_all(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: int = 0) -> list[Verdict]:
-    """Judge many (arm, baseline) pairs together: the chance that any of the words "faster" and "slower" is wrong is at
-    most 5 %, whichever of the pairs differ. The intervals are each of its own ratio, not simultaneous.
+    """Judge many (arm, baseline) pairs together: the chance that any "faster" or "slower" is wrong is at most 5 %,
+    whichever of the pairs differ. Each interval is of its own ratio, not simultaneous.
 
     Raises: as `compare`.
     """
@@ -111,13 +112,13 @@ def compare_all(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: 
 
 
 def _alone(arm: Sequence[float], baseline: Sequence[float], need: int, seed: int) -> Verdict:
-    """Ratio, interval and p-value of one pair; not yet a word."""
+    """Return ratio, interval and p-value of one pair, not yet with a word."""
     for times in (arm, baseline):
         if not times or not all(0 < x < math.inf for x in times):
             raise ValueError("an arm needs run medians that are positive and finite")
     n, m = len(arm), len(baseline)
     if min(n, m) < needed_repeats():
-        # without an interval the ratio is that of the two medians that stand beside it, as a reader would divide them
+        # without an interval the ratio is that of the two medians shown beside it
         return Verdict(Word.TOO_FEW, median(baseline) / median(arm), None, None, None, None, n, m, need)
     p, low, high = _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)
     ratio = speedup(arm, baseline)
@@ -125,7 +126,7 @@ def _alone(arm: Sequence[float], baseline: Sequence[float], need: int, seed: int
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for being many: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure",
+    """Correct p-values for multiple tests: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure",
     Scandinavian Journal of Statistics 6, 65-70; in the order given, at most 1."""
     corrected = [0.0] * len(ps)
     floor = 0.0
@@ -136,15 +137,16 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def permutation_p(arm: Sequence[float], baseline: Sequence[float], seed: int = 0) -> float | None:
-    """Two-sided p-value of the exact permutation test on the difference of mean log run medians (see `_permute`);
-    None with fewer than 4 runs an arm, where no p-value can reach 0.05."""
+    """Return the two-sided p-value of the exact permutation test on the difference of mean log run medians (see
+    `_permute`); None with fewer than 4 runs per arm, where no p-value can reach 0.05."""
     if min(len(arm), len(baseline)) < needed_repeats():
         return None
     return _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)[0]
 
 
 def _word(verdict: Verdict, n_tested: int) -> Word:
-    """Too few: even the most extreme result of these runs would not have passed, so its absence shows nothing."""
+    """Choose the word. Too few: even the most extreme result of these runs would not have passed, so nothing is
+    shown."""
     assert verdict.low is not None and verdict.high is not None and verdict.p_corrected is not None
     if verdict.low >= 1 - SAME_WITHIN and verdict.high <= 1 + SAME_WITHIN:
         return Word.SAME
@@ -159,12 +161,12 @@ def _mean_log(xs: Sequence[float]) -> float:
 
 
 def _smallest_p(n: int, m: int) -> float:
-    """With arms of equal size the mirrored split is as extreme as the one observed, so it counts as well."""
+    """Return the smallest possible p: with arms of equal size the mirrored split is as extreme as the observed one."""
     return (2 if n == m else 1) / math.comb(n + m, n)
 
 
 def _splits(total: int, n: int, seed: int) -> list[tuple[int, ...]]:
-    """All ways to choose n of `total`; where they are too many, the observed one and DRAWN_SPLITS random ones."""
+    """Return all ways to choose n of `total`; if too many, the observed one and DRAWN_SPLITS random ones."""
     if math.comb(total, n) <= MAX_SPLITS:
         return list(combinations(range(total), n))
     draw = random.Random(seed)
@@ -172,7 +174,7 @@ def _splits(total: int, n: int, seed: int) -> list[tuple[int, ...]]:
 
 
 def _permute(arm: Sequence[float], baseline: Sequence[float], seed: int) -> tuple[float, float, float]:
-    """(p, low, high) for d = mean(baseline) - mean(arm), here of logarithms: the log of the speedup.
+    """Return (p, low, high) for d = mean(baseline) - mean(arm), here of logarithms: the log of the speedup.
 
     p is the share of all splits of the pooled runs whose |d| is at least the observed (Fisher 1935, The Design of
     Experiments, section 21; drawn splits count the observed one in, Phipson & Smyth 2010, SAGMB 9:39). The interval

@@ -1,7 +1,7 @@
 """Statistics of one run: centre, spread, drift and shape of a series of iteration times. Each formula names its source.
 
-Iterations of one run are not independent samples, so nothing here tests anything: what may be said about two
-configurations is in `verdict`, over one number per run.
+Iterations of one run are not independent samples, so nothing here is a test: two configurations are compared in
+`significance`, over one number per run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAD_TO_SD = 1.4826022185056018
 """1 / Φ⁻¹(3/4): the raw MAD times this estimates the standard deviation of normal data
 (Rousseeuw & Croux 1993, "Alternatives to the Median Absolute Deviation", JASA 88, eq. 1.2)."""
 THEIL_SEN_POINTS = 90
-"""A longer series is thinned to the medians of this many blocks before all pairs are formed: 4,005 slopes."""
+"""A longer series is reduced to the medians of this many blocks before all pairs are formed: 4,005 slopes."""
 SLOPE_BLOCKS = 30
 Z_95 = 1.959963984540054
 """Φ⁻¹(0.975)"""
@@ -29,9 +29,9 @@ BIMODAL_GAP = 0.02
 
 
 def median(xs: Iterable[float]) -> float:
-    """The middle value, the mean of the two middle ones for even n.
+    """Return the middle value, the mean of the two middle ones for even n.
 
-    Raises: ValueError when there is no value.
+    Raises: ValueError when there are no values.
     """
     return _median_of_sorted(sorted(xs))
 
@@ -44,7 +44,7 @@ def _median_of_sorted(ordered: Sequence[float]) -> float:
 
 
 def mad(xs: Sequence[float], centre: float | None = None) -> float:
-    """Median absolute deviation from the median, raw: not scaled to a standard deviation (that is times MAD_TO_SD).
+    """Return the median absolute deviation from the median, raw: times MAD_TO_SD it estimates a standard deviation.
 
     Source: Hampel 1974, "The Influence Curve and its Role in Robust Estimation", JASA 69, 383-393.
     """
@@ -53,8 +53,8 @@ def mad(xs: Sequence[float], centre: float | None = None) -> float:
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
-    """Quantile of sorted values by linear interpolation, h = (n - 1) p: type 7 of Hyndman & Fan 1996,
-    "Sample Quantiles in Statistical Packages", The American Statistician 50, 361-365 (the default of R and numpy)."""
+    """Return a quantile of sorted values by linear interpolation, h = (n - 1) p: type 7 of Hyndman & Fan 1996, "Sample
+    Quantiles in Statistical Packages", The American Statistician 50, 361-365 (the default of R and numpy)."""
     at = (len(ordered) - 1) * p
     low = math.floor(at)
     if low + 1 >= len(ordered):
@@ -63,13 +63,13 @@ def quantile(ordered: Sequence[float], p: float) -> float:
 
 
 def quartiles(xs: Iterable[float]) -> tuple[float, float]:
-    """Lower and upper quartile (type 7, see `quantile`); their difference is the IQR."""
+    """Return the lower and upper quartile (type 7, see `quantile`); their difference is the IQR."""
     ordered = sorted(xs)
     return quantile(ordered, 0.25), quantile(ordered, 0.75)
 
 
 def geometric_mean(xs: Iterable[float]) -> float | None:
-    """The mean for ratios: exp of the mean logarithm; None unless there are values and all are positive and finite.
+    """Return exp of the mean logarithm, the mean for ratios; None unless there are values, all positive and finite.
 
     Source: Fleming & Wallace 1986, "How not to lie with statistics", CACM 29, 218-221.
     """
@@ -81,7 +81,7 @@ def geometric_mean(xs: Iterable[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How a series moved over its positions: `ratio` is the last third's median over the first third's."""
+    """The trend of a series over its positions: `ratio` is the last third's median over the first third's."""
 
     first_third: float
     last_third: float
@@ -91,7 +91,7 @@ class Drift:
 
 
 def drift(positions: Sequence[float], xs: Sequence[float], at_least: int = 5) -> Drift | None:
-    """Medians of the first and last third of the span of `positions`, and the Theil-Sen slope between all points.
+    """Return medians of the first and last third of the span of `positions`, and the Theil-Sen slope of all points.
 
     Thirds are of the positions, not of the count: a log that shows only the start and the end of a run is compared
     start against end. None with fewer than `at_least` points, an empty third or a first third of zero.
@@ -109,7 +109,8 @@ def drift(positions: Sequence[float], xs: Sequence[float], at_least: int = 5) ->
 
 
 def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:
-    """Median of the slopes between all pairs of points; long series are thinned first (see THEIL_SEN_POINTS).
+    """Return the median of the slopes between all pairs of points; long series are reduced first (see
+    THEIL_SEN_POINTS).
 
     Source: Sen 1968, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA 63, 1379-1389.
     """
@@ -127,11 +128,11 @@ class Slope:
 
 
 def slope(positions: Sequence[float], xs: Sequence[float]) -> Slope | None:
-    """Theil's and Sen's slope with Sen's interval from the variance of Kendall's S, corrected for ties (Sen 1968,
+    """Return the Theil-Sen slope with Sen's interval from the variance of Kendall's S, corrected for ties (Sen 1968,
     section 6; Hollander & Wolfe 1999, "Nonparametric Statistical Methods", section 9.3). None with fewer than 5 points.
 
-    Neighbours in a series are alike, which the formula does not know: it is taken over the medians of SLOPE_BLOCKS
-    blocks, and still too narrow for a random walk.
+    The formula ignores autocorrelation: it is applied to the medians of SLOPE_BLOCKS blocks, and the interval is still
+    too narrow for a random walk.
     """
     positions, xs = _thinned(positions, xs, SLOPE_BLOCKS)
     n = len(xs)
@@ -173,14 +174,14 @@ class TwoLevels:
 
 
 def two_levels(xs: Sequence[float]) -> TwoLevels | None:
-    """An indication that times come from two levels (two clock speeds, say), or None.
+    """Return two levels that times seem to come from (two clock speeds, say), or None.
 
-    The sorted values, less 1 % at each end against spikes, are split where the variance within the two parts is
-    smallest (Otsu 1979, IEEE Trans. SMC 9, 62-66, on the values themselves). Two levels are reported when Ashman's D
-    of the parts exceeds BIMODAL_SEPARATION, each holds a tenth of the values and their means lie 2 % apart.
+    The sorted values, without 1 % at each end against spikes, are split where the variance within the two parts is
+    smallest (Otsu 1979, IEEE Trans. SMC 9, 62-66, on the values themselves). Two levels are reported when Ashman's D of
+    the parts exceeds BIMODAL_SEPARATION, each holds a tenth of the values and their means lie 2 % apart.
 
-    Limits: fewer than 40 values say nothing; levels less than about 5 standard deviations apart are not found; a step
-    or a steep drift looks like two levels too; nothing is said about three.
+    Limits: None for fewer than 40 values; levels less than about 5 standard deviations apart are not found; a step or a
+    steep drift looks like two levels too; three levels are not considered.
     """
     n_cut = len(xs) // 100
     ordered = sorted(xs)[n_cut : len(xs) - n_cut]

@@ -1,4 +1,4 @@
-"""What one run amounts to: its iterations, phases and clocks become the one row that reports read.
+"""The summary of one run: its iterations, phases and clocks become the one row that reports read.
 
 Pure: rows in, a Summary out. Rows have the columns of the store's tables `iterations`, `phases` and `evals`, in the
 order of the file; `phase` of an iteration is its index into model.PHASES. Only what was logged counts: of a log with
@@ -57,7 +57,7 @@ class Summary:
     other_s: float | None = None
     """real - slept - the six phases, signed: see phases.other_remark"""
     projected_real_s: float | None = None
-    """had it done all the iterations it planned, also those that it was resumed after; None where nothing is missing"""
+    """real time of all planned iterations, including those before a resume; None where nothing is missing"""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
 
@@ -75,11 +75,11 @@ def summarize(
     resumed: bool = False,
     nan_loss: bool = False,
 ) -> Summary:
-    """Everything that a report says about one run, or of one that was resumed, about its own part.
+    """Summarize one run; of a resumed one, only its own part.
 
-    `last_t_s` is the last time known on the job's clock, at which a phase left open ends; without it that is the end of
-    the process. A job that reported no phases has None for all of them, and for other_s. `nan_loss`: a loss was not a
-    number, which the store keeps as None; a run whose last one is missing then has no last loss.
+    `last_t_s` is the last known time on the job's clock, at which an open phase ends; without it that is the end of the
+    process. A job that reported no phases has None for all of them, and for other_s. `nan_loss`: a loss was NaN, which
+    the store keeps as None; a run whose last loss is missing then has no last loss.
     """
     measured = [row for row in iterations if row["phase"] == _MEASURE]
     times = [row["dur_s"] for row in measured]
@@ -130,7 +130,7 @@ def _greatest(rows: Rows, key: str) -> int | None:
 
 
 def _first_iteration(iterations: Rows) -> float | None:
-    """Seconds of the process's first iteration; None for a log that begins later."""
+    """Return the seconds of the process's first iteration; None for a log that begins later."""
     if not iterations:
         return None
     first = iterations[0]
@@ -148,11 +148,11 @@ def _projected(
     eval_interval: int | None,
     resumed: bool,
 ) -> float | None:
-    """Real seconds of the run had it done all it planned: what it took, plus the median for each iteration missing,
-    plus the mean evaluation for each evaluation missing (which needs two of them, or their interval). Of a resumed run
+    """Estimate the real seconds of all planned iterations: the time taken, plus the median for each missing iteration,
+    plus the mean evaluation for each missing evaluation (which needs two of them, or their interval). For a resumed run
     those before its first iteration are missing, too.
 
-    Without a real time, in a log cut short, what it took is estimated: the first iteration, then the median for each.
+    Without a real time, in a truncated log, the time taken is estimated: the first iteration, then the median for each.
     """
     if middle is None or planned_iters is None:
         return None
@@ -177,7 +177,7 @@ def _missing_evals(evals: Rows, before: int, done: int, planned_iters: int, eval
 
 
 def _eval_cost(iterations: Rows, evals: Rows, middle: float, eval_s: float | None) -> float:
-    """Seconds of one evaluation: of its phase, or what iterations that include one take more than the median."""
+    """Return the seconds of one evaluation: of its phase, or the excess of iterations with one over the median."""
     inside = [row["dur_s"] - middle for row in iterations if row["phase"] == _EVAL_ITER]
     if inside:
         return stats.median(inside)

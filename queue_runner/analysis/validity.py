@@ -1,6 +1,6 @@
-"""Taints: why a number must not be believed (invalid), or only with a remark (caveat); docs/methodology.md lists them.
+"""Taints: reasons to reject a number (invalid), or to qualify it (caveat). DESIGN section 6 lists them.
 
-Each rule looks at what was recorded and says in its detail what it saw, with units.
+Each rule checks what was recorded and reports in its detail what it found, with units.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Taint:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the rules look at. `iterations`, `conditions` and `ingests` are rows of the tables of that name."""
+    """The input of the rules. `iterations`, `conditions` and `ingests` are rows of the tables of that name."""
 
     outcome: Outcome
     expects_iterations: bool
@@ -50,11 +50,11 @@ class Facts:
     paused_s: float = 0.0
     resumed_from: str | None = None
     learns: bool = True
-    """False of mode=eval, whose losses are those of its batches and take no course"""
+    """False of mode=eval, whose losses are those of its batches and have no trend"""
 
 
 def find_taints(facts: Facts) -> list[Taint]:
-    """Every taint of a run, the invalidating ones first."""
+    """Return every taint of a run, the invalidating ones first."""
     return [*_invalid(facts), *_caveats(facts)]
 
 
@@ -77,7 +77,7 @@ def _invalid(f: Facts) -> list[Taint]:
         found.append(("contended", f"other programs used {share:.0%} of the machine's cores meanwhile"))
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         found.append(("swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap meanwhile"))
-    # the greatest: with more threads than cores macOS lowers the priority of each for a while, and a limit is a ceiling
+    # the maximum: with more threads than cores macOS lowers the priority of each for a while, and a limit is a ceiling
     if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
         found.append(
             ("throttled_service", f"its scheduler priority was {priority:.0f}: run mpsq service install again")
