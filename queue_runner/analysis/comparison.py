@@ -138,8 +138,7 @@ def _asked(name: str, value: Any) -> str:
 
 
 def _default_baseline(family: Family) -> Family:
-    """Choose eager on the cpu; else the slowest eager cell; else the slowest; among each, those in fp32 and torch
-    first."""
+    """Choose eager on the cpu; else the slowest eager cell; else the slowest; of each kind fp32 and torch first."""
     able = [cell for cell in family.cells if cell.times]
     if len(able) < 2:
         return family

@@ -20,8 +20,7 @@ REDUCED_TOLERANCE = 1e-2
 MOST_PAIRS = 8
 """The most ratios stated in words; a longer table speaks for itself."""
 MOST_FACTORS = 3
-"""The most factors with the same partition of the rows that get a sentence each; more share one, which names this
-many."""
+"""The most factors splitting the rows alike that get a sentence each; more share one, which names this many."""
 NOTABLE = 1.25
 """How much more than the iterations the real time must have changed to be reported."""
 NOTABLE_EVAL = 2.0

@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 """A run: the columns of v_run, and `factors`, the further settings and versions that distinguish runs."""
 
 SUBJECT = ("machine", "subject", "config")
-"""What compared cells always have in common: runs of two machines are never compared."""
+"""The factors that compared cells always share: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework")
 """The factors that distinguish cells and are named first."""
 WORK = ("token", "sample")

@@ -48,8 +48,7 @@ class Knee:
 
 
 def find(points: Sequence[Point]) -> Knee | None:
-    """Return the knee of points of different sizes, in any order; None with fewer than FEWEST of positive
-    throughput."""
+    """Return the knee of points of different sizes, in any order; None with under FEWEST of positive throughput."""
     ordered = sorted((point for point in points if point.rate > 0), key=lambda point: point.size)
     if len(ordered) < FEWEST:
         return None

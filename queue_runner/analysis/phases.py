@@ -57,8 +57,7 @@ def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = N
 
 
 def account(spent: Mapping[str, float], real_s: float | None, slept_s: float | None) -> float | None:
-    """Return the seconds of real time in no phase and not asleep, signed, so that all adds up; None without a real
-    time."""
+    """Return the seconds of real time in no phase and not asleep, signed, to add up; None without `real_s`."""
     return None if real_s is None else real_s - (slept_s or 0.0) - math.fsum(spent.values())
 
 

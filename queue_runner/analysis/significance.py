@@ -82,8 +82,7 @@ def needed_repeats(n_pairs: int = 1, alpha: float = ALPHA) -> int:
 
 
 def speedup(arm: Sequence[float], baseline: Sequence[float]) -> float:
-    """Return the geometric mean of the baseline's run medians over that of the arm's: with one run each the plain
-    ratio."""
+    """Return the ratio of the geometric means of run medians, baseline over arm: with one run each the plain ratio."""
     return math.exp(_mean_log(baseline) - _mean_log(arm))
 
 
@@ -145,8 +144,7 @@ def permutation_p(arm: Sequence[float], baseline: Sequence[float], seed: int = 0
 
 
 def _word(verdict: Verdict, n_tested: int) -> Word:
-    """Choose the word. Too few: even the most extreme result of these runs would not have passed, so nothing is
-    shown."""
+    """Choose the word. Too few: even the most extreme result of these runs would not have passed."""
     assert verdict.low is not None and verdict.high is not None and verdict.p_corrected is not None
     if verdict.low >= 1 - SAME_WITHIN and verdict.high <= 1 + SAME_WITHIN:
         return Word.SAME

@@ -109,8 +109,7 @@ def drift(positions: Sequence[float], xs: Sequence[float], at_least: int = 5) ->
 
 
 def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:
-    """Return the median of the slopes between all pairs of points; long series are reduced first (see
-    THEIL_SEN_POINTS).
+    """Return the median of the slopes between all pairs of points; a long series is reduced first (THEIL_SEN_POINTS).
 
     Source: Sen 1968, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA 63, 1379-1389.
     """

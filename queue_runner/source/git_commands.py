@@ -42,8 +42,7 @@ def has_repository(folder: Path) -> bool:
 
 
 def top(folder: Path) -> Path:
-    """Return the root of the work tree around `folder`. Raises: GitFailed outside of one, or when git refuses
-    access."""
+    """Return the root of the work tree around `folder`. Raises: GitFailed outside of one, or when git refuses."""
     return Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
 
 

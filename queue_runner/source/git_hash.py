@@ -24,8 +24,7 @@ def mode_of(status: os.stat_result) -> str | None:
 
 
 def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, str]:
-    """Return the blob hash of each file, as git would store it (line ends, LFS); files that vanish meanwhile are
-    omitted."""
+    """Return the blob hash of each file, as git would store it (line ends, LFS); vanished files are omitted."""
     plain = [p for p, mode in modes.items() if mode != "120000" and "\n" not in p and not p.startswith('"')]
     found: dict[str, str] = {}
     if plain and git_commands.has_repository(root):

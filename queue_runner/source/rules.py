@@ -9,8 +9,7 @@ MAX_FILE_BYTES = 10 << 20
 MAX_UNTRACKED_BYTES = 100 << 20
 """The limit for all of them: what one submission may add to MPSQ_HOME."""
 MAX_FILES = 20_000
-"""The limit for a folder outside of a repository, and for untracked files: more is data or an environment, not
-source."""
+"""The limit for a folder outside a repository and for untracked files: more is data or an environment, not source."""
 MAX_TREE_BYTES = 1 << 30
 """The limit for the tree of --snapshot copy: each run copies it again, and waits for that."""
 

@@ -19,7 +19,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.source import git_commands, git_hash, rules
 
 MAX_TOLD = 500
-"""How many names of omitted files are kept."""
+"""The most names of omitted files that are kept."""
 
 
 @dataclass(frozen=True)

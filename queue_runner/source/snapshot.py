@@ -18,7 +18,7 @@ from queue_runner.source.scan import Tree
 from queue_runner.spec import JobSpec
 
 _TRIES = 3
-"""How often a tree that changes while it is read is reread."""
+"""The number of rereads of a tree that changes while it is read."""
 _TOLD = 3
 
 

@@ -96,9 +96,8 @@ def python_path(value: str, spec: JobSpec, target: Path) -> str:
 
 
 def command(spec: JobSpec, target: Path, cwd: Path) -> list[str]:
-    """Return the command line of a run in a copy: files of the tree that it names by absolute path are those of the
-    copy, a program that is not in the copy (.venv/bin/python) stays the original one, and {cwd} is the original
-    folder."""
+    """Return the command line of a run in a copy: files of the tree named by absolute path are those of the
+    copy, a program that is not in the copy (.venv/bin/python) and {cwd} stay the original ones."""
     words = [_in_copy(word, spec.root, target) for word in spec.argv]
     first = words[0]
     if "/" in first and not first.startswith(("/", "{cwd}")) and not os.path.lexists(cwd / first):

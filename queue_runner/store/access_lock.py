@@ -21,8 +21,7 @@ def shared(db: Path) -> locks.Lock:
 
 
 def alone(db: Path) -> locks.Lock:
-    """Return the exclusive lock: nobody else has `db` open for writing. Raises: MpsqError when it is taken for a
-    minute."""
+    """Return the exclusive lock: nobody else has `db` open for writing. Raises: MpsqError after waiting a minute."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     while (lock := locks.try_lock(_lock(db))) is None:
         if time.monotonic() > deadline:

@@ -21,11 +21,10 @@ _NAME = re.compile(r"mpsq-\d{8}-\d{6}-([a-z0-9-]+)\.db")
 
 
 def make(layout: Layout, label: str = BY_HAND) -> Path:
-    """Copy the database in a consistent state, while others use it, and check the copy. Return the new file, which is
-    as private as the original.
+    """Copy the database as of one moment, while others use it, and check the copy. Return the new file, which is as
+    private as the original.
 
-    Raises: MpsqError when there is nothing to copy, the database is damaged, or the disk refuses; no partial backup is
-    left.
+    Raises: MpsqError when there is nothing to copy, it is damaged, or the disk refuses; no partial backup is left.
     """
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = _free_name(layout.backups, label)

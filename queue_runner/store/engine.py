@@ -26,8 +26,8 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Eng
 
     `keep_open` keeps one connection for the life of the engine: SQLite checkpoints when the last connection closes.
 
-    Raises: SchemaError when the schema of the file is not the one this code writes; MpsqError when the file is missing
-    or cannot be opened.
+    Raises: SchemaError when the schema of the file is not the one this code writes; MpsqError when there is none, or
+    when the file cannot be opened.
     """
     if check and (revision := schema_revision(db)) != HEAD:
         if revision is None:

@@ -18,8 +18,7 @@ _PROBES = text(PROBES)
 
 
 def probes(connection: Connection, job_id: int, asked: str) -> list[Mapping[str, Any]]:
-    """Return the last attempt of every probe with the same request in a job's group, which may hold several
-    searches."""
+    """Return the last attempt of every probe for `asked` in a job's group, which may hold several searches."""
     return [dict(row) for row in connection.execute(_PROBES, {"job": job_id, "asked": asked}).mappings()]
 
 

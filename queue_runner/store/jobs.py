@@ -211,8 +211,7 @@ def _submitting(job: NewJob) -> Verb:
 
 
 def claim(connection: Connection, lane: str, token: str, boot_id: str, now: float | None = None) -> Claimed | None:
-    """Claim the next run of the lane that may start: highest priority first, then the first place. Return None when
-    there is none.
+    """Claim the next run of the lane that may start: highest priority first, then the first place. None: there is none.
 
     The rules are those of `ready.py`: its time has come, its dependencies are met, the lane is not paused.
     """

@@ -16,8 +16,7 @@ def block(connection: Connection, lane: str, reason: str | None) -> None:
 
 
 def pause(connection: Connection, lane: str, reason: str | None) -> bool:
-    """Pause the lane, so that nothing starts on it until it is resumed; None resumes it. Return whether that is a
-    change."""
+    """Pause the lane, so that nothing starts on it until it is resumed; None resumes it. Return whether that is new."""
     row = state(connection, lane)
     paused = row is not None and row["paused_at"] is not None
     if paused == (reason is not None) and (row is None or row["paused_reason"] == reason):

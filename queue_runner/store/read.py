@@ -21,8 +21,7 @@ DAMAGE = ("malformed", "not a database")
 """SQLite's messages for a damaged file."""
 
 HEAD = "0002"
-"""The schema revision that this code reads and writes: the newest migration. Defined here so that readers start
-fast."""
+"""The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
 PROBES = (

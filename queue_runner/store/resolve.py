@@ -46,8 +46,7 @@ def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[t
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
     """Return the runs that selectors name, each once, by job and number: id, run (12.3), job_id, number, repeat,
-    attempt, state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError when a selector names
-    nothing."""
+    attempt, state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError if one names nothing."""
     found: dict[int, Row] = {}
     for selector in selectors:
         job_ids(connection, selector)

@@ -52,8 +52,7 @@ def next_at(connection: Connection, now: float) -> float | None:
 
 
 def answer(connection: Connection, row: Mapping[str, Any], next_at: float | None, **columns: Any) -> bool:
-    """Advance a schedule from the time at which `row` is due. Return False if it was handled, changed or removed
-    meanwhile.
+    """Advance a schedule from the time at which `row` is due. False: it was handled, changed or removed meanwhile.
 
     `columns` are last_at and last_error.
     """

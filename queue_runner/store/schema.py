@@ -74,7 +74,7 @@ jobs = Table(
     Column("dtype", Text),
     Column("config", Text),
     Column("spec_json", Text, nullable=False),  # the whole spec: queue_runner.spec.JobSpec
-    Column("spec_hash", Text, nullable=False),  # sha256 of the spec without the folder it was submitted from
+    Column("spec_hash", Text, nullable=False),  # sha256 of the spec without where it is submitted from
     Column("snapshot_hash", Text, ForeignKey("snapshots.hash")),
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("lane", Text, nullable=False, server_default=DEFAULT_LANE),
@@ -267,7 +267,7 @@ exits = Table(
     Column("user_s", Float),
     Column("sys_s", Float),
     Column("max_rss_bytes", Integer),
-    Column("exit_json", Text, nullable=False),  # the warden's exit.json, or the times of an imported log
+    Column("exit_json", Text, nullable=False),  # the warden's exit.json, or what an imported log reports
 )
 
 iterations = Table(
