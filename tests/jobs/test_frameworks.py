@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -242,12 +243,22 @@ def test_mlx_without_its_libraries_is_a_device_that_is_not_there(tmp_path: Path)
 
 
 def test_tinygrad_without_clang_names_the_remedy(tmp_path: Path) -> None:
-    env = {**os.environ, "PATH": str(tmp_path), "MPSQ_EVENTS": str(tmp_path / "events"), "CACHEDB": str(tmp_path / "c")}
-    env.pop("CC", None)
+    """CC keeps the job from the clang of the wheel."""
+    env = {**os.environ, "CC": str(tmp_path / "clang"), "MPSQ_EVENTS": str(tmp_path / "e"), "CACHEDB": str(tmp_path / "c")}
     command = [sys.executable, script("tinygrad"), "--device", "cpu"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 69 and "apt-get install clang" in done.stderr and "Traceback" not in done.stderr
-    assert [e["kind"] for e in read(tmp_path / "events") if e["type"] == "note"] == ["device_unavailable"]
+    assert [e["kind"] for e in read(tmp_path / "e") if e["type"] == "note"] == ["device_unavailable"]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="no wheel of clang for it")
+def test_tinygrad_takes_the_clang_beside_the_interpreter(tmp_path: Path) -> None:
+    """`pip install 'mpsq[tinygrad]'` is enough, where no clang is on PATH and the environment is not activated."""
+    env = {**os.environ, "PATH": str(tmp_path), "CACHEDB": str(tmp_path / "c")}
+    env.pop("CC", None)
+    code = "from harness.tinygrad_device import why_not; import os; print(why_not('cpu'), os.environ['CC'])"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, cwd=JOBS)
+    assert done.stdout.split() == ["None", str(Path(sys.executable).with_name("clang"))], done.stderr
 
 
 def test_tinyjit_captures_outside_of_what_is_measured(run: Run) -> None:

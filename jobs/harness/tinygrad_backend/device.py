@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from tinygrad import Device as devices
@@ -40,6 +42,7 @@ def open_device(asked: str) -> Device:
 
 def why_not(name: str) -> str | None:
     """None when the device multiplies two matrices and gets the product right, else the reason why it does not."""
+    _find_clang()
     a = np.arange(64, dtype=np.float32).reshape(8, 8)
     try:
         there = Tensor(a, device=_backend(name))
@@ -61,6 +64,13 @@ def why_not_dtype(name: str, dtype: DType) -> str | None:
     except Exception as error:  # subprocess.CalledProcessError of a compiler; a renderer's own
         return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     return None
+
+
+def _find_clang() -> None:
+    """Where no clang is on PATH, have tinygrad take the one of the wheel, which lies beside the interpreter."""
+    beside = Path(sys.executable).with_name("clang")
+    if "CC" not in os.environ and shutil.which("clang") is None and beside.exists():
+        os.environ["CC"] = str(beside)
 
 
 @contextlib.contextmanager
