@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 
-.PHONY: demo test fast lint docs bench sizes campaign mac clean
+.PHONY: system demo test fast lint docs bench campaign mac clean
 
-$(STAMP): constraints.txt pyproject.toml
+$(STAMP): constraints.txt pyproject.toml | system
 	$(PYTHON) -c 'import sys; sys.exit("mpsq needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,test,lint]'
@@ -18,30 +18,31 @@ $(FRAMEWORKS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck,images]'
 	touch $@
 
-demo: $(STAMP)
+system:  ## the packages of the system that the other targets need: installed where this is root, else named
+	@$(PYTHON) -m tests.system_packages
+
+demo: $(STAMP)  ## trains nanoGPT on this machine's devices and reports
 	$(BIN)/python -m queue_runner.cli.demo
 
-test: $(FRAMEWORKS)
+test: $(FRAMEWORKS)  ## every test
 	$(BIN)/python -m pytest tests/fast -n 2
 	$(BIN)/python -m pytest tests/process tests/migration -n 2
 	$(BIN)/python -m pytest tests/jobs -n 2
 
-fast: $(STAMP)
+fast: $(STAMP)  ## the tests of a few seconds
 	$(BIN)/python -m pytest tests/fast -n 2
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(STAMP)
-	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
-	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/cli/complete_table.py.new
-	mv queue_runner/cli/complete_table.py.new queue_runner/cli/complete_table.py
+docs: $(STAMP)  ## what is generated: two pages of docs/ and the table of completion
+	$(BIN)/python -m queue_runner.cli.reference > docs/cli.md
+	$(BIN)/python -m queue_runner.cli.claims_page > docs/claims.md
+	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/complete_table.py.new
+	mv queue_runner/complete_table.py.new queue_runner/complete_table.py
 
-sizes:  ## modules, lines and tokens by wing
-	$(PYTHON) tests/sizes.py
-
-bench: $(STAMP)
+bench: $(STAMP)  ## what the queue itself costs: docs/benchmarks.md
 	$(BIN)/python -m tests.bench > docs/benchmarks.md
 	cat docs/benchmarks.md
 
@@ -51,5 +52,5 @@ campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part
 mac: $(FRAMEWORKS)  ## on a Mac: what holds of what could only be tried on stand-ins (docs/macos.md)
 	$(BIN)/python -m tests.mac_check
 
-clean:
+clean:  ## everything that make made, but for the system's packages
 	rm -rf $(VENV) build dist *.egg-info

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from queue_runner.paths import Layout
+from tests import system_packages
 from tests.cli_support import empty_queue
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture of the test."""
+    for mark in item.iter_markers("needs_program"):
+        for program in mark.args:
+            system_packages.require(program)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ for each thread. So its arithmetic and its indices are tested; that Metal takes 
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ import torch
 from harness.microbench.run import main
 from harness.torch_backend.device import open_device
 from tests.jobs.conftest import read
+from tests.system_packages import require
 
 METAL_AS_CPP = """
 #include <cmath>
@@ -70,8 +70,7 @@ class StandIn:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    if shutil.which("g++") is None:
-        pytest.skip("the stand-in for Metal's compiler is g++, which is not here")
+    require("g++")  # the stand-in for Metal's compiler
     one = StandIn(tmp_path)
     monkeypatch.setattr(torch.mps, "compile_shader", one.compile_shader)
     monkeypatch.setattr(job.BenchTorch, "open_device", lambda self, asked: open_device("cpu"))

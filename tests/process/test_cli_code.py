@@ -13,7 +13,7 @@ from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from tests.cli_support import Cli, empty_queue, schemas, use_toy_workloads
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+pytestmark = pytest.mark.needs_program("git")
 
 PATCH = """\
 diff --git a/train.py b/train.py

@@ -22,7 +22,7 @@ from tests.process.queue_support import Queue, until
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-    pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
+    pytest.mark.needs_program("git"),
 ]
 
 

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +19,7 @@ import pytest
 
 from queue_runner.cli import shells
 from queue_runner.paths import Layout
-from queue_runner.submit import plan, schedules
-from queue_runner.submit.request import Request
+from tests.system_packages import require
 
 PATIENCE_S = 20.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,8 +93,8 @@ def environment(layout: Layout, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture(params=["bash", "zsh", "fish"])
 def terminal(request: pytest.FixtureRequest, environment: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
     shell = request.param
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell} here")
+    if shell != "bash":
+        require(shell)
     home = tmp_path / "user"
     installed = shells.install(shell, {"HOME": str(home)})
     name, text = RC[shell]
@@ -141,7 +139,7 @@ def test_what_a_job_says_is_never_run(terminal: Terminal, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell} here")
+    if shell != "bash":
+        require(shell)
     said = subprocess.run([shell, "-n"], input=shells.script(shell), text=True, capture_output=True, timeout=30)
     assert (said.returncode, said.stderr) == (0, "")

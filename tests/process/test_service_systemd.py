@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +111,7 @@ def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
     assert f'WorkingDirectory={tmp_path}/5%% "$A"/q' in lines
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd's checker of unit files is not installed")
+@pytest.mark.needs_program("systemd-analyze")
 @pytest.mark.parametrize("odd", ["plain", 'with space, 100%, $HOME, "quote", back\\slash & ü'])
 def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, odd: str) -> None:
     python = tmp_path / odd / "python"

@@ -19,7 +19,7 @@ from queue_runner.source import archive, git_commands, rules, scan, snapshot, ve
 from queue_runner.source.scan import Tree, of_repository
 from queue_runner.spec import JobSpec
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+pytestmark = pytest.mark.needs_program("git")
 
 
 def git(root: Path, *arguments: str) -> None:

@@ -1,0 +1,126 @@
+"""Programs that only a package of the system gives. `make system` installs them as root, and else says how.
+
+A test that needs one of them is marked needs_program("git"), or calls require("git"): without the program it is skipped,
+and where CI is set it fails. This runs before there is an environment: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+XCODE = "xcode-select --install"
+OLDEST = (3, 11)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Who gives a program; an empty text where nothing does on that system."""
+
+    purpose: str
+    apt: str
+    mac: str
+
+
+PROGRAMS = {
+    "g++": Program("compiles for torch.compile and for MLX on Linux", "g++", XCODE),
+    "git": Program("keeps the code of a job", "git", XCODE),
+    "clang": Program("compiles for tinygrad's CPU", "clang", XCODE),
+    "zsh": Program("the tests of completion run it", "zsh", "brew install zsh"),
+    "fish": Program("the tests of completion run it", "fish", "brew install fish"),
+    "systemd-analyze": Program("the tests of the service run it", "systemd", ""),
+}
+
+
+def how(program: str) -> str:
+    """The command that installs a program here; empty where there is none on this system."""
+    known = PROGRAMS[program]
+    if sys.platform == "darwin":
+        return known.mac
+    return f"apt-get install {known.apt}" if sys.platform == "linux" else ""
+
+
+def require(program: str) -> None:
+    """Skip the test that calls this when the program is missing; fail it where CI is set and a package would give it."""
+    import pytest
+
+    if there(program):
+        return
+    command = how(program)
+    reason = f"needs {program}: make system as root, or {command}" if command else f"there is no {program} on this system"
+    if command and os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        pytest.fail(f"{reason} (CI is set: nothing is skipped for want of a package)", pytrace=False)
+    pytest.skip(reason)
+
+
+def there(program: str) -> bool:
+    """On a Mac without Apple's tools git and g++ are names that only offer to install them."""
+    found = shutil.which(program)
+    if found is None or sys.platform != "darwin" or PROGRAMS[program].mac != XCODE or Path(found).parent != Path("/usr/bin"):
+        return found is not None
+    return subprocess.run(["/usr/bin/xcode-select", "-p"], capture_output=True, check=False).returncode == 0
+
+
+def missing() -> dict[str, str]:
+    """What `make system` has to install: the command (on Debian: the package) and what it is for, by what is missing."""
+    wheel = sys.platform == "linux" and platform.machine() == "x86_64"  # pip installs clang there
+    absent = [name for name in PROGRAMS if how(name) and not (name == "clang" and wheel) and not there(name)]
+    found = {name: PROGRAMS[name].purpose for name in absent}
+    if sys.platform == "linux" and sys.version_info >= OLDEST:
+        found |= _of_python()
+    return found
+
+
+def _of_python() -> dict[str, str]:
+    """Debian's own Python comes in pieces."""
+    found = {}
+    try:
+        import ensurepip  # noqa: F401
+    except ImportError:
+        found["venv"] = "makes the environment .venv"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        found["Python.h"] = "compiled code of torch.compile includes it"
+    return found
+
+
+def _package(name: str) -> str:
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return {"venv": f"{version}-venv", "Python.h": f"{version}-dev"}.get(name) or PROGRAMS[name].apt
+
+
+def _command(name: str) -> str:
+    return how(name) if name in PROGRAMS else f"apt-get install {_package(name)}"
+
+
+def main() -> int:
+    """Install what is missing, where this is root on a Debian; else name it. Never an error: what needs it will say so."""
+    absent = missing()
+    root = os.geteuid() == 0 and sys.platform == "linux" and shutil.which("apt-get") is not None
+    course = "installing: " if root else "install it with: "
+    for name, purpose in absent.items():
+        print(f"{name} is missing ({purpose}); {course}{_command(name)}", flush=True)
+    if root and absent and not _install([_package(name) for name in absent]):
+        for name in missing():
+            print(f"{name} could not be installed: {_command(name)}", flush=True)
+    return 0
+
+
+def _install(packages: Sequence[str]) -> bool:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], env=env, check=False)
+    together = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
+    if subprocess.run([*together, *packages], env=env, check=False).returncode == 0:
+        return True
+    one_by_one = [subprocess.run([*together, package], env=env, check=False).returncode for package in packages]
+    return not any(one_by_one)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
