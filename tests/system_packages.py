@@ -113,13 +113,16 @@ def main() -> int:
 
 
 def _install(packages: Sequence[str]) -> bool:
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-qq"], env=env, check=False)
-    together = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
-    if subprocess.run([*together, *packages], env=env, check=False).returncode == 0:
+    def apt_get(*words: str) -> bool:
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        return (
+            subprocess.run(["apt-get", "-qq", *words], env=env, stdout=subprocess.DEVNULL, check=False).returncode == 0
+        )
+
+    apt_get("update")
+    if apt_get("install", "-y", "--no-install-recommends", *packages):
         return True
-    one_by_one = [subprocess.run([*together, package], env=env, check=False).returncode for package in packages]
-    return not any(one_by_one)
+    return all([apt_get("install", "-y", "--no-install-recommends", package) for package in packages])
 
 
 if __name__ == "__main__":
