@@ -11,6 +11,7 @@ from harness.torch_backend.compiling import judge
 from tests.jobs.conftest import read, spawn
 
 
+@pytest.mark.needs_program("g++")
 def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
