@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 
-.PHONY: system demo test fast lint docs bench campaign mac clean
+.PHONY: system demo test fast lint docs sizes bench campaign mac clean
 
 $(STAMP): constraints.txt pyproject.toml | system
 	$(PYTHON) -c 'import sys; sys.exit("mpsq needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -36,11 +36,13 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## what is generated: two pages of docs/ and the table of completion
-	$(BIN)/python -m queue_runner.cli.reference > docs/cli.md
-	$(BIN)/python -m queue_runner.cli.claims_page > docs/claims.md
-	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/complete_table.py.new
-	mv queue_runner/complete_table.py.new queue_runner/complete_table.py
+docs: $(STAMP)  ## what is generated: docs/cli.md and the table of completion
+	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
+	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/cli/complete_table.py.new
+	mv queue_runner/cli/complete_table.py.new queue_runner/cli/complete_table.py
+
+sizes:  ## modules, lines and tokens by wing
+	@$(PYTHON) tests/sizes.py
 
 bench: $(STAMP)  ## what the queue itself costs: docs/benchmarks.md
 	$(BIN)/python -m tests.bench > docs/benchmarks.md

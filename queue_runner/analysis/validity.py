@@ -1,4 +1,4 @@
-"""Taints: reasons to reject a number (invalid), or to qualify it (caveat). DESIGN section 6 lists them.
+"""Taints: reasons to reject a number (invalid), or to qualify it (caveat). docs/methodology.md lists them.
 
 Each rule checks what was recorded and reports in its detail what it found, with units.
 """

@@ -1,4 +1,4 @@
-"""Cancel: request the end of runs, and report what came of it (SUPERVISION.md, Cancel).
+"""Cancel: request the end of runs, and report what came of it (docs/supervision.md, Cancel).
 
 The request is committed first and then left in the run's folder, where its warden looks: no worker is needed.
 """

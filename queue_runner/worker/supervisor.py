@@ -1,7 +1,7 @@
 """Supervise: reap what ended, start what waits. One `step` at a time, only from the state on disk.
 
 A new worker and one that has run for weeks do the same: they look at the run that is RUNNING in the database, at its
-warden's lock and at the lane, and act on what they find (SUPERVISION.md, Deaths).
+warden's lock and at the lane, and act on what they find (docs/supervision.md, Deaths).
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def test_tinygrad_takes_the_clang_beside_the_interpreter(tmp_path: Path) -> None
     """`pip install 'mpsq[tinygrad]'` is enough, where no clang is on PATH and the environment is not activated."""
     env = {**os.environ, "PATH": str(tmp_path), "CACHEDB": str(tmp_path / "c")}
     env.pop("CC", None)
-    code = "from harness.tinygrad_device import why_not; import os; print(why_not('cpu'), os.environ['CC'])"
+    code = "from harness.tinygrad_backend.device import why_not; import os; print(why_not('cpu'), os.environ['CC'])"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, cwd=JOBS)
     assert done.stdout.split() == ["None", str(Path(sys.executable).with_name("clang"))], done.stderr
 

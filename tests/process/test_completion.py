@@ -19,6 +19,8 @@ import pytest
 
 from queue_runner.cli import shells
 from queue_runner.paths import Layout
+from queue_runner.submit import plan, schedules
+from queue_runner.submit.request import Request
 from tests.system_packages import require
 
 PATIENCE_S = 20.0
