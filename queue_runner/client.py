@@ -1,4 +1,4 @@
-"""The queue from Python and notebooks: the verbs of the command line, with the same words and the same errors.
+"""The queue from Python and notebooks: the verbs, names and errors of the command line.
 
     from queue_runner.client import Client
 
@@ -7,9 +7,9 @@
     queue.wait(group)
     queue.runs(group).to_pandas().groupby("device").median_s.median()
 
-Jobs, runs and groups are named as on the command line: 12, "12.3", "g4", "@last"; what `submit` returned stands for its
-group. A user's mistake raises queue_runner.errors.UsageError, everything else that can go wrong another MpsqError; both
-have `message` and `hint`. Times are seconds, times of day Unix seconds, sizes bytes; None is not known.
+Jobs, runs and groups are named as on the command line: 12, "12.3", "g4", "@last"; the result of `submit` stands for its
+group. A user's mistake raises queue_runner.errors.UsageError, any other failure another MpsqError; both have `message`
+and `hint`. Durations are seconds, times of day Unix seconds, sizes bytes; None means unknown.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OneOrMore = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Group:
-    """What a submission made: `id` is the 4 of g4, `jobs` are the ids of its jobs in the order of the grid."""
+    """The result of a submission: `id` is the 4 of g4, `jobs` are the ids of its jobs in grid order."""
 
     id: int
     jobs: tuple[int, ...]
@@ -63,10 +63,10 @@ Id = int | str | Group
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows as dicts, a list of them; `to_pandas` where pandas is installed."""
+    """A list of rows as dicts, with `to_pandas` where pandas is installed."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a column for each key. Raises: UsageError without pandas."""
+        """Return a DataFrame with a column for each key. Raises: UsageError without pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -77,7 +77,7 @@ class Rows(list[dict[str, Any]]):
 
 
 class Client:
-    """One queue. `home` is its folder; MPSQ_HOME or the usual place when not given."""
+    """A queue. `home` is its folder; MPSQ_HOME or the default location when omitted."""
 
     def __init__(self, home: str | Path | None = None) -> None:
         self._layout = Layout(Path(home).expanduser().absolute()) if home is not None else paths.layout()
@@ -101,12 +101,12 @@ class Client:
         repeats: int = 1,
         **options: Any,
     ) -> Group:
-        """Queue a workload, or a `command`, over a grid of settings; a list of values is swept.
+        """Queue a workload or a `command` over a grid of settings; a list of values is swept.
 
         `after` holds ids, or pairs of an id and ok, any or fail. `options` are the other fields of
         queue_runner.submit.request.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
 
-        Raises: UsageError for what cannot be understood or is not there; nothing is stored then.
+        Raises: UsageError for invalid or missing input; nothing is stored then.
         """
         request = Request(
             workload=workload,
@@ -130,12 +130,12 @@ class Client:
         return Group(stored.group, stored.jobs)
 
     def wait(self, *ids: Id, timeout_s: float | None = None) -> bool:
-        """Wait until the named have ended; returns whether all succeeded. Raises: WaitTimeout after `timeout_s`."""
+        """Wait until the named jobs have ended. Return whether all succeeded. Raises: WaitTimeout after `timeout_s`."""
         rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None)
         return not waiting.failed(rows)
 
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
-        """Runs, the oldest first, as docs/json.md describes a run; of everything when nothing is named."""
+        """Return runs, oldest first, as described in docs/json.md; all runs when nothing is named."""
         named = _selectors(ids) if ids else []
         wanted = listing.Filter(tuple(named), state, (tag,) if tag else ())
         with read.reading(self._layout.db) as connection:
@@ -150,74 +150,74 @@ class Client:
         )
 
     def iterations(self, *ids: Id) -> Rows:
-        """Every iteration of the named: run, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes."""
+        """Return all iterations of the named: run, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes."""
         with read.reading(self._layout.db) as connection:
             found = [row["run_id"] for row in read.select(connection, _selectors(ids))]
             sql = "SELECT * FROM v_iteration WHERE run_id = ? ORDER BY offset"
             return Rows(row for run_id in found for row in connection.execute(sql, [run_id]))
 
     def report(self, name: str = reports.DEFAULT, *ids: Id, **options: Any) -> Rows:
-        """The rows of a report of the named, raw and in SI units; `options` as on the command line: vs, where, ..."""
+        """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ..."""
         with read.reading(self._layout.db) as connection:
             wanted = read_options(selectors=[str(one) for one in ids], **options)
             return Rows(dict(row) for row in reports.run(name, connection, wanted).rows)
 
     def status(self) -> looking.Status:
-        """What runs, what waits and why, and whether a worker is there."""
+        """Return what runs, what waits and why, and whether a worker is present."""
         return looking.read_status(self._layout)
 
     def why(self, *ids: Id) -> list[asking.Why]:
-        """A sentence and the next step for each of the named."""
+        """Return an explanation and the next step for each of the named jobs."""
         with read.reading(self._layout.db) as connection:
             return asking.of(self._layout, connection, _selectors(ids))
 
     def cancel(self, *ids: Id, grace_s: float | None = None, within_s: float = 12.0) -> list[cancelling.Cancelled]:
-        """End the named, and look for up to `within_s` seconds what comes of it."""
+        """Cancel the named jobs and wait up to `within_s` seconds for the result."""
         return cancelling.cancel(self._layout, _selectors(ids), grace_s=grace_s, within_s=within_s)
 
     def retry(self, *ids: Id, succeeded_too: bool = False, resumed: bool = False) -> list[retrying.Retried]:
-        """Run again what did not succeed; `resumed`: from its last checkpoint on."""
+        """Run again what did not succeed; with `resumed`, from its last checkpoint."""
         return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
 
     def suspend(self, *ids: Id) -> list[change.Changed]:
-        """Let the named stand still, if they run. Memory and the lane stay held."""
+        """Suspend the named jobs if they run. They keep their memory and the lane."""
         return suspending.suspend(self._layout, _selectors(ids))
 
     def go_on(self, *ids: Id) -> list[change.Changed]:
-        """Let the named go on that were suspended: mpsq continue."""
+        """Continue the named jobs that were suspended (mpsq continue)."""
         return suspending.go_on(self._layout, _selectors(ids))
 
     def rerun(self, *ids: Id, **wanted: Any) -> Group:
-        """Queue jobs once more, with the code that they ran; `wanted` are fields of control.rerun.Wanted."""
+        """Queue jobs again with the code that they ran; `wanted` are fields of control.rerun.Wanted."""
         done = again.rerun(self._layout, _selectors(ids), again.Wanted(**wanted), "Client.rerun")
         return Group(done.group, done.jobs)
 
     def delete(self, *ids: Id, results: bool = False) -> None:
-        """Remove the files of ended jobs and hide the jobs; with `results` their numbers go as well."""
+        """Remove the files of ended jobs and hide the jobs; with `results`, delete their results too."""
         removing.delete(self._layout, _selectors(ids), results=results)
 
     def hold(self, *ids: Id) -> list[change.Changed]:
-        """Keep the named from starting until they are released."""
+        """Keep the named jobs from starting until they are released."""
         return change.hold(self._layout, _selectors(ids))
 
     def release(self, *ids: Id) -> list[change.Changed]:
-        """Let the named go that were held."""
+        """Release the named jobs that were held."""
         return change.release(self._layout, _selectors(ids))
 
     def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[change.Changed]:
-        """Change the order of what waits; `where` is a queue_runner.store.edit.Where."""
+        """Reorder waiting jobs; `where` is a queue_runner.store.edit.Where."""
         return change.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
     def edit(self, *ids: Id, **changes: Any) -> list[int]:
-        """Change jobs; `changes` are fields of queue_runner.control.edit.Edit. Returns their ids."""
+        """Change jobs; `changes` are fields of queue_runner.control.edit.Edit. Return their ids."""
         return change.edit(self._layout, _selectors(ids), change.Edit(**changes))
 
     def pause(self, reason: str = "by hand") -> bool:
-        """Let nothing start until `resume`. Returns whether that is new."""
+        """Start nothing until `resume`. Return False when already paused."""
         return change.pause(self._layout, reason)
 
     def resume(self) -> bool:
-        """Let the lane go on. Returns whether it was paused."""
+        """Resume the lane. Return whether it was paused."""
         return change.pause(self._layout, None)
 
 
@@ -228,7 +228,7 @@ def _selectors(ids: Sequence[Id]) -> list[Selector]:
 
 
 def _list(values: Value | Sequence[Value] | None) -> str | None:
-    """One value, or many with commas between, as the command line has them."""
+    """Return one value, or several joined by commas, as on the command line."""
     if values is None or isinstance(values, str):
         return values
     return ",".join(_word(v) for v in values) if isinstance(values, Sequence) else _word(values)
@@ -239,7 +239,7 @@ def _word(value: Value) -> str:
 
 
 def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options themselves. Raises: UsageError for one that a submission does not have."""
+    """Return the options unchanged. Raises: UsageError for one that a submission does not have."""
     from queue_runner.errors import did_you_mean
 
     fields = Request.__dataclass_fields__

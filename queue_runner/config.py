@@ -1,6 +1,6 @@
-"""Settings: HOME/config.toml, one table of keys, each with a default, a unit and a sentence of help.
+"""Settings in HOME/config.toml: one table of keys, each with a default, a unit and a sentence of help.
 
-Reading: `load` gives a frozen Config. Writing keeps the file's comments (config_file.py).
+`load` returns a frozen Config. Writing preserves the file's comments (config_file.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOOLS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting, typed; the defaults are here and nowhere else. KEYS says what each is for."""
+    """All settings, typed, with the only copy of the defaults. KEYS documents each."""
 
     grace_int_s: float = 5.0
     grace_term_s: float = 5.0
@@ -58,7 +58,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the file: its kind, unit and bounds, and what it is for."""
+    """A key of the file: its kind, unit, bounds and purpose."""
 
     name: str
     kind: Kind
@@ -71,7 +71,7 @@ class Key:
 
     @property
     def default(self) -> Any:
-        """The value where the file says nothing."""
+        """Return the value used when the file does not set the key."""
         return getattr(_DEFAULTS, self.name)
 
 
@@ -127,7 +127,7 @@ KEYS: dict[str, Key] = {
 
 
 def load(path: Path) -> Config:
-    """The settings of a file; the defaults where it, or a key in it, is missing.
+    """Return the settings of a file, with defaults where it, or a key in it, is missing.
 
     Raises: ConfigError (unreadable, bad TOML with its line, unknown key, bad value) naming the file.
     """
@@ -135,7 +135,7 @@ def load(path: Path) -> Config:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's own content, unchecked; {} when there is none. Raises: ConfigError when it cannot be read as TOML."""
+    """Return the unchecked content of the file, {} when missing. Raises: ConfigError when it cannot be read as TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def to_config(data: Mapping[str, Any], path: Path) -> Config:
-    """Check what a file says. Raises: ConfigError naming the file, the key and what it takes."""
+    """Validate the content of a file. Raises: ConfigError naming the file, the key and its valid values."""
     values: dict[str, Any] = {}
     for name, value in data.items():
         try:
@@ -175,7 +175,7 @@ def to_config(data: Mapping[str, Any], path: Path) -> Config:
 
 
 def get(settings: Config, name: str) -> Any:
-    """The value of a key, or of one entry, as in `peak_tflops.mps`; None for an entry that is not there.
+    """Return the value of a key, or of an entry such as `peak_tflops.mps`; None for a missing entry.
 
     Raises: UsageError for an unknown key.
     """
@@ -184,7 +184,7 @@ def get(settings: Config, name: str) -> Any:
 
 
 def find(name: str) -> Key:
-    """The key of that name, or of the table in which that entry lies. Raises: UsageError with the nearest name."""
+    """Return the key of that name, or of the table that holds the entry. Raises: UsageError with the nearest name."""
     first, dot, entry = name.partition(".")
     key = KEYS.get(first)
     if key is None or (dot and (key.kind != "numbers" or not entry)):
@@ -193,9 +193,9 @@ def find(name: str) -> Key:
 
 
 def from_text(name: str, text: str) -> Value:
-    """Read a value as typed on the command line: `30s`, `2GiB`, `true`, a number, a text.
+    """Parse a value as typed on the command line: `30s`, `2GiB`, `true`, a number, a string.
 
-    Raises: UsageError for an unknown key, a value of another kind, or one out of bounds.
+    Raises: UsageError for an unknown key, a value of the wrong kind, or one out of bounds.
     """
     key = find(name)
     if key.kind == "numbers" and "." not in name:
@@ -221,7 +221,7 @@ def _typed(key: Key, name: str, text: str) -> Any:
 
 
 def _check(key: Key, name: str, value: Any) -> Value:
-    """The value in its Python type, or a sentence."""
+    """Return the value in its Python type. Raises: UsageError for a wrong kind or one out of bounds."""
     if key.kind == "bool" and isinstance(value, bool):
         return value
     if key.kind == "text" and isinstance(value, str):
@@ -237,8 +237,8 @@ def _check(key: Key, name: str, value: Any) -> Value:
 
 
 def _bounded(key: Key, name: str, value: int | float) -> int | float:
-    most = min(key.most, 2**63 - 1)  # what SQLite and file offsets hold
-    if not key.least <= value <= most:  # false for nan as well
+    most = min(key.most, 2**63 - 1)  # the limit of SQLite and of file offsets
+    if not key.least <= value <= most:  # also rejects nan
         unit = f" {key.unit}" if key.unit else ""
         limits = f"at least {key.least:g}" if math.isinf(key.most) else f"between {key.least:g} and {key.most:g}"
         raise UsageError(f"{name} cannot be {value}{unit}: {limits}", key.help)

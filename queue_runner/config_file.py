@@ -1,7 +1,7 @@
-"""Write one setting into config.toml and leave the rest, comments too, as the user wrote it.
+"""Writing one setting into config.toml while keeping the rest, including comments, as the user wrote it.
 
-The edit is by line; what comes out is parsed again and must say exactly what was meant. Where it does not (a value over
-several lines, an inline table), the file is written anew from its content, and the old one is kept beside it.
+The edit is by line; the result is parsed again and must match the intended content. Where it does not (a multi-line
+value, an inline table), the file is rewritten from its content, and the old one is kept beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEADER = re.compile(r"\s*\[")
 
 
 def set_value(path: Path, name: str, text: str) -> Value:
-    """Set a key, or an entry (`peak_tflops.mps`), to a value as typed. Returns it as stored.
+    """Set a key, or an entry (`peak_tflops.mps`), to a value as typed. Return it as stored.
 
     Raises: UsageError (unknown key, bad value), MpsqError (the file is broken or cannot be written).
     """
@@ -32,14 +32,14 @@ def set_value(path: Path, name: str, text: str) -> Value:
 
 
 def unset(path: Path, name: str) -> None:
-    """Take a key or an entry out of the file: its default holds again. Raises: as set_value."""
+    """Remove a key or an entry from the file, restoring its default. Raises: as set_value."""
     find(name)
     _change(path, name, None)
 
 
 def _change(path: Path, name: str, value: Value | None) -> None:
     try:
-        # beside the file and not on it: the rename would leave the next writer holding a lock on the old one
+        # a separate lock file: the rename would leave the next writer holding a lock on the replaced file
         with path.with_name(path.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             meant = _meant(read(path), name, value)
@@ -68,7 +68,7 @@ def _meant(data: dict[str, Any], name: str, value: Value | None) -> dict[str, An
 
 
 def _edited(text: str, name: str, value: Value | None) -> str:
-    """Replace, add or drop one line. A table's entry is looked for as `table.entry =` and below `[table]`."""
+    """Replace, add or drop one line. A table's entry is searched as `table.entry =` and below `[table]`."""
     first, dot, entry = name.partition(".")
     lines = text.splitlines(keepends=True)
     section = ""
@@ -116,7 +116,7 @@ def _literal(value: Value) -> str:
 
 
 def _lines(data: dict[str, Any]) -> list[str]:
-    """The whole file from its content: plain keys first, as TOML wants them."""
+    """Return the lines of the whole file from its content, plain keys first as TOML requires."""
     tables = {name: table for name, table in data.items() if isinstance(table, dict)}
     plain = [f"{_quoted(name)} = {_literal(value)}\n" for name, value in sorted(data.items()) if name not in tables]
     for name, table in sorted(tables.items()):

@@ -1,4 +1,4 @@
-"""The worker by its name of version 0.1, which services installed by that version still start."""
+"""The worker under its name in version 0.1, which services installed by that version still start."""
 
 import sys
 

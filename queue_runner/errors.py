@@ -1,6 +1,6 @@
-"""Errors a user can cause: a sentence, a hint, and the documented exit code.
+"""Errors a user can cause: a message, a hint, and the documented exit code.
 
-Raised deep, caught once (cli/main). The exit codes are listed in docs/cli.md.
+Caught in one place, cli/main. The exit codes are listed in docs/cli.md.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SHORT_OF = frozenset(
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the machine is short of something, so that any job would be refused now and may be started later."""
+    """Return whether a resource shortage caused the error, so that any job would fail now but may start later."""
     return error.errno in _SHORT_OF
 
 
 class MpsqError(Exception):
-    """Something the user can mend. `message` says what is wrong, `hint` what to do about it."""
+    """An error the user can fix. `message` states the problem, `hint` the remedy."""
 
     exit_code = 1
 
@@ -32,7 +32,7 @@ class MpsqError(Exception):
 
 
 class UsageError(MpsqError):
-    """The command line or a value in it cannot be understood."""
+    """The command line or a value in it is invalid."""
 
     exit_code = 2
 
@@ -44,21 +44,21 @@ class WaitedJobFailed(MpsqError):
 
 
 class SchemaError(MpsqError):
-    """The database is of another schema version than this mpsq."""
+    """The database has another schema version than this mpsq."""
 
     exit_code = 4
 
 
 class RunActive(SchemaError):
-    """The schema has to be changed, and a run goes on under its warden: that has to end first."""
+    """The schema must be migrated, but a run is still active under its warden and must end first."""
 
 
 class DamageError(MpsqError):
-    """The database file is damaged, or is none: a restart does not mend it."""
+    """The database file is damaged or not a database: a restart does not fix it."""
 
 
 class ConfigError(MpsqError):
-    """The settings file cannot be understood: a restart does not mend it."""
+    """The settings file is invalid: a restart does not fix it."""
 
 
 class AlreadyRunning(MpsqError):
@@ -68,12 +68,12 @@ class AlreadyRunning(MpsqError):
 
 
 class WaitTimeout(MpsqError):
-    """The time given to `mpsq wait` has passed (the code of timeout(1))."""
+    """`mpsq wait` timed out (the exit code of timeout(1))."""
 
     exit_code = 124
 
 
 def did_you_mean(word: str, known: Sequence[str] | set[str] | Mapping[str, object], otherwise: str) -> str:
-    """A hint that names the nearest known word, and where the others are listed."""
+    """Return a hint that names the nearest known word, and where the others are listed."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"? {otherwise}' if near else otherwise

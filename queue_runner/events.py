@@ -1,4 +1,4 @@
-"""What a run says while it runs: the events, whether read from the wire or made of a log by a parser.
+"""Events of a run, read from the wire or produced from a log by a parser.
 
 `offset` is the byte offset of the event in its file and, with the run, its key in the store. `t` is seconds since the
 warden started the job, and None where a log has no clock.
@@ -36,9 +36,9 @@ HELLO_KEYS = (
 
 
 class Iter(NamedTuple):
-    """One training iteration. `t` is None in events that a parser made of a log without clock.
+    """A training iteration. `t` is None in events parsed from a log without a clock.
 
-    A tuple, not a frozen dataclass like the others: there are millions of it, and it is made in a quarter of the time.
+    A tuple, not a frozen dataclass like the others: there are millions, and it is created in a quarter of the time.
     """
 
     offset: int
@@ -54,7 +54,7 @@ class Iter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks: everything is optional but the version. `extra` keeps the keys that the protocol does not name."""
+    """The job's self-description; only the version is required. `extra` keeps keys unknown to the protocol."""
 
     offset: int
     t: float | None
@@ -73,14 +73,14 @@ class Hello:
     seed: int | None = None
     compile: bool | None = None
     compile_cache: str | None = None
-    """cold, warm or mixed; a note of kind compile_cache says the same"""
+    """cold, warm or mixed; also carried by a note of kind compile_cache"""
     planned_iters: int | None = None
     config: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def said(self) -> dict[str, Any]:
-        """All that was said, as one flat object to keep as JSON; what was not said is left out."""
+        """Return the fields that were given as one flat object to store as JSON."""
         named = {name: getattr(self, name) for name in HELLO_KEYS}
         return {**self.extra, **{name: value for name, value in named.items() if value not in (None, {})}}
 
@@ -125,7 +125,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The job's own view of its end: shown, never an outcome."""
+    """The job's own view of its end: displayed, never used as an outcome."""
 
     offset: int
     t: float | None
@@ -134,7 +134,7 @@ class Bye:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A well-formed line of a type that this version does not know; `raw` is the line."""
+    """A well-formed line of a type unknown to this version; `raw` is the line."""
 
     offset: int
     t: float | None
@@ -144,7 +144,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Rusage:
-    """What a `time` command wrote at the end of a log; never on the wire. None is what it did not say."""
+    """Output of a `time` command at the end of a log; never on the wire. None means not reported."""
 
     offset: int
     real_s: float
@@ -155,7 +155,7 @@ class Rusage:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A line that is no event; `why` is for the log."""
+    """A line that is not an event; `why` is for the log."""
 
     offset: int
     why: str
@@ -163,7 +163,7 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Forged:
-    """A line of type "exit": an outcome is the warden's to write."""
+    """A line of type "exit", which a job may not write: only the warden sets an outcome."""
 
     offset: int
 
@@ -174,7 +174,7 @@ LogEvent = Event | Rusage
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a chunk held besides events. Unknown lines are events and counted too."""
+    """Counts of a chunk's lines other than events. Unknown lines are events and counted too."""
 
     bad: int = 0
     forged: int = 0

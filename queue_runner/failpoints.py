@@ -1,7 +1,7 @@
 """Named points at which a test can stop this process and kill it there (docs/supervision.md).
 
-With MPSQ_STOP_AT unset, which is always so outside tests, reaching a point costs one look into the environment. The
-warden has a copy of this, because its file must run alone.
+With MPSQ_STOP_AT unset, as always outside tests, reaching a point costs one environment lookup. The warden has its own
+copy, because it must run standalone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import signal
 
 
 def reach(name: str) -> None:
-    """Stop here if the test asked for it: leave the file `name.pid` in $MPSQ_STOP_DIR, then SIGSTOP this process.
+    """Stop here if the test requests it: create the file `name.pid` in $MPSQ_STOP_DIR, then SIGSTOP this process.
 
-    Raises: KeyError when MPSQ_STOP_AT is set without MPSQ_STOP_DIR; OSError when that folder refuses the file.
+    Raises: KeyError when MPSQ_STOP_AT is set without MPSQ_STOP_DIR; OSError when the file cannot be created.
     """
     if os.environ.get("MPSQ_STOP_AT") != name:
         return
-    marker = os.path.join(os.environ["MPSQ_STOP_DIR"], f"{name}.{os.getpid()}")  # noqa: PTH118 - keeps pathlib out
+    marker = os.path.join(os.environ["MPSQ_STOP_DIR"], f"{name}.{os.getpid()}")  # noqa: PTH118 - avoids importing pathlib
     os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     from threading import get_ident
 
-    signal.pthread_kill(get_ident(), signal.SIGSTOP)  # sent to the process, it may stop this thread a little later
+    signal.pthread_kill(get_ident(), signal.SIGSTOP)  # a signal to the process may stop this thread slightly later

@@ -1,4 +1,4 @@
-"""Job, Run, State and Outcome: the words of the queue, and the one table of transitions.
+"""Job, Run, State and Outcome: the vocabulary of the queue, and its only transition table.
 
 State and Outcome belong to the Run; a Job's state is derived from its runs. Nothing outside `store.jobs`
 changes a state, and it does so only along `TRANSITIONS`.
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 class Condition(StrEnum):
-    """What a job that waits for another wants of it: that it is ok, that it has ended, or that it is not ok."""
+    """A condition on a job that another waits for: that it is ok, that it has ended, or that it is not ok."""
 
     OK = "ok"
     ANY = "any"
@@ -49,12 +49,12 @@ RETRY_ON: dict[str, frozenset[Outcome]] = {
     "lost": frozenset({Outcome.LOST}),
     "stalled": frozenset({Outcome.STALLED}),
 }
-"""The words of --retry-on. What was asked for (CANCELLED), cannot change (DEVICE_UNAVAILABLE, CODE_CHANGED) or would
-only be repeated (TIMED_OUT, OUTPUT_LIMIT) is not tried again by itself."""
+"""Values of --retry-on. Outcomes that were requested (CANCELLED), cannot change (DEVICE_UNAVAILABLE, CODE_CHANGED) or
+would only recur (TIMED_OUT, OUTPUT_LIMIT) are not retried automatically."""
 
 
 class Verb(StrEnum):
-    """What happened to a run; each verb is one row of the transition table."""
+    """An event in a run's life; each verb is one row of the transition table."""
 
     SUBMIT = "submit"
     SUBMIT_HELD = "submit --hold"
@@ -71,7 +71,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Transition:
-    """`sources` may go to `target` by this verb; `None` stands for a run that does not exist yet."""
+    """A transition from `sources` to `target` by a verb; `None` stands for a run that does not exist yet."""
 
     sources: frozenset[State | None]
     target: State
@@ -95,10 +95,10 @@ TRANSITIONS: dict[Verb, Transition] = {
 }
 
 PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "eval_iter")
-"""Phase names, in the order in which the store numbers them. `eval_iter` is an iteration of a foreign log
-that includes an evaluation: a phase of an iteration only."""
+"""Phase names, in the order in which the store numbers them. `eval_iter`, only ever the phase of an iteration, is an
+iteration of a foreign log that includes an evaluation."""
 
-EXIT_DEVICE_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: a workload says that its device is not there
+EXIT_DEVICE_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: a workload reports that its device is missing
 EXIT_OUT_OF_MEMORY = 71  # EX_OSERR of sysexits.h: a workload caught its framework's out-of-memory error
 
 DEFAULT_LANE = "machine"
@@ -106,7 +106,7 @@ DEFAULT_LANE = "machine"
 
 @dataclass(frozen=True, order=True)
 class RunId:
-    """The name of a run, `12.3`: the third attempt that belongs to job 12."""
+    """The name of a run, `12.3`: the third attempt of job 12."""
 
     job: int
     number: int
@@ -117,7 +117,7 @@ class RunId:
 
 @dataclass(frozen=True)
 class Selector:
-    """What the user named: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), or a tag."""
+    """A user's selection: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), or a tag."""
 
     text: str
     job: int | None = None
@@ -128,7 +128,7 @@ class Selector:
 
 
 def parse_selector(text: str) -> Selector:
-    """Read `12`, `12.3`, `g4` or `@last`.
+    """Parse `12`, `12.3`, `g4` or `@last`.
 
     Raises: UsageError when it is none of these.
     """
@@ -145,7 +145,7 @@ def parse_selector(text: str) -> Selector:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended: the outcome, its number (exit code or signal) and a reason in words."""
+    """The end of a run: the outcome, its number (exit code or signal) and a reason in words."""
 
     outcome: Outcome
     exit_code: int | None = None
@@ -164,7 +164,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Dependency:
-    """`ID[:ok|any|fail]` as the user wrote it: jobs that are looked up when the new ones are stored."""
+    """`ID[:ok|any|fail]` as written by the user; the jobs are looked up when the new ones are stored."""
 
     selector: Selector
     condition: Condition

@@ -1,6 +1,6 @@
-"""Where things are: the queue's home, what lies in it, and the workloads and migrations that this mpsq came with.
+"""Paths of the queue's home, its contents, and the workloads and migrations shipped with this mpsq.
 
-The home is never relative to the current folder: submit and worker must see the same queue from wherever they start.
+The home is never relative to the current folder: submit and worker must see the same queue wherever they start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths inside one MPSQ_HOME. Making one touches nothing."""
+    """Paths inside one MPSQ_HOME. Constructing it does not touch the disk."""
 
     home: Path
 
@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def hook(self) -> Path:
-        """Which call of a hook runs, and as which process."""
+        """Path of the record of the hook call that runs, and its process."""
         return self.home / "hook.json"
 
     @property
@@ -68,42 +68,42 @@ class Layout:
 
     @property
     def envs(self) -> Path:
-        """The environments of mpsq env."""
+        """Path of the environments of mpsq env."""
         return self.home / "envs"
 
     @property
     def workloads(self) -> Path:
-        """The user's own workloads."""
+        """Path of the user's own workloads."""
         return self.home / "workloads"
 
     @property
     def sizes(self) -> Path:
-        """What queue_runner.monitor.disk_usage remembers of the sizes of folders."""
+        """Path of the folder sizes cached by queue_runner.monitor.disk_usage."""
         return self.home / "sizes"
 
     def run_dir(self, run_id: object) -> Path:
-        """The folder of a run by its name, `12.3`."""
+        """Return the folder of a run by its name, `12.3`."""
         return self.runs / str(run_id)
 
 
 def home() -> Path:
-    """The queue's home: MPSQ_HOME, else var/ of the checkout that this code runs from, else the user's data folder.
+    """Return the queue's home: MPSQ_HOME, else var/ of the checkout this code runs from, else the user's data folder.
 
-    Absolute, and it need not exist. Raises: MpsqError when MPSQ_HOME is relative.
+    The path is absolute and need not exist. Raises: MpsqError when MPSQ_HOME is relative.
     """
     if said := os.environ.get("MPSQ_HOME"):
         return _said(said)
     root = checkout()
     if root is not None:
         return root / "var"
-    from platformdirs.unix import Unix  # only here: every command asks for the home, few get this far
+    from platformdirs.unix import Unix  # deferred: every command needs the home, few get this far
 
-    # ~/.local/share on macOS too: torch's C++ compiler is given paths unquoted, and "Application Support" has a space
+    # ~/.local/share on macOS too: torch passes paths unquoted to the C++ compiler; "Application Support" has a space
     return Path(Unix("mpsq", appauthor=False).user_data_dir)
 
 
 def layout() -> Layout:
-    """The layout of `home()`; nothing is created. Raises: MpsqError as home, or where a file is in a folder's place."""
+    """Return the layout of `home()` without creating it. Raises: MpsqError as home, or for a file in a folder's place."""
     place = Layout(home())
     there = next((path for path in (place.home, *place.home.parents) if os.path.lexists(path)), place.home)
     if there.exists() and not there.is_dir():
@@ -112,7 +112,7 @@ def layout() -> Layout:
 
 
 def checkout() -> Path | None:
-    """The root of the source checkout that this code runs from; None for a wheel."""
+    """Return the root of the source checkout that this code runs from; None for a wheel."""
     root = _PACKAGE.parent
     try:
         project = (root / "pyproject.toml").read_text("utf-8")
@@ -123,12 +123,12 @@ def checkout() -> Path | None:
 
 
 def jobs_dir() -> Path:
-    """The workloads' folder: jobs/ of the checkout, or _jobs/ in the wheel. Raises: MpsqError when neither is there."""
+    """Return jobs/ of the checkout, or _jobs/ in the wheel: the workloads. Raises: MpsqError when neither exists."""
     return _beside("jobs")
 
 
 def migrations_dir() -> Path:
-    """Alembic's folder: migrations/ of the checkout, or _migrations/ in the wheel. Raises: MpsqError likewise."""
+    """Return Alembic's folder, migrations/ of the checkout or _migrations/ in the wheel. Raises: as jobs_dir."""
     return _beside("migrations")
 
 
@@ -143,7 +143,7 @@ def _beside(name: str) -> Path:
 def _said(text: str) -> Path:
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # ~nobody
+    except RuntimeError:  # no home for the user in ~user
         path = Path(text)
     if not path.is_absolute():
         raise MpsqError(

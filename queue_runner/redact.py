@@ -1,4 +1,4 @@
-"""What is captured of a submitter's environment, and what is shown of a command line: no secrets in either."""
+"""Removal of secrets from a submitter's captured environment and from displayed command lines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from queue_runner.errors import UsageError
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 _SECRET_WORD = re.compile(r"(?:^|[-_.]|api)(?:token|key|secret|password|passwd|credentials?)$", re.IGNORECASE)
-"""In a command line, as the last word of a name: `--api-key` and `auth.token` are secrets, `--max-tokens` is none."""
+"""As the last word of an option's name: `--api-key` and `auth.token` are secrets, `--max-tokens` is not."""
 
 _OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "WINDOWID", "STY"})
-"""Belongs to the terminal from which it was submitted; the job has none."""
+"""Variables of the submitting terminal; a job has no terminal."""
 
 
 def environment(source: Mapping[str, str]) -> dict[str, str]:
-    """The variables a job takes along: neither ours (MPSQ_*), nor secrets, nor the terminal's."""
+    """Return the variables that a job inherits: neither ours (MPSQ_*), nor secrets, nor the terminal's."""
     return {
         name: value
         for name, value in source.items()
@@ -26,17 +26,17 @@ def environment(source: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets(source: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are never stored: a run gets them from the worker's own environment, where it has them."""
+    """Return the variables that are never stored: a run gets them from the worker's environment, if set there."""
     return {n: v for n, v in source.items() if SECRET.search(n) and not n.startswith("MPSQ_")}
 
 
 def names_a_secret(name: str) -> bool:
-    """Whether an option of this name holds what must not be shown."""
+    """Return whether an option of this name holds a secret."""
     return _SECRET_WORD.search(name) is not None
 
 
 def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
-    """`K=V` texts as a dict. Raises: UsageError for a text without `=`, without a name, or with a name of ours."""
+    """Parse `K=V` strings into a dict. Raises: UsageError where `=` or the name is missing, or for a name of ours."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -51,7 +51,7 @@ def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
 
 
 def redact(argv: Iterable[str]) -> list[str]:
-    """The command line as it may be shown: `--api-key=...` and the word after `--api-key` are hidden."""
+    """Return the command line for display, with `--api-key=...` and the word after `--api-key` hidden."""
     shown: list[str] = []
     hide_next = False
     for word in argv:

@@ -1,7 +1,7 @@
 """The folder of one run, `runs/12.3/`: who writes which file, and how each is read.
 
-The job writes its log and its events, the CLI the cancel request, and only the warden what is under warden/. Nothing
-keeps a job from writing there, too: what is read is checked, and never waited for.
+The job writes its log and its events, the CLI the cancel request, and only the warden writes under warden/. Nothing
+prevents a job from writing there too, so reads are validated and never block.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 READ_MAX_BYTES = 16 << 20
-"""Of a file that a job may have written: no warden writes more."""
+"""Limit for a file that a job may have written; the warden never writes more."""
 _CAUSES = ("cancel", "timeout", "stall", "output", "disk")
 _TIMES = ("real_s", "slept_s", "paused_s", "user_s", "sys_s", "max_rss_bytes", "started_at", "ended_at")
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """Paths of one run's files."""
+    """Paths of a run's files."""
 
     path: Path
 
@@ -33,7 +33,7 @@ class RunDir:
 
     @property
     def warden_program(self) -> Path:
-        """The copy of queue_runner/warden that supervises this run; its modules import each other by that name."""
+        """Path of this run's own copy of queue_runner/warden; its modules import each other by that name."""
         return self.path / "program" / "queue_runner" / "warden"
 
     @property
@@ -70,7 +70,7 @@ class RunDir:
 
     @property
     def resume(self) -> Path:
-        """Holds a copy of the checkpoint that the run goes on from."""
+        """Path of the copy of the checkpoint that the run resumes from."""
         return self.path / "resume"
 
     @property
@@ -82,27 +82,27 @@ class RunDir:
         return self.path / "warden" / "pids.jsonl"
 
     def started(self) -> dict[str, Any] | None:
-        """The fence: there once the trainer may have been started. A fence that is torn counts as being there."""
+        """Return the fence, which exists once the trainer may have been started. A torn fence counts as existing."""
         found = self._read("started", torn={})
         return found if found is None or _is_number(found.get("at")) else {}
 
     def exit(self) -> dict[str, Any] | None:
-        """The warden's word on how the run ended; None while there is none, and for what no warden writes."""
+        """Return the warden's record of the run's end; None if there is none, or for content no warden writes."""
         found = self._read("exit.json", torn=None)
         return found if found is not None and _is_word(found) else None
 
     def stop(self) -> dict[str, Any] | None:
-        """Why the warden is ending the run; None while it is not."""
+        """Return why the warden is ending the run; None while it is not."""
         return self._read("stop", torn=None)
 
     def suspended(self) -> dict[str, Any] | None:
-        """Since when (`at`) the warden keeps the tree stopped, and how many `processes`; None while it does not."""
+        """Return since when (`at`) the warden has the tree stopped, and how many `processes`; None if it has not."""
         found = self._read("suspended", torn=None)
         good = found is not None and _is_number(found.get("at")) and _is_count(found.get("processes"), 2**31)
         return found if good else None
 
     def noted(self) -> list[dict[str, Any]]:
-        """Every process that the warden has seen below the trainer."""
+        """Return all processes that the warden has seen below the trainer."""
         found = []
         try:
             lines = read_regular(self.noted_pids).splitlines()
@@ -112,13 +112,13 @@ class RunDir:
             try:
                 note = json.loads(line)
             except (ValueError, RecursionError):
-                continue  # the warden was killed in mid-line
+                continue  # the warden was killed mid-line
             if isinstance(note, dict) and _is_count(note.get("pid"), 2**31) and _is_number(note.get("start")):
                 found.append(note)
         return found
 
     def mend(self) -> None:
-        """Open the folders again to their owner, where a job has closed them to everybody."""
+        """Restore the owner's access to folders whose permissions a job has removed."""
         for folder in (self.path, self.path / "warden"):
             try:
                 if stat.S_ISDIR(mode := folder.lstat().st_mode) and mode & 0o700 != 0o700:
@@ -127,23 +127,23 @@ class RunDir:
                 return
 
     def request_cancel(self, who: str) -> None:
-        """Leave the request that the warden looks for; nothing happens where the run has no folder yet.
+        """Write the cancel request for the warden; do nothing where the run has no folder yet.
 
-        Raises: OSError when the disk refuses.
+        Raises: OSError when it cannot be written.
         """
         self._leave(self.cancel, who)
 
     def request_pause(self, wished: bool) -> None:
-        """Leave the wish that everything stands still, or take it away; nothing happens where the run has no folder.
+        """Write or withdraw the request to suspend the run; do nothing where the run has no folder.
 
-        Raises: OSError when the disk refuses.
+        Raises: OSError when it cannot be written.
         """
         if wished:
             self._leave(self.suspend, "")
             return
         try:
             self.suspend.unlink(missing_ok=True)
-        except OSError:  # the job has made a folder of it
+        except OSError:  # the job has created a folder of that name
             self.suspend.rename(self.suspend.with_name(f"suspend.aside-{time.time_ns()}"))
 
     def _leave(self, path: Path, text: str) -> None:
@@ -152,7 +152,7 @@ class RunDir:
             descriptor = os.open(path, flags, 0o600)
         except OSError:
             if not os.path.lexists(self.path) or os.path.lexists(path):
-                return  # whatever the job has put there, the warden takes it for the request
+                return  # the warden treats whatever the job has put there as the request
             raise
         try:
             os.write(descriptor, text.encode())
@@ -170,7 +170,7 @@ class RunDir:
 
 
 def read_end(path: Path, size: int = 4096) -> bytes:
-    """The last `size` bytes of a file; nothing where it cannot be read."""
+    """Return the last `size` bytes of a file; b"" when it cannot be read."""
     try:
         return read_regular(path, size, from_end=True)
     except OSError:
@@ -178,8 +178,8 @@ def read_end(path: Path, size: int = 4096) -> bytes:
 
 
 def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, from_end: bool = False) -> bytes:
-    """The first (or last) `limit` bytes of a regular file. Raises: OSError, also for a link, a FIFO or a device, which
-    would lead elsewhere, be waited for or never end."""
+    """Return the first (or last) `limit` bytes of a regular file. Raises: OSError, also for a link, a FIFO or a device,
+    which could lead elsewhere, block or never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
@@ -199,7 +199,7 @@ def _is_count(value: object, below: int) -> bool:
 
 
 def _is_word(found: dict[str, Any]) -> bool:
-    """Whether a warden may have written this as an exit.json: what is stored of it can be stored."""
+    """Return whether a warden may have written this as an exit.json, so that its fields can be stored."""
     code, number, stop, error = (found.get(name) for name in ("exit_code", "signal", "stop", "spawn_error"))
     try:
         json.dumps(found, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""JobSpec: the whole question that a job asks, as it was when it was submitted."""
+"""JobSpec: the complete definition of a job as it was submitted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
     *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template"),
 )
-"""What says where and with what the question is asked, not what is asked: left out of the hash."""
+"""Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
 _LATER = ("env_name", "mps")
-"""Part of the question where they say something; hashes that were stored before there were any stay as they are."""
+"""Fields hashed only where they are set, so that hashes stored before they existed stay valid."""
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log)."""
+    """A cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log)."""
 
     kind: str
     name: str
@@ -44,22 +44,22 @@ class JobSpec:
     snapshot: str | None = None
     timeout_s: float | None = None
     allow_daemons: bool = False
-    resume: bool = False  # retries that were agreed on go on from the last checkpoint
-    copy: bool = False  # a command runs in a copy of the tree as it was at submit
-    allow_changed: bool = False  # a command runs even if its tree is no longer what it was at submit
-    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" where it is not known
-    code: str = ""  # the same of what matters in it: results that lie there are no other code
-    root: str = ""  # the folder whose content that is
+    resume: bool = False  # retries granted by Terms resume from the last checkpoint
+    copy: bool = False  # run the command in a copy of the tree as of submit
+    allow_changed: bool = False  # run the command even if its tree has changed since submit
+    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" if unknown
+    code: str = ""  # the same of the relevant part of it: results stored there do not count as code
+    root: str = ""  # the folder hashed in `tree`
     inside: str = ""  # cwd, relative to root
-    stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for every other one
-    env_name: str = ""  # the environment of mpsq env whose interpreter asks it
-    packages: Mapping[str, str] = field(default_factory=dict)  # what was in it at submit: versions by name
+    stall_s: Mapping[str, float] = field(default_factory=dict)  # by phase; "*" stands for all others
+    env_name: str = ""  # the environment of mpsq env whose interpreter runs it
+    packages: Mapping[str, str] = field(default_factory=dict)  # its packages at submit: versions by name
     mps: Mapping[str, str] = field(default_factory=dict)  # settings of --mps; their variables are in env
-    find_max: str = ""  # it is a probe: the setting, its first and its largest value, as search.Asked has them
+    find_max: str = ""  # for a probe: the setting, its first and its largest value, as in search.Asked
     template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces."""
+        """Return canonical JSON: sorted keys, no spaces."""
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -68,7 +68,7 @@ class JobSpec:
         return cls(**{**data, "argv": tuple(data["argv"]), "template": tuple(data.get("template", ()))})
 
     def label(self) -> str:
-        """The question in a few words, `nanogpt tiny cpu fp32 compiled max_iters=20`, as a person tells runs apart."""
+        """Return a short label by which a person tells runs apart: `nanogpt tiny cpu fp32 compiled max_iters=20`."""
         mode = None if self.compile is None else "compiled" if self.compile else "eager"
         framework = self.framework if self.framework != "torch" else None
         words = [self.name, framework, self.config, self.device, self.dtype, mode]
@@ -77,17 +77,17 @@ class JobSpec:
         return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])
 
     def content_hash(self) -> str:
-        """sha256 (hex) of the question without the place it is asked from: equal questions have equal hashes."""
+        """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
         asked = {k: v for k, v in vars(self).items() if k not in _PLACE and (v or k not in _LATER)}
-        asked["resume"] = False  # says nothing, and keeps the hashes that are stored
+        asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Terms:
-    """When a job may run, and how often it is tried: everything about it that is not the question.
+    """Scheduling terms of a job: when it may run and how often it is tried, but not what it computes.
 
-    `after` are pairs of (the id of another job, condition). Times are Unix seconds. `retry_on` are words of
+    `after` holds pairs of (id of another job, condition). Times are Unix seconds. `retry_on` holds values of
     model.RETRY_ON; the n-th retry waits `backoff_s` * 2 ** (n - 1) seconds.
     """
 
@@ -107,7 +107,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class NewJob:
-    """One job to be stored: the question, how often it is asked, and its place among the others."""
+    """A job to be stored: its spec, its number of repeats, and its place among the others."""
 
     spec: JobSpec
     repeats: int = 1

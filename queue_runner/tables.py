@@ -1,6 +1,6 @@
-"""Rows as text: tables, CSV and JSON. The only importer of tabulate.
+"""Formatting of rows as tables, CSV and JSON. The only importer of tabulate.
 
-Numbers stay numbers in CSV and JSON (SI units, named in the key); words and rounding are for tables.
+Numbers stay numbers in CSV and JSON (SI units, named in the key); only tables use words and rounding.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Row = Mapping[str, Any]
 
 MISSING = "-"
 _NAMED = ("table", "csv", "json", "md")
-WIDTH = 80  # of a table at least; a wider terminal is used
+WIDTH = 80  # minimum width of a table; a wider terminal is used in full
 _OURS = {"table": "simple", "md": "github"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: the key of its value in a row, its title in tables, and how a value is put into words."""
+    """A column: the key of its value in a row, its title in tables, and how a value is formatted."""
 
     key: str
     title: str
@@ -35,21 +35,21 @@ class Column:
     """Whether a table that is too wide for a terminal may leave out the middle of its texts."""
 
     def show(self, row: Row) -> str:
-        """The cell's text, safe to print on a terminal and on one line."""
+        """Return the cell's text on one line, safe to print on a terminal."""
         value = row.get(self.key)
         text = self.words(value) if self.words is not None else MISSING if value is None else str(value)
         return one_line(text)
 
 
 def formats() -> list[str]:
-    """Every name that --format takes: ours, then tabulate's."""
+    """Return all names that --format accepts: ours, then tabulate's."""
     from tabulate import tabulate_formats
 
     return [*_NAMED, *(name for name in tabulate_formats if name not in _NAMED)]
 
 
 def check_format(name: str) -> str:
-    """`name`, if it is a format. Raises: UsageError."""
+    """Return `name` if it is a format. Raises: UsageError."""
     if name in _NAMED:
         return name
     from tabulate import tabulate_formats
@@ -63,14 +63,14 @@ def check_format(name: str) -> str:
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table") -> str:
-    """Rows as a table in `format`: table, md, csv (raw values) or any format of tabulate. Raises: UsageError."""
+    """Format rows as a table: table, md, csv (raw values) or any format of tabulate. Raises: UsageError."""
     check_format(format)
     if format == "csv":
         return csv(rows, columns)
     import tabulate as tabulated
     from tabulate import tabulate
 
-    tabulated.MIN_PADDING = 0  # a heading needs no room of its own beside the two blanks between columns
+    tabulated.MIN_PADDING = 0  # headings need no padding beyond the two spaces between columns
     titles = [column.title for column in columns]
     cells = [[column.show(row) for column in columns] for row in rows]
 
@@ -93,7 +93,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
 
 
 def _narrow(lines: list[list[str]], columns: Sequence[Column], excess: int) -> None:
-    """Take `excess` characters from the flexible columns, headings as well, always from the one that is widest."""
+    """Remove `excess` characters from the flexible columns, headings included, always from the widest."""
     widths = {at: max(width(line[at]) for line in lines) for at, column in enumerate(columns) if column.flexible}
     for _ in range(excess):
         widths[max(widths, key=lambda at: widths[at])] -= 1
@@ -103,7 +103,7 @@ def _narrow(lines: list[list[str]], columns: Sequence[Column], excess: int) -> N
 
 
 _NOTHING = "\0"
-"""Stands behind a letter that takes two columns while tabulate, which counts letters, lays out; no text holds it."""
+"""Filler after a double-width letter while tabulate, which counts letters, computes the layout; never in text."""
 
 
 def _padded(cell: str) -> str:
@@ -111,9 +111,9 @@ def _padded(cell: str) -> str:
 
 
 def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """Rows as CSV: a header of keys, raw values, nothing for a missing one.
+    """Format rows as CSV: a header of keys, raw values, empty cells for missing ones.
 
-    A text that a spreadsheet would run as a formula gets a quote in front (OWASP, "CSV Injection").
+    Text that a spreadsheet would run as a formula is prefixed with a quote (OWASP, "CSV Injection").
     """
     import csv as standard
     import io
@@ -135,12 +135,12 @@ def _csv_cell(value: Any) -> Any:
 
 
 def envelope(schema: str, /, **fields: Any) -> str:
-    """One JSON object that names its schema, for example mpsq.list/1; numbers that JSON has no words for are texts."""
+    """Return a JSON object that names its schema, e.g. mpsq.list/1; numbers JSON cannot represent become strings."""
     return json.dumps({"schema": schema, **finite(fields)}, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any) -> Any:
-    """`value` with nan, inf and -inf as texts, as on the wire, and mappings and sequences as JSON has them."""
+    """Return `value` with nan, inf and -inf as strings, as on the wire, and mappings and sequences as JSON has them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
@@ -151,8 +151,8 @@ def finite(value: Any) -> Any:
 
 
 def facts(pairs: Sequence[tuple[str, str]], indent: str = "", prose: Collection[str] = ()) -> str:
-    """Names and values in two columns, a value's further lines below its first. Those named `prose` are wrapped at
-    blanks to the terminal's width; others stay whole, to be copied."""
+    """Format names and values in two columns, further lines of a value below its first. Values named in `prose` are
+    wrapped to the terminal's width; others stay whole, for copying."""
     width = max((len(name) for name, _ in pairs), default=0) + 2
     room = max(get_terminal_size().columns - width - len(indent), 30)
     lines = []
@@ -165,7 +165,7 @@ def facts(pairs: Sequence[tuple[str, str]], indent: str = "", prose: Collection[
 
 
 def elide(text: str, columns: int) -> str:
-    """`text` in at most so many columns without its middle: what tells two of a sweep apart is at the end."""
+    """Cut the middle of `text` to fit `columns`: what distinguishes the runs of a sweep is at the end."""
     if width(text) <= columns:
         return text
     head = cut(text, (columns - 1) // 2)
@@ -173,6 +173,6 @@ def elide(text: str, columns: int) -> str:
 
 
 def shorten(text: str, columns: int) -> str:
-    """`text` on one line of at most so many columns."""
+    """Return `text` on one line of at most `columns`."""
     text = one_line(text)
     return text if width(text) <= columns else cut(text, max(columns - 1, 0)) + "…"

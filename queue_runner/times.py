@@ -1,4 +1,4 @@
-"""Times of day as people write and read them, in the time zone of the machine."""
+"""Parsing and formatting of times of day, in the time zone of the machine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DAY_S = 86_400.0
 
 
 def parse_time(text: str, now: float, option: str = "--at") -> float:
-    """Unix seconds of `22:30` (the next one), `2026-11-22 06:00`, `+2h` or an ISO time.
+    """Parse `22:30` (the next one), `2026-11-22 06:00`, `+2h` or an ISO time to Unix seconds.
 
-    Times without an offset are the machine's local ones. Raises: UsageError for anything else, for a time that is
-    past, and for one that a clock change leaves out.
+    Times without an offset are local. Raises: UsageError for anything else, for a time in the past, and for one
+    skipped by a clock change.
     """
     words = text.strip()
     if words.startswith("+"):
@@ -37,7 +37,7 @@ def parse_time(text: str, now: float, option: str = "--at") -> float:
         if moment.tzinfo is None and re.fullmatch(r"[\d-]+", words):
             raise UsageError(f"{option} {text} names a day and no time", _HINT)
         at = _seconds(moment, f"{option} {text}")
-    if at < now - 60:  # a time of this minute is now
+    if at < now - 60:  # a time within the current minute means now
         raise UsageError(f"{option} {text} is past", _HINT)
     return at
 
@@ -51,7 +51,7 @@ def _next(now: float, time_of_day: tuple[int, int, int], said: str) -> float:
         raise UsageError(f"{said} is no time", _HINT) from error
     if moment >= today:
         return _seconds(moment, said)
-    once_more = moment.replace(fold=1).timestamp()  # later than the first only in the hour that clocks show twice
+    once_more = moment.replace(fold=1).timestamp()  # later than the first only in the hour repeated by a clock change
     return once_more if once_more >= now else _seconds(moment + timedelta(days=1), said)
 
 
@@ -67,7 +67,7 @@ def _seconds(moment: datetime, said: str) -> float:
 
 
 def clock(at: float, now: float | None = None) -> str:
-    """A time of day as near as it needs to be: `22:30`, `Sun 06:00`, `2026-12-24 06:00`."""
+    """Format a time of day as precisely as needed: `22:30`, `Sun 06:00`, `2026-12-24 06:00`."""
     now = time.time() if now is None else now
     moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
     if moment.date() == today.date():
@@ -78,7 +78,7 @@ def clock(at: float, now: float | None = None) -> str:
 
 
 def zone(name: str) -> ZoneInfo:
-    """The time zone of that IANA name. Raises: UsageError where there is none."""
+    """Return the time zone of an IANA name. Raises: UsageError when there is none."""
     from zoneinfo import ZoneInfo
 
     try:
@@ -88,7 +88,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def local_zone() -> str:
-    """The IANA name of the machine's time zone. Raises: UsageError when the machine does not say it."""
+    """Return the IANA name of the machine's time zone. Raises: UsageError when it cannot be determined."""
     import tzlocal
 
     try:

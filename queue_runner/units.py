@@ -1,7 +1,7 @@
-"""Numbers as words: the only formatter of numbers, and the reader of durations and sizes given as options.
+"""The only formatter of numbers, and the parser of durations and sizes given as options.
 
-Everything inside mpsq is SI (seconds, bytes, FLOP per second); a unit is chosen here, at the edge. A missing number
-is `MISSING`, never 0; a number that is not finite says so. Values have 3 or 4 significant digits, and beside a spread
+Everything inside mpsq is SI (seconds, bytes, FLOP per second); display units are chosen here. A missing number is
+`MISSING`, never 0; a non-finite number is shown as such. Values have 3 or 4 significant digits, and beside a spread
 never more digits than the spread supports.
 """
 
@@ -30,13 +30,13 @@ _SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
 _DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(us|µs|ms|min|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
 MAX_DURATION_S = 10 * 365.25 * 86400.0
-"""The longest duration an option takes: ten years. Beyond it a typing error is likelier."""
+"""The longest duration an option accepts: ten years. Anything longer is more likely a typing error."""
 MAX_SIZE_BYTES = 2**63 - 1
-"""The largest size an option takes: what SQLite and file offsets hold."""
+"""The largest size an option accepts: the limit of SQLite and of file offsets."""
 
 
 def not_finite(x: Number) -> str | None:
-    """The text of what is no finite number - missing, nan, inf, -inf - and None for every other."""
+    """Return the text for a missing or non-finite number (nan, inf, -inf), else None."""
     if x is None:
         return MISSING
     try:
@@ -48,12 +48,12 @@ def not_finite(x: Number) -> str | None:
 
 
 def _exponent(x: float, digits: int) -> int:
-    """The power of ten of the first of `digits` significant digits, once rounded to them: 1 for 9.996 and 3."""
+    """Return the power of ten of the leading digit after rounding to `digits` significant digits: 1 for 9.996 and 3."""
     return int(f"{x:.{digits - 1}e}".split("e")[1])
 
 
 def _to_place(x: float, places: int) -> str:
-    """Rounded to that many decimals; to tens, hundreds, ... where negative."""
+    """Round to `places` decimals; to tens, hundreds, ... when negative."""
     if places >= 0:
         text = f"{x:,.{min(places, 30)}f}"
     else:
@@ -66,7 +66,7 @@ def _rounded(x: float, digits: int) -> float:
 
 
 def number(x: Number, digits: int = 4) -> str:
-    """`digits` significant digits, never an exponent, thousands apart: 74222.9 is "74,220"."""
+    """Format with `digits` significant digits, thousands separators and no exponent: 74222.9 is "74,220"."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
     return _to_place(x, digits - 1 - _exponent(x, digits)) if x else "0"
@@ -78,7 +78,7 @@ def _with_unit(x: Number, digits: int, unit: str) -> str:
 
 
 def _scaled(x: Number, table: tuple[tuple[str, float], ...], digits: int, below: str) -> str:
-    """The value in the first unit of `table` that it reaches once rounded, else unscaled in the unit `below`."""
+    """Format in the first unit of `table` that the rounded value reaches, else unscaled in the unit `below`."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
     for unit, size in table:
@@ -88,24 +88,24 @@ def _scaled(x: Number, table: tuple[tuple[str, float], ...], digits: int, below:
 
 
 def count(n: Number) -> str:
-    """A number of things, exact: "10,745,088"."""
+    """Format an exact count: "10,745,088"."""
     return not_finite(n) or (f"{n:,}" if isinstance(n, int) else f"{n:,.0f}")
 
 
 def short_count(n: Number) -> str:
-    """A number of things, rounded: "10.75 M"; up to 9,999 exact."""
+    """Format a rounded count: "10.75 M"; up to 9,999 exact."""
     if n is not None and not_finite(n) is None and abs(n) < 10_000:
         return count(n)
     return _scaled(n, _COUNTS, 4, "")
 
 
 def ms(x_s: Number, digits: int = 4) -> str:
-    """Seconds as milliseconds without the unit, for a column that names it: 0.22074 is "220.7"."""
+    """Format seconds as milliseconds without the unit, for a column that names it: 0.22074 is "220.7"."""
     return number(x_s if x_s is None or not_finite(x_s) else x_s * 1e3, digits)
 
 
 def short_duration(x_s: Number, digits: int = 4) -> str:
-    """Seconds in the unit that fits, up to a minute: "220.7 ms", "1.984 s"; longer ones as `duration`."""
+    """Format seconds in the fitting unit, up to a minute: "220.7 ms", "1.984 s"; longer ones as `duration`."""
     if (text := not_finite(x_s)) is not None or x_s is None:
         return text or MISSING
     if abs(_rounded(x_s, digits)) >= 60:
@@ -114,7 +114,7 @@ def short_duration(x_s: Number, digits: int = 4) -> str:
 
 
 def duration(x_s: Number) -> str:
-    """Seconds for people: "1 h 02 min", "59 min 48 s", "3 d 04 h"; below a minute as `short_duration` with 3 digits."""
+    """Format seconds: "1 h 02 min", "59 min 48 s", "3 d 04 h"; below a minute as `short_duration` with 3 digits."""
     if (text := not_finite(x_s)) is not None or x_s is None:
         return text or MISSING
     sign, x_s = ("-" if x_s < 0 else ""), abs(x_s)
@@ -130,12 +130,12 @@ def duration(x_s: Number) -> str:
 
 
 def seconds(x_s: Number, decimals: int = 2) -> str:
-    """Seconds as `time -p` writes them: "3588.66"."""
+    """Format seconds as `time -p` does: "3588.66"."""
     return not_finite(x_s) or f"{x_s:.{decimals}f}"
 
 
 def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) -> str:
-    """A value with its spread, both divided by `scale`: "220.7 ± 0.3 ms".
+    """Format a value with its spread, both divided by `scale`: "220.7 ± 0.3 ms".
 
     The spread has one significant digit, two if the first is a 1. The value is rounded to the place of the spread's
     last digit and has at most 4 significant digits. Without a spread: the value alone.
@@ -157,54 +157,54 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
 
 
 def ms_plus_minus(x_s: Number, spread_s: Number) -> str:
-    """Seconds with their spread, in milliseconds: "220.7 ± 0.3 ms"."""
+    """Format seconds with their spread in milliseconds: "220.7 ± 0.3 ms"."""
     return plus_minus(x_s, spread_s, "ms", 1e-3)
 
 
 def tokens_per_s(x: Number) -> str:
-    """Throughput: "74,220 tokens/s"."""
+    """Format a throughput: "74,220 tokens/s"."""
     return _with_unit(x, 4, "tokens/s")
 
 
 def flops_per_s(x: Number) -> str:
-    """Arithmetic throughput: "5.27 TFLOP/s"."""
+    """Format an arithmetic throughput: "5.27 TFLOP/s"."""
     return _scaled(x, _RATES, 3, "FLOP/s")
 
 
 def tflops(x: Number) -> str:
-    """FLOP per second as TFLOP/s without the unit, for a column that names it: "5.27"."""
+    """Format FLOP per second as TFLOP/s without the unit, for a column that names it: "5.27"."""
     return number(x if x is None or not_finite(x) else x / 1e12, 3)
 
 
 def percent(share: Number, digits: int = 3) -> str:
-    """A share of 1: 0.0169 is "1.69 %"."""
+    """Format a share of 1: 0.0169 is "1.69 %"."""
     return _with_unit(share if share is None or not_finite(share) else share * 100, digits, "%")
 
 
 def ratio(x: Number) -> str:
-    """How many times: "8.99 x"."""
+    """Format a ratio: "8.99 x"."""
     return _with_unit(x, 3, "x")
 
 
 def ratio_interval(low: Number, high: Number) -> str:
-    """Both ends of an interval of ratios: "8.91 to 9.07 x"; "-" where either is missing."""
+    """Format an interval of ratios: "8.91 to 9.07 x"; "-" when either end is missing."""
     if not_finite(low) == MISSING or not_finite(high) == MISSING:
         return MISSING
     return f"{number(low, 3)} to {number(high, 3)} x"
 
 
 def size(n_bytes: Number) -> str:
-    """Bytes in binary units: "7.10 GiB", "512 MiB", "17 B"."""
+    """Format bytes in binary units: "7.10 GiB", "512 MiB", "17 B"."""
     return _scaled(n_bytes, _BINARY, 3, "B")
 
 
 def loss(x: Number) -> str:
-    """A loss, in nats: "1.7106"; "nan" is a finding and says so."""
+    """Format a loss in nats: "1.7106"; a nan is a finding and shown as "nan"."""
     return not_finite(x) or f"{x:.4f}"
 
 
 def parse_duration(text: str, option: str = "duration") -> float:
-    """Seconds of "90", "90s", "250ms", "2h", "1h30m" or "1.5 h"; a bare number is seconds.
+    """Parse "90", "90s", "250ms", "2h", "1h30m" or "1.5 h" to seconds; a bare number is seconds.
 
     Raises: UsageError for anything else, a negative one, or more than MAX_DURATION_S.
     """
@@ -228,7 +228,7 @@ def parse_duration(text: str, option: str = "duration") -> float:
 
 
 def parse_size(text: str, option: str = "size") -> int:
-    """Bytes of "2GiB", "512M", "10 GB" or "4096". K, M, G, T and KiB... are powers of 1024, KB, MB, GB, TB of 1000.
+    """Parse "2GiB", "512M", "10 GB" or "4096" to bytes. K, M, G, T, KiB, ... are powers of 1024, KB, MB, GB, TB of 1000.
 
     Raises: UsageError for anything else, or more than MAX_SIZE_BYTES.
     """

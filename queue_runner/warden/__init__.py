@@ -1,1 +1,1 @@
-"""The supervisor of one run: the standard library alone, copied as a folder beside the run and started there."""
+"""The supervisor of one run: standard library only, copied into the run's folder and started there."""

@@ -1,6 +1,6 @@
 """The warden's clocks and files. Copied into the run's folder: the standard library only."""
 
-# pathlib would cost a fifth of the start, so:
+# importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH112, PTH114, PTH120
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 
-TYPE_CHECKING = False  # typing itself would cost a quarter of the start
+TYPE_CHECKING = False  # importing typing would add a quarter to the start time
 if TYPE_CHECKING:
     from typing import Any
 
@@ -23,18 +23,18 @@ _QUESTIONS_LAST_S = 1.0  # as in queue_runner/host/locks.py
 
 
 def awake() -> float:
-    """Seconds, standing still while the machine sleeps."""
+    """Return seconds on the clock that stops while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC))
 
 
 def with_sleep() -> float:
-    """Seconds, going on while the machine sleeps (clock names mean opposite things on the two systems)."""
+    """Return seconds on the clock that runs while the machine sleeps (clock names are swapped on Linux and macOS)."""
     name = "CLOCK_BOOTTIME" if LINUX else "CLOCK_MONOTONIC_RAW"
     return time.clock_gettime(getattr(time, name, time.CLOCK_MONOTONIC))
 
 
 def reach(name: str) -> None:
-    """A test's stop point; see queue_runner/failpoints.py."""
+    """Stop here if a test requests it; see queue_runner/failpoints.py."""
     if name and os.environ.get("MPSQ_STOP_AT") == name:
         marker = f"{os.environ['MPSQ_STOP_DIR']}/{name}.{os.getpid()}"
         os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -42,15 +42,15 @@ def reach(name: str) -> None:
 
 
 def say(*words: object) -> None:
-    """A line for warden.log."""
+    """Write a line to warden.log."""
     try:
         print(*words, file=sys.stderr, flush=True)
     except OSError:
-        pass  # the disk is full: the result matters more
+        pass  # the disk is full: do not lose the result over a log line
 
 
 def read(path: str) -> bytes:
-    """A whole file. Raises: OSError."""
+    """Read a whole file. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -62,7 +62,7 @@ def read(path: str) -> bytes:
 
 
 def grants(fd: int, kind: int) -> bool:
-    """Try a flock without waiting."""
+    """Try a flock without waiting. Return whether it was granted."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -71,7 +71,7 @@ def grants(fd: int, kind: int) -> bool:
 
 
 def hold(path: str) -> int | None:
-    """Take a lock that nobody holds; None when somebody does. Who merely asks for it is waited for (locks.py)."""
+    """Take the lock; None when it is held. Wait for processes that merely query it (locks.py)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = awake() + _QUESTIONS_LAST_S
     while not grants(fd, fcntl.LOCK_EX):
@@ -83,7 +83,7 @@ def hold(path: str) -> int | None:
 
 
 def sync(fd: int) -> None:
-    """To the platter: fsync alone leaves data in the drive's cache on macOS (fcntl(2), F_FULLFSYNC)."""
+    """Flush to the medium: fsync alone leaves data in the drive's cache on macOS (fcntl(2), F_FULLFSYNC)."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         try:
@@ -95,7 +95,7 @@ def sync(fd: int) -> None:
 
 
 def reserve(path: str) -> None:
-    """Take disk space for a file that will be published, so that a full disk does not lose it. Raises: OSError."""
+    """Reserve disk space for a file to be published, so that a full disk does not lose it. Raises: OSError."""
     fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.pwrite(fd, b" " * RESERVED_BYTES, 0) != RESERVED_BYTES:
@@ -105,8 +105,8 @@ def reserve(path: str) -> None:
 
 
 def clear_way(path: str) -> None:
-    """Undo what a job has done to the place where `path` is to be written: the folders are folders, and open to us,
-    and nothing but files has the names. Space that is reserved stays."""
+    """Undo a job's interference with `path`: make its folders folders that are accessible to us, and remove anything
+    but files at the names to be written. Reserved space stays."""
     folder = os.path.dirname(path)
     try:
         for each in (os.path.dirname(folder), folder):
@@ -122,12 +122,12 @@ def clear_way(path: str) -> None:
 
 
 def publish(path: str, data: dict[str, Any], before_rename: str = "", keep_trying_s: float = 0.0) -> None:
-    """Write a file so that it is there for good or not at all. Raises: OSError after `keep_trying_s` of failing."""
+    """Write a file atomically and durably. Raises: OSError after `keep_trying_s` of failed attempts."""
     text = json.dumps(data).encode()
     deadline = awake() + keep_trying_s
     while True:
         try:
-            # a FIFO is not waited for, and a link leads nowhere
+            # do not block on a FIFO or follow a link
             fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 if os.pwrite(fd, text, 0) != len(text):

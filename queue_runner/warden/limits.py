@@ -1,6 +1,6 @@
-"""Why a trainer has to be stopped: somebody asks for it, or it passes a limit of time, silence, output or disk.
+"""Reasons to stop a trainer: a request, or a limit of time, silence, output or disk is exceeded.
 
-Copied into the run's folder: the standard library only.
+Copied into the run's folder: standard library only.
 """
 
 # ruff: noqa: PTH116
@@ -11,7 +11,7 @@ import os
 
 from queue_runner.warden.files import awake
 
-TYPE_CHECKING = False  # typing itself would cost a quarter of the start
+TYPE_CHECKING = False  # importing typing would add a quarter to the start time
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 DISK_S = 1.0
 LINE_BYTES_MAX = 1 << 16  # docs/protocol.md
-READ_MAX_BYTES = 16 << 20  # of events between two looks; of more only the end is read
+READ_MAX_BYTES = 16 << 20  # of events per poll; beyond that only the end is read
 
 
 def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
-    """(cause, detail) when the file `cancel` is there; a grace that it names becomes the spec's."""
+    """Return (cause, detail) when the file `cancel` exists; a grace named in it replaces the spec's."""
     who = ""
     try:
         os.lstat(f"{folder}/cancel")
@@ -36,7 +36,7 @@ def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
         finally:
             os.close(fd)
     except OSError:
-        pass  # whatever it is that has the name, it is the request
+        pass  # anything of that name is the request
     name, marked, seconds = who.rpartition(" (grace ")
     if marked and seconds.removesuffix(" s)").replace(".", "", 1).isdecimal():
         grace = float(seconds.removesuffix(" s)"))
@@ -46,7 +46,7 @@ def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
 
 
 class Limits:
-    """What this run may take. `running_s`: seconds since its start in which neither it nor the machine stood still."""
+    """Limits of this run. `running_s`: seconds since its start without those it was stopped or the machine asleep."""
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.spec = folder, spec
@@ -54,7 +54,7 @@ class Limits:
         self.next_disk = 0.0
 
     def sizes(self, outputs: Sequence[int]) -> tuple[int, int]:
-        """Bytes of (events, stdout and stderr)."""
+        """Return the bytes of (events, stdout and stderr)."""
         try:
             events = os.stat(self.spec["events"]).st_size
         except OSError:
@@ -62,7 +62,7 @@ class Limits:
         return events, sum(os.fstat(fd).st_size for fd in outputs)
 
     def passed(self, running_s: float, outputs: Sequence[int]) -> tuple[str, str] | None:
-        """(cause, detail) of a limit that is passed."""
+        """Return (cause, detail) of an exceeded limit."""
         spec, now = self.spec, awake()
         timeout_s, limit, floor = spec["timeout_s"], spec["output_limit_bytes"], spec["min_free_bytes"]
         if timeout_s is not None and running_s >= timeout_s:
@@ -81,7 +81,7 @@ class Limits:
 
 
 class Progress:
-    """Whether the trainer still says something, and in which phase it is (docs/protocol.md: phase and iter lines)."""
+    """The trainer's progress: whether it still writes, and its phase (docs/protocol.md: phase and iter lines)."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.limits: dict[str, float] = spec.get("stall_s") or {}
@@ -89,14 +89,14 @@ class Progress:
         self.offset = 0
         self.rest = b""
         self.open: list[str] = []  # phases that have begun and not ended
-        self.iterating = ""  # the phase that the last iteration named, until that phase ends
-        self.in_iteration = False  # an iteration was the last to say where the trainer is
-        self.told = False  # it has said something about phases
+        self.iterating = ""  # the phase of the last iteration, until that phase ends
+        self.in_iteration = False  # the latest position came from an iteration
+        self.told = False  # it has reported a phase
         self.last: tuple[int, int] = (0, 0)
         self.at_s = 0.0
 
     def stalled(self, sizes: tuple[int, int], running_s: float) -> str:
-        """Why it counts as stalled, or "". `sizes`: bytes of (events, output); without events output counts."""
+        """Return why it counts as stalled, or "". `sizes`: bytes of (events, output); without events output counts."""
         if not self.limits:
             return ""
         if sizes != self.last:
@@ -110,10 +110,10 @@ class Progress:
         return f"nothing was reported for {limit:g} s" + (f" in phase {phase}" if phase else "")
 
     def limit(self) -> tuple[str, float | None]:
-        """The phase it is in, "" for unknown or none, and its limit in seconds.
+        """Return the current phase, "" for unknown or none, and its limit in seconds.
 
-        Of a trainer that has told no phase (a command that never does, or one that still imports its framework) it is
-        not known which limit applies: the longest does, if there is one for every phase.
+        Before a trainer reports a phase (a command that never does, or one still importing its framework), the
+        applicable limit is unknown: the longest is used, if every phase has one.
         """
         others = self.limits.get("*")
         if not self.told:
@@ -122,8 +122,8 @@ class Progress:
         return phase, self.limits.get(phase, others)
 
     def follow(self, size: int) -> None:
-        """Read on in the events. Of iterations only the last before a change of phase matters: the others are not
-        decoded, as that would take time from the trainer."""
+        """Read new events. Only the last iteration before a phase change matters; the others are not decoded, as that
+        would take time from the trainer."""
         if size < self.offset or size - self.offset > READ_MAX_BYTES:
             self.offset, self.rest = max(0, size - LINE_BYTES_MAX), b""
         if size == self.offset:
@@ -147,7 +147,7 @@ class Progress:
         self.rest = self.rest[-LINE_BYTES_MAX:]
 
     def take(self, line: bytes) -> None:
-        """An iter or phase line; anything else is the worker's to count."""
+        """Process an iter or phase line; anything else is counted by the worker."""
         try:
             event = json.loads(line) if line else {}
             kind, edge = event.get("type"), event.get("edge")
@@ -164,6 +164,6 @@ class Progress:
             self.in_iteration = False
             if name in self.open:
                 last = len(self.open) - 1 - self.open[::-1].index(name)
-                del self.open[last:]  # and what was left open inside it
+                del self.open[last:]  # with phases left open inside it
             if name == self.iterating:
                 self.iterating = ""

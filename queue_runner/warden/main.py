@@ -1,19 +1,19 @@
-"""The warden: starts one trainer, stays with it to its end, and leaves its true status on disk. One per run.
+"""The warden: starts one trainer, supervises it to its end, and leaves its true status on disk. One per run.
 
-A worker copies this folder into the run's and starts it there, `python -I -S FOLDER RUN`: it needs nothing but the
-standard library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
-What it does and writes, in this order (docs/supervision.md):
+A worker copies this folder into the run's and starts it there, `python -I -S FOLDER RUN`: it needs only the standard
+library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
+Its steps and files, in order (docs/architecture.md):
 
     warden.lock, cancel?, started, spawn, watch [stop, signals], exit.json, sweep, lane closed, wake
 
-The lane is the inherited lock that says "something may be using the accelerator". The trainer inherits it too, so that
-the lane stays closed if the warden is killed. With allow_daemons only the warden has it: a daemon that may outlive
-its job must not keep the lane closed. There the kernel (Linux) ends the trainer together with its warden.
+The lane is the inherited lock that means "something may be using the accelerator". The trainer inherits it too, so that
+the lane stays held if the warden is killed. With allow_daemons only the warden holds it: a daemon that may outlive
+its job must not keep the lane. There the kernel (Linux) kills the trainer together with its warden.
 
-The clocks of timeout and stall stand still while the machine sleeps and while the trainer is stopped (SIGSTOP).
+The clocks of timeout and stall stop while the machine sleeps and while the trainer is stopped (SIGSTOP).
 """
 
-# pathlib would cost a fifth of the start, so:
+# importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH100, PTH108, PTH110
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-POLL_S = 0.25  # cancel, limits
-TOUCH_S = 3600.0  # keeps cleaners of old temporary files away from the lane's lock
-RESCAN_S = 0.02  # while ending what is there
+POLL_S = 0.25  # for cancel and limits
+TOUCH_S = 3600.0  # keeps cleaners of old temporary files from removing the lane's lock
+RESCAN_S = 0.02  # while ending the tree
 EXIT_TRIED_S = 60.0
 NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fd", "wake", "grace_s"}
 NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
@@ -46,7 +46,7 @@ IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGU
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed for memory in our control group (v2, v1), or else on the machine; 0 if untold."""
+    """Return the kernel's count of OOM kills in our control group (v2, v1), else on the machine; 0 if unknown."""
     places = []
     try:
         for line in read("/proc/self/cgroup").decode().splitlines():
@@ -68,7 +68,7 @@ def oom_kills() -> int:
 
 
 class Run:
-    """One trainer from its start to its end."""
+    """A trainer from its start to its end."""
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
@@ -95,7 +95,7 @@ class Run:
             os.read(self.ring, 4096)
 
     def reap(self) -> bool:
-        """Take in what happened to children: orphans that became ours, the trainer's pauses, its end. True if it ended.
+        """Reap children: adopted orphans, and the trainer's stops and its end. Return True if it ended.
 
         Not waitid(WNOWAIT): Python has it on macOS from 3.13 only. Once reaped, the trainer is never signalled by pid.
         """
@@ -119,18 +119,18 @@ class Run:
                 self.status, self.usage = status, usage
 
     def running_s(self) -> float:
-        """Seconds since the trainer's start in which neither it nor the machine stood still."""
+        """Return seconds since the trainer's start, excluding those it was stopped or the machine asleep."""
         now = awake()
         paused_s = self.paused_s + (now - self.paused_since if self.paused_since is not None else 0.0)
         return now - self.trainer.began[0] - paused_s
 
     def reason_to_stop(self) -> tuple[str, str] | None:
-        """(cause, detail) when the trainer has to be stopped."""
+        """Return (cause, detail) when the trainer has to be stopped."""
         asked = cancelled(self.folder, self.spec)
         return asked or self.limits.passed(self.running_s(), self.trainer.outputs)
 
     def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Ending | None]:
-        """Stay to the end. Returns (stop, whether it came before the end, what has begun to end the tree)."""
+        """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
         stop, stopped, ending = None, False, None
         while not self.reap():
             try:
@@ -142,7 +142,7 @@ class Run:
                     reach("warden.stopped")
                     if self.reap():
                         break
-                    self.pause.forget()  # who is signalled is woken, too
+                    self.pause.forget()  # signalling also continues the processes
                     stopped, ending = True, Ending(self.tree, self.spec["grace_s"])
                 if ending:
                     ending.step()
@@ -152,13 +152,13 @@ class Run:
                 if awake() >= self.next_touch:
                     self.next_touch = awake() + TOUCH_S
                     os.utime(lane)
-            except Exception as error:  # whatever it is: the trainer must not be left alone
+            except Exception as error:  # any failure: the trainer must not be left unsupervised
                 say("while watching:", repr(error))
             self.wait(RESCAN_S if ending else POLL_S)
         return stop, stopped, ending
 
     def publish_started(self) -> None:
-        """The fence. Raises: OSError; then nothing was started."""
+        """Publish the fence. Raises: OSError; nothing was started then."""
         own = row(os.getpid())
         started = {"v": 1, "run": self.spec["run"], "boot_id": self.spec["boot_id"], "warden_pid": os.getpid()}
         started |= {"warden_start": own.start if own else None, "trainer_pid": None, "at": time.time()}
@@ -168,12 +168,12 @@ class Run:
         try:
             files.publish(self.own + "stop", stop, keep_trying_s=5.0)
         except OSError as error:
-            say("no stop file:", error)  # exit.json will tell it
+            say("no stop file:", error)  # exit.json will contain it
 
     def result(self, stop: dict[str, Any] | None, stopped: bool) -> dict[str, Any]:
-        """What exit.json says; no times where nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
+        """Return the content of exit.json; no times if nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
 
-        On Linux max_rss_bytes is never less than the warden's own, some 10 MB: exec hands the mark down.
+        On Linux max_rss_bytes is never below the warden's own, some 10 MB: the high-water mark survives exec.
         """
         trainer, code = self.trainer, None
         if self.status is not None and not trainer.error:
@@ -202,7 +202,7 @@ class Run:
         }
 
     def sweep(self, ending: Ending) -> None:
-        """End what is left. What does not die is for the worker to report: it finds the lane held, or the process."""
+        """End remaining processes. Those that do not die are reported by the worker, which finds the lane or them."""
         give_up = awake() + ending.patience_s
         try:
             while not ending.step():
@@ -211,12 +211,12 @@ class Run:
                     return
                 self.wait(RESCAN_S)
                 self.reap()
-            self.reap()  # the last ones, too: init may take its time
+            self.reap()  # the last ones too: init may be slow
         except OSError as error:
             say("while sweeping:", error)
 
     def supervise(self, lane: int) -> None:
-        """The whole order of things, from the look for a cancel to the last leftover."""
+        """Perform all steps, from the check for a cancel to the last remaining process."""
         stop, stopped, ending = None, False, None
         if cancel := cancelled(self.folder, self.spec):
             stop = {"v": 1, "cause": cancel[0], "at": time.time(), "detail": cancel[1]}
@@ -231,7 +231,7 @@ class Run:
                     self.tree.remember({self.trainer.pid: trainer})
                 stop, stopped, ending = self.watch(lane)
                 if self.pause.on:
-                    self.pause.go_on()  # the trainer was killed while it stood still; daemons may live on
+                    self.pause.go_on()  # the trainer was killed while stopped; daemons may live on
                 reach("warden.reaped")
         exit_ = self.result(stop, stopped)
         try:
@@ -245,7 +245,7 @@ class Run:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 0 when the run has an end on disk; anything else left no fence, so that it never ran."""
+    """Supervise a run. Return 0 when its end is on disk; otherwise there is no fence, and it never ran."""
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     folder = os.path.abspath(arguments[1])
@@ -276,5 +276,5 @@ def main(arguments: list[str]) -> int:
         bell = os.open(spec["wake"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(bell, b"!")
     except OSError:
-        pass  # no worker listens: the next one looks by itself
+        pass  # no worker listens: the next one checks by itself
     return 0

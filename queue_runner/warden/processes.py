@@ -1,9 +1,9 @@
-"""The warden's view of processes: who belongs to the run, and their end.
+"""The warden's view of processes: which belong to the run, and how they are ended.
 
-Copied into the run's folder beside warden.py: the standard library only, so it asks /proc, or libproc on macOS.
+Copied into the run's folder: standard library only, so it reads /proc, or libproc on macOS.
 """
 
-# pathlib would cost a fifth of the start, so:
+# importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH208
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-NOTE_S = 0.5  # descendants are noted, or less often: looking may cost one percent of one core
-KILL_S = 10.0  # how long SIGKILL is repeated on what is left
+NOTE_S = 0.5  # between notes of descendants, or longer: a scan may cost one percent of one core
+KILL_S = 10.0  # how long SIGKILL is repeated on remaining processes
 NOTED_MAX = 50_000
 
 
 class Row:
-    """A line of the table of processes: parent, process group, session, start time in the kernel's units, whether it is
-    a zombie, whether it is stopped."""
+    """A row of the process table: parent, process group, session, start time in the kernel's units, whether it is a
+    zombie, whether it is stopped."""
 
     __slots__ = ("ended", "group", "parent", "session", "start", "stopped")
 
@@ -41,7 +41,7 @@ def row_linux(pid: int) -> Row | None:
     except OSError:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # proc(5): words[0] is field 3
-    ended = words[0] in b"ZX" and int(words[17]) <= 1  # other threads may go on after the main one
+    ended = words[0] in b"ZX" and int(words[17]) <= 1  # other threads may outlive the main one
     return Row(int(words[1]), int(words[2]), int(words[3]), int(words[19]), ended, words[0] == b"T")
 
 
@@ -49,7 +49,7 @@ _loaded: list[Any] = []
 
 
 def libproc() -> Any:
-    """macOS's libSystem, loaded once: for each of 600 processes anew it took most of the time of a look."""
+    """Return macOS's libSystem, loaded once: loading it for each of 600 processes took most of a scan's time."""
     if not _loaded:
         import ctypes
 
@@ -58,7 +58,7 @@ def libproc() -> Any:
 
 
 def row_darwin(pid: int) -> Row | None:
-    """From proc_pidinfo(PROC_PIDTBSDINFO): struct proc_bsdinfo of sys/proc_info.h, 136 bytes.
+    """Read proc_pidinfo(PROC_PIDTBSDINFO): struct proc_bsdinfo of sys/proc_info.h, 136 bytes.
 
     States of sys/proc.h: SSTOP is 4, SZOMB is 5."""
     import ctypes
@@ -108,17 +108,17 @@ def send(pid: int, start: float, *numbers: int) -> None:
 
 
 class Tree:
-    """All that the trainer started, however far it has moved away."""
+    """All processes started by the trainer, including detached ones."""
 
     def __init__(self, tag: str, notes: str) -> None:
         self.tag = f"MPSQ_TAG={tag}".encode()
         self.notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.noted: set[tuple[int, float]] = set()
-        self.sessions: dict[int, float | None] = {}  # session -> start time of its leader, if it was seen
+        self.sessions: dict[int, float | None] = {}  # session -> start time of its leader, if seen
         self.next_note = 0.0
 
     def find(self) -> dict[int, Row]:
-        """Descendants (on Linux orphans become ours: subreaper), the noted, those of their sessions, the tagged."""
+        """Find descendants (on Linux we adopt orphans: subreaper), noted processes, those of their sessions, and tagged."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else pids_darwin()
         table = {pid: found for pid in pids if (found := row(pid))}
         children: dict[int, list[int]] = {}
@@ -144,7 +144,7 @@ class Tree:
             return False
 
     def note(self) -> None:
-        """Write down who is there, for a worker that may have to end them without us."""
+        """Record the processes found, for a worker that may have to end them without us."""
         began = awake()
         if began < self.next_note:
             return
@@ -163,11 +163,12 @@ class Tree:
             try:
                 os.write(self.notes, json.dumps(line).encode() + b"\n")
             except OSError:
-                pass  # the disk is full: the union of the other traces must do
+                pass  # the disk is full: the other traces must suffice
 
 
 class Ending:
-    """SIGINT to all, after its grace SIGTERM, after that grace SIGKILL. A grace of 0 leaves its signal out."""
+    """The escalation that ends a tree: SIGINT, after its grace SIGTERM, after that grace SIGKILL. A grace of 0 skips
+    its signal."""
 
     def __init__(self, tree: Tree, grace: dict[str, float]) -> None:
         self.tree, self.int_s, self.term_s = tree, grace["int"], grace["int"] + grace["term"]
@@ -176,7 +177,7 @@ class Ending:
         self.sent: set[tuple[int, float, int]] = set()
 
     def step(self) -> bool:
-        """Signal whom it is time to signal. True once two looks in a row find nobody."""
+        """Send the signals that are due. Return True once two scans in a row find no process."""
         left = self.tree.find()
         if not left and not self.tree.find():
             return True
@@ -185,5 +186,5 @@ class Ending:
         for pid, each in left.items():
             if (pid, each.start, number) not in self.sent or number == signal.SIGKILL:
                 self.sent.add((pid, each.start, number))
-                send(pid, each.start, number, signal.SIGCONT)  # a stopped one wakes, so that it can act on it
+                send(pid, each.start, number, signal.SIGCONT)  # continue a stopped process so that it can act on it
         return False

@@ -1,9 +1,9 @@
-"""Starts the trainer: its output files, a session of its own, the lane it inherits, and whether exec worked.
+"""Start of the trainer: its output files, its own session, the inherited lane, and whether exec succeeded.
 
-Copied into the run's folder: the standard library only.
+Copied into the run's folder: standard library only.
 """
 
-# pathlib would cost a fifth of the start, so:
+# importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH113
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux only."""
+    """Call prctl(2). Linux only."""
     import ctypes
 
     ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 class Trainer:
-    """A trainer that was started, or its `error`, as exit.json tells it. `pid` is 0 where there is no process."""
+    """A started trainer, or its `error` as in exit.json. `pid` is 0 when there is no process."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -41,9 +41,9 @@ class Trainer:
 
 
 def start(spec: dict[str, Any], lane: int) -> Trainer:
-    """Fork and exec. Whatever goes wrong is in the result's `error`."""
+    """Fork and exec. Any failure is in the result's `error`."""
     made, said = Trainer(), b""
-    secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # in no file
+    secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # never written to a file
     environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
     flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
     try:
@@ -72,7 +72,7 @@ def start(spec: dict[str, Any], lane: int) -> Trainer:
 def _become(
     spec: dict[str, Any], lane: int, warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
 ) -> None:
-    """In the child: become the trainer, or say through `tell` why not. Never returns."""
+    """Exec the trainer in the child, or report the failure through `tell`. Never returns."""
     place = "its start"
     try:
         os.setsid()

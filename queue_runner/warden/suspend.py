@@ -1,12 +1,11 @@
-"""The warden stops the whole tree of a run and lets it go on (mpsq suspend, mpsq continue).
+"""Suspending and continuing the whole process tree of a run (mpsq suspend, mpsq continue).
 
-Copied into the run's folder: the standard library only. SIGSTOP cannot be caught, so no process has a
-say in it; what the run holds stays held: the lane, memory, the accelerator's memory. Who belongs to the run is known as
-for its end (warden_tree.py), on macOS too: there an orphan that moved to a session of its own between two notes of the
-warden goes unseen.
+Copied into the run's folder: standard library only. SIGSTOP cannot be caught; the run keeps what it holds: the lane,
+memory, the accelerator's memory. The run's processes are found as for its end (processes.py), with the same gap on
+macOS: an orphan that moved to its own session between two notes of the warden is missed.
 """
 
-# pathlib would cost a fifth of the start, so:
+# importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH108
 from __future__ import annotations
 
@@ -22,21 +21,21 @@ if TYPE_CHECKING:
     from queue_runner.warden.processes import Row, Tree
 
 
-ROUNDS_S = 2.0  # a tree that grows faster than it can be stopped is stopped further at the next look
+ROUNDS_S = 2.0  # a tree that grows faster than it can be stopped is handled further at the next poll
 
 
 class Pause:
-    """Keeps the tree as the file `suspend` in the run's folder wishes it: there, everything stands still."""
+    """The suspension of the tree, in effect while the file `suspend` exists in the run's folder."""
 
     def __init__(self, folder: str, tree: Tree) -> None:
         self.tree = tree
         self.wish, self.told = f"{folder}/suspend", f"{folder}/warden/suspended"
-        self.stopped: set[tuple[int, float]] = set()  # by us: what stood still before does so afterwards
+        self.stopped: set[tuple[int, float]] = set()  # by us: a process stopped before stays stopped afterwards
         self.on = False
 
     def look(self) -> None:
-        """Do what is wished now. Called four times a second, so that what was born or woken meanwhile stands still
-        again. Raises: OSError."""
+        """Apply the current request. Called four times a second, so that processes created or continued meanwhile are
+        stopped too. Raises: OSError."""
         wished = os.path.lexists(self.wish)
         if wished:
             self.stop()
@@ -44,7 +43,7 @@ class Pause:
             self.go_on()
 
     def stop(self) -> None:
-        """Stop all that is there, again until a look finds nobody new: a child may be born while its parent is."""
+        """Stop all processes, until a scan finds no new one: a parent may fork while being stopped."""
         began, new, n = awake(), 1, 0
         while new and awake() - began < ROUNDS_S:
             found = self.tree.find()
@@ -53,7 +52,7 @@ class Pause:
                 each = found[pid]
                 known = (pid, each.start) in self.stopped
                 if each.stopped or (known and not self.on):
-                    continue  # it stands still, or will as soon as the kernel lets go of it
+                    continue  # it is stopped, or will be once it returns from the kernel
                 send(pid, each.start, signal.SIGSTOP)
                 new += not known
                 self.stopped.add((pid, each.start))
@@ -63,10 +62,10 @@ class Pause:
             try:
                 publish(self.told, told)
             except OSError as error:
-                say("nobody is told of the pause:", error)  # the disk is full: it stands still all the same
+                say("nobody is told of the pause:", error)  # the disk is full: the tree is suspended all the same
 
     def go_on(self) -> None:
-        """Let go on what was stopped here, children first: a parent that wakes finds them at work."""
+        """Continue what was stopped here, children first, so that a continued parent finds them running."""
         found = self.tree.find()
         for pid in reversed(from_the_top(found)):
             if (pid, found[pid].start) in self.stopped:
@@ -74,7 +73,7 @@ class Pause:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is stopped here any more: it goes on, or is being ended."""
+        """Clear the record of stopped processes: they run again, or are being ended."""
         self.stopped.clear()
         self.on = False
         try:
@@ -84,7 +83,7 @@ class Pause:
 
 
 def from_the_top(found: dict[int, Row]) -> list[int]:
-    """Parents before their children: a shell that sees its child stop could act on it."""
+    """Return pids, parents before their children: a shell that sees its child stop could act on it."""
 
     def depth(pid: int) -> int:
         steps, seen = 0, {pid}
