@@ -1,1 +1,1 @@
-"""This machine: its clocks, its processes, its services, its power, its devices. One file each."""
+"""This machine: its clocks, processes, services, power and devices, one file each."""

@@ -1,8 +1,8 @@
-"""The two clocks of a machine that sleeps, and the name of its present boot.
+"""The two clocks of a machine that sleeps, and the identifier of its current boot.
 
-Clock names mean opposite things (clock_gettime(2) of Linux, clock_gettime(3) of macOS): in sleep, CLOCK_MONOTONIC
-stands still on Linux and CLOCK_BOOTTIME goes on; on macOS CLOCK_UPTIME_RAW stands still and CLOCK_MONOTONIC_RAW
-goes on. The warden has its own copy of the two clocks, because its file must run alone.
+Clock names mean opposite things (clock_gettime(2) of Linux, clock_gettime(3) of macOS): during sleep, CLOCK_MONOTONIC
+stops on Linux and CLOCK_BOOTTIME runs; on macOS CLOCK_UPTIME_RAW stops and CLOCK_MONOTONIC_RAW runs. The warden has
+its own copy of the two clocks, because it must run standalone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SLEEP_TOLERANCE_S = 0.5
-"""A difference of the two clocks up to this is reading jitter and no sleep."""
+"""A difference of the two clocks up to this is reading jitter, not sleep."""
 
 _LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SYSCTL = "/usr/sbin/sysctl"
@@ -30,35 +30,35 @@ else:
 
 @dataclass(frozen=True)
 class Reading:
-    """Both clocks at one moment, in seconds from zeros that mean nothing."""
+    """Both clocks at one moment, in seconds from arbitrary zeros."""
 
     awake_s: float
     counting_s: float
 
 
 def awake_s() -> float:
-    """Seconds on the clock that stands still while the machine sleeps."""
+    """Return seconds on the clock that stops while the machine sleeps."""
     return time.clock_gettime(_AWAKE)
 
 
 def counting_s() -> float:
-    """Seconds on the clock that goes on while the machine sleeps."""
+    """Return seconds on the clock that runs while the machine sleeps."""
     return time.clock_gettime(_COUNTING)
 
 
 def read() -> Reading:
-    """Both clocks now."""
+    """Read both clocks."""
     return Reading(awake_s(), counting_s())
 
 
 def slept_s(since: Reading, until: Reading) -> float:
-    """Seconds that the machine slept between two readings, never negative."""
+    """Return the seconds that the machine slept between two readings, never negative."""
     return max(0.0, (until.counting_s - since.counting_s) - (until.awake_s - since.awake_s))
 
 
 @functools.cache
 def boot_id() -> str:
-    """What names this boot of this machine: a pid or a start time noted under another one means nothing now."""
+    """Return the identifier of this boot: pids and start times recorded under another one are meaningless now."""
     try:
         return _LINUX_BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -66,9 +66,9 @@ def boot_id() -> str:
 
 
 def boot_id_darwin(sysctl: Callable[[str], str]) -> str:
-    """kern.bootsessionuuid; where it is missing the second of the boot; "unknown" where neither is told.
+    """Return kern.bootsessionuuid, else the second of the boot, else "unknown".
 
-    `sysctl` gives the value of a name, or "".
+    `sysctl` returns the value of a name, or "".
     """
     if uuid := sysctl("kern.bootsessionuuid").strip():
         return uuid.lower()

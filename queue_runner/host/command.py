@@ -1,4 +1,4 @@
-"""Ask a small tool of the system a question. What cannot be asked is not known: None, never an error."""
+"""Queries to small system tools. A failed query means unknown: None, never an error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 Ask = Callable[[Sequence[str]], str | None]
-"""Runs a command and returns what it wrote to stdout; None when it is not there, fails or takes too long."""
+"""A function that runs a command and returns its stdout; None when it is missing, fails or times out."""
 
 TIMEOUT_S = 10.0
 
 
 def ask(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str | None:
-    """The output of a command that works, else None. Its messages are not shown."""
+    """Return the output of a command, None when it fails. Its messages are discarded."""
     try:
         done = subprocess.run(
             argv,
@@ -33,14 +33,15 @@ def ask(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str | None:
 
 
 def plain_environment() -> dict[str, str]:
-    """English messages, and the true version of macOS (sw_vers says 10.16 or 16.0 in compatibility mode)."""
+    """Return an environment for English messages and the true macOS version (sw_vers prints 10.16 or 16.0 in
+    compatibility mode)."""
     return {**os.environ, "LC_ALL": "C", "SYSTEM_VERSION_COMPAT": "0"}
 
 
 class Asked:
-    """A question asked again and again without ever waiting: an answer is there one sample after it was asked for.
+    """A repeated query that never blocks: an answer is available one sample after it was requested.
 
-    A tool of 10 to 300 ms would hold up the worker; here it runs beside it, once at a time.
+    A tool that takes 10 to 300 ms would delay the worker; here it runs beside it, one process at a time.
     """
 
     def __init__(self, argv: Sequence[str], every_s: float) -> None:
@@ -55,11 +56,11 @@ class Asked:
 
     @property
     def answered_s(self) -> float | None:
-        """When, on the caller's clock, the question of the latest answer was asked; None before the first."""
+        """Time, on the caller's clock, at which the query of the latest answer started; None before the first."""
         return self._answered_s
 
     def latest(self, now_s: float | None = None) -> str | None:
-        """The newest answer; None while there is none, and again when the tool fails. Asks anew when it is time."""
+        """Return the newest answer, None before the first or when the tool fails. Start a new query when it is due."""
         now = time.monotonic() if now_s is None else now_s
         self._collect(now)
         if self._process is None and now >= self._due:
@@ -67,7 +68,7 @@ class Asked:
         return self._answer
 
     def close(self) -> None:
-        """End a question that is still under way."""
+        """End a query that is still running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -77,7 +78,7 @@ class Asked:
         self._due = now + self._every_s
         self._started = now
         try:
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115 - a file, since a full pipe would stop the tool
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 - a file, since a full pipe would block the tool
             self._process = subprocess.Popen(
                 self._argv,
                 stdin=subprocess.DEVNULL,
@@ -87,7 +88,7 @@ class Asked:
             )
         except OSError:
             self._answer = None
-            self._due = float("inf")  # the tool is not here: it will not come
+            self._due = float("inf")  # the tool is missing: do not retry
             self._forget()
 
     def _collect(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Try the C++ compiler that torch.compile would use for the CPU."""
+"""A probe of the C++ compiler that torch.compile would use for the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPILE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Compiler:
-    """Whether a C++ compiler works, the finding as a sentence, and the command that installs one where none does."""
+    """The finding about the C++ compiler: whether one works, a sentence, and the command that installs one if not."""
 
     works: bool
     finding: str

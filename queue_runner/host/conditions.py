@@ -1,8 +1,8 @@
-"""The conditions of a measurement: one cheap sample after the other, stored with the run, never hashed.
+"""The conditions of a measurement: a series of cheap samples, stored with the run, never hashed.
 
-A sample holds what is known, and only that: a key that is missing is unknown, never 0. On Linux a sample takes well
-under 3 ms of files in /proc and /sys; every tool (nvidia-smi, macOS's commands) runs beside the worker, and its answer
-is in the next sample.
+A sample holds only what is known: a missing key is unknown, never 0. On Linux a sample reads files in /proc and /sys
+for well under 3 ms; every tool (nvidia-smi, macOS's commands) runs beside the worker, and its answer is in the next
+sample.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queue_runner.host.cpu_time import LinuxSource, Named, PsutilSource, Shares
 from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
 
 MIN_INTERVAL_S = 0.5
-"""Between two samples nearer than this the kernel's clock tick of 10 ms is too coarse for a share."""
+"""For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
 _SLOW_S = 10.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -40,11 +40,11 @@ KEYS: dict[str, str] = {
     "swap_out_bytes_per_s": "written to swap",
     "thermal_level": "macOS: pressure 0 to 4; Linux: 1 when a processor throttled since the last sample",
 }
-"""Every key that a sample may have, and what it means."""
+"""All keys that a sample may have, and their meaning."""
 
 
 class Sampler:
-    """Takes samples. The rates in one are over the time since the last."""
+    """A source of samples. Rates are over the time since the previous sample."""
 
     def __init__(
         self, *, platform: str = sys.platform, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic
@@ -60,7 +60,7 @@ class Sampler:
         self._rates: dict[str, float] = {}
 
     def sample(self, pids: Iterable[Named] = ()) -> dict[str, Any]:
-        """The conditions now. `pids` are the run's processes, the trainer first; what they use is not "others"."""
+        """Sample the conditions. `pids` are the run's processes, the trainer first; their use does not count as others'."""
         named = list(pids)
         now = self._clock()
         available, *swap = self._memory()
@@ -70,7 +70,7 @@ class Sampler:
                 self._rates |= swap_rates(self._swap, swap, now - self._at)
                 self._at, self._swap = now, (swap[0], swap[1])
             else:
-                self._rates = {}  # the baseline of the processes is taken now, the shares come with the next sample
+                self._rates = {}  # this sample is the processes' baseline; shares come with the next
         trainer = named[0] if named else None
         found = {
             "load1": _load1(),
@@ -81,7 +81,7 @@ class Sampler:
         return {name: value for name, value in sorted(found.items()) if value is not None}
 
     def close(self) -> None:
-        """End the tools that are still at work."""
+        """End the tools that are still running."""
         self._tools.close()
 
 
@@ -133,7 +133,7 @@ class _MacTools:
         }
 
     def _swap(self, now: float) -> dict[str, float]:
-        """Rates between the last two answers, each of which was true when it was asked for."""
+        """Return the rates between the last two answers, each dated by the time of its query."""
         counts = parse_vm_stat(self._vm.latest(now))
         at, before = self._vm.answered_s, self._swapped
         if counts is None or at is None:
@@ -153,26 +153,26 @@ class _MacTools:
                 asked.close()
 
 
-# -- texts of tools -------------------------------------------------------------------------------------------------
+# -- tool output ----------------------------------------------------------------------------------------------------
 
 
 def parse_accelerators(text: str | None) -> float | None:
-    """`ioreg -r -d 1 -w 0 -c IOAccelerator`: the busiest one's short average, of 1; WindowServer's work is in it."""
+    """Parse `ioreg -r -d 1 -w 0 -c IOAccelerator`: the busiest one's short average, of 1, WindowServer included."""
     found = [int(percent) for percent in re.findall(r'"Device Utilization %"=(\d{1,3})\b', text or "")]
     return max(found) / 100 if found else None
 
 
 def parse_priority(text: str | None) -> int | None:
-    """`ps -o pri= -p PID`: 31 is normal, 20 and 4 are launchd's limits, which children inherit."""
+    """Parse `ps -o pri= -p PID`: 31 is normal, 20 and 4 are launchd's limits, which children inherit."""
     match = re.fullmatch(r"\s*(\d{1,3})[A-Z]?\s*", text or "")
     return int(match[1]) if match else None
 
 
 def parse_vm_stat(text: str | None) -> tuple[int, int] | None:
-    """`vm_stat`: bytes swapped in and out since boot.
+    """Parse `vm_stat`: bytes swapped in and out since boot.
 
-    Not its Pageins and Pageouts, which are of files that are mapped (and what psutil calls swapped): a dataset that is
-    read through a map would look like swapping, and what the compressor writes to swap would not.
+    Not its Pageins and Pageouts, which count mapped files (and which psutil reports as swap): reading a memory-mapped
+    dataset would look like swapping, and the compressor's writes to swap would not.
     """
     size = re.search(r"page size of (\d+) bytes", text or "")
     pages = [re.search(rf"^Swap{way}s:\s+(\d+)\.?\s*$", text or "", re.MULTILINE) for way in ("in", "out")]
@@ -183,7 +183,7 @@ def parse_vm_stat(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_nvidia_smi(text: str | None) -> Mapping[str, float | None]:
-    """Lines of `utilisation, temperature`; a part that cannot be had reads [N/A]."""
+    """Parse lines of `utilisation, temperature`; an unavailable part reads [N/A]."""
     busy, heat = [], []
     for line in (text or "").splitlines():
         match = re.fullmatch(r"\s*(\d+|\[.*\])\s*,\s*(\d+|\[.*\])\s*", line)
@@ -197,7 +197,7 @@ def parse_nvidia_smi(text: str | None) -> Mapping[str, float | None]:
 
 
 def linux_memory(root: Path = Path("/")) -> tuple[int | None, int | None, int | None]:
-    """(available bytes, bytes swapped in, bytes swapped out since boot)."""
+    """Return (available bytes, bytes swapped in, bytes swapped out since boot)."""
     meminfo, vmstat = _read(root / "proc/meminfo"), _read(root / "proc/vmstat")
     available = re.search(r"^MemAvailable:\s*(\d+) kB", meminfo, re.MULTILINE)
     pages = [re.search(rf"^{name} (\d+)$", vmstat, re.MULTILINE) for name in ("pswpin", "pswpout")]
@@ -206,14 +206,14 @@ def linux_memory(root: Path = Path("/")) -> tuple[int | None, int | None, int | 
 
 
 def psutil_memory() -> tuple[int | None, int | None, int | None]:
-    """The same through psutil, whose counts of swapping are none on macOS: see parse_vm_stat."""
+    """Return the same through psutil, whose swap counts are unusable on macOS: see parse_vm_stat."""
     import psutil
 
     return psutil.virtual_memory().available, None, None
 
 
 def swap_rates(before: Iterable[int | None], now: Iterable[int | None], interval_s: float) -> dict[str, float]:
-    """Bytes per second; {} for what is not counted."""
+    """Return bytes per second; {} where not counted."""
     names = ("swap_in_bytes_per_s", "swap_out_bytes_per_s")
     return {
         name: round(max(0, new - old) / interval_s, 1)

@@ -1,4 +1,4 @@
-"""Who uses the processors: the whole machine, the hypervisor, and one run's processes. All times in seconds of CPU."""
+"""CPU time of the whole machine, the hypervisor, and one run's processes. All times in seconds of CPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Protocol
 from queue_runner.host import process_table
 
 Named = int | tuple[int, float]
-"""A process: its pid, or (pid, start) in the kernel's own units, so that a number used anew is not taken for it."""
+"""A process: its pid, or (pid, start) in the kernel's own units, so that a reused pid is not mistaken for it."""
 
 
 @dataclass(frozen=True)
 class MachineTime:
-    """Sums since boot over all processors. `total_s` is what they had to give, steal included."""
+    """Sums since boot over all processors. `total_s` is their capacity, steal included."""
 
     busy_s: float
     total_s: float
@@ -26,7 +26,7 @@ class MachineTime:
 
 @dataclass(frozen=True)
 class ProcessTime:
-    """One process: its own time and that of the children it has waited for."""
+    """CPU time of a process: its own and that of the children it has waited for."""
 
     parent: int
     cpu_s: float
@@ -39,14 +39,14 @@ class Source(Protocol):
 
 
 class LinuxSource:
-    """/proc/stat and /proc/PID/stat (proc(5))."""
+    """CPU times from /proc/stat and /proc/PID/stat (proc(5))."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = f"{root}/proc".replace("//", "/")
         self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
 
     def machine(self) -> MachineTime | None:
-        """user already counts guests; a processor that waits for a disk is idle."""
+        """Return the machine's sums. user already includes guests; a processor waiting for a disk is idle."""
         fields = _first_line(f"{self._proc}/stat").split()
         if len(fields) < 9 or fields[0] != "cpu":
             return None
@@ -58,7 +58,7 @@ class LinuxSource:
         found = {}
         for one in named:
             pid, start = one if isinstance(one, tuple) else (one, None)
-            # the name, in parentheses, may hold anything, a parenthesis too
+            # the name, in parentheses, may contain anything, including a parenthesis
             fields = _first_line(f"{self._proc}/{pid}/stat").rpartition(")")[2].split()
             if len(fields) < 20 or (start is not None and int(fields[19]) != start):
                 continue
@@ -68,7 +68,7 @@ class LinuxSource:
 
 
 class PsutilSource:
-    """macOS through psutil, where reaped children are not counted and nothing tells what a hypervisor took."""
+    """CPU times on macOS through psutil, without reaped children and without hypervisor steal."""
 
     def machine(self) -> MachineTime | None:
         import psutil
@@ -93,7 +93,7 @@ class PsutilSource:
 
 
 class Shares:
-    """Turns sums into shares of the machine between two calls."""
+    """Shares of the machine between two calls, computed from sums."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -101,8 +101,8 @@ class Shares:
         self._processes: dict[tuple[int, float], ProcessTime] | None = None
 
     def since_last(self, named: Iterable[Named]) -> dict[str, float]:
-        """Shares of 1 of all processors since the last call: others_cpu_share, job_cpu_share, steal_share. {} while
-        there is nothing to compare with."""
+        """Return shares of 1 of all processors since the last call: others_cpu_share, job_cpu_share, steal_share. {}
+        without a previous call to compare with."""
         before, self._machine = self._machine, self._source.machine()
         known, self._processes = self._processes, self._source.processes(named)
         if before is None or self._machine is None:
@@ -123,10 +123,10 @@ class Shares:
 def used_between(
     before: Mapping[tuple[int, float], ProcessTime], now: Mapping[tuple[int, float], ProcessTime]
 ) -> float:
-    """CPU time that the processes used between two looks.
+    """Return the CPU time that the processes used between two scans.
 
-    A process that ended has passed its time on to the parent that waited for it: its earlier part is taken off there.
-    Where the parent is gone as well, or is none of the run's, the last stretch is not known and counts as others'.
+    The time of an ended process is added to the parent that waited for it, so its earlier part is subtracted there.
+    If the parent is also gone, or not one of the run's, the last stretch is unknown and counts as others'.
     """
     alive = {pid for pid, _ in now}
     passed_on = (time.cpu_s for key, time in before.items() if key in now or time.parent in alive)
@@ -141,6 +141,6 @@ def _first_line(path: str) -> str:
     try:
         return os.read(descriptor, 1024).split(b"\n")[0].decode("utf-8", "replace")
     except OSError:
-        return ""  # it ended between the two calls
+        return ""  # the process ended between the two calls
     finally:
         os.close(descriptor)

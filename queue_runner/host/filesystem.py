@@ -1,4 +1,4 @@
-"""What kind of file system a path lies on. SQLite's WAL and flock both need one that this machine alone serves."""
+"""Detection of network file systems. SQLite's WAL and flock both need one that is local to this machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAC_MOUNT = re.compile(r"^.* on (?P<point>/.*) \((?P<kind>[^,)]+)[^)]*\)$")
 
 
 def network_kind(path: Path, mounts: str | None = None, *, platform: str = sys.platform) -> str | None:
-    """The name of the network file system that `path` (which may not exist yet) lies on; None for a local one.
+    """Return the name of the network file system of `path` (which may not exist yet); None for a local one.
 
-    `mounts` is the text of /proc/self/mountinfo (Linux) or of `mount` (macOS), asked for when it is not given.
+    `mounts` is the text of /proc/self/mountinfo (Linux) or of `mount` (macOS), read when not given.
     """
     if mounts is None:
         mounts = _read_mounts(platform)
@@ -29,19 +29,19 @@ def network_kind(path: Path, mounts: str | None = None, *, platform: str = sys.p
     found: tuple[int, str, str] | None = None
     for point, kind, options in (_mac_mounts if platform == "darwin" else _linux_mounts)(mounts):
         inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and (found is None or len(point) >= found[0]):  # of two on one point, the later covers the earlier
+        if inside and (found is None or len(point) >= found[0]):  # a later mount on the same point covers the earlier
             found = (len(point), kind, options)
     if found is None:
         return None
     _, kind, options = found
-    # gVisor serves a container's own disk to it by 9p, and says so by these two descriptors.
+    # gVisor serves a container's own disk over 9p, marked by these two descriptors.
     if _NETWORK.fullmatch(kind) or _NETWORK_FUSE.fullmatch(kind) or (kind == "9p" and "rfdno=" not in options):
         return kind
     return None
 
 
 def nearest_existing(path: Path) -> Path:
-    """`path` itself, or the nearest folder above it that exists."""
+    """Return `path` itself, or its nearest ancestor that exists."""
     for place in (path, *path.parents):
         if os.path.lexists(place):
             return place
@@ -60,7 +60,7 @@ def _read_mounts(platform: str) -> str:
 
 
 def _linux_mounts(text: str) -> list[tuple[str, str, str]]:
-    """(mount point, type, options) of proc_pid_mountinfo(5): the type follows a lone dash."""
+    """Parse proc_pid_mountinfo(5) to (mount point, type, options): the type follows a lone dash."""
     found = []
     for line in text.splitlines():
         front, _, back = line.partition(" - ")
@@ -72,6 +72,6 @@ def _linux_mounts(text: str) -> list[tuple[str, str, str]]:
 
 
 def _mac_mounts(text: str) -> list[tuple[str, str, str]]:
-    """Lines such as `//me@nas/share on /Volumes/share (smbfs, nodev, nosuid, mounted by me)`."""
+    """Parse lines such as `//me@nas/share on /Volumes/share (smbfs, nodev, nosuid, mounted by me)`."""
     matches = (_MAC_MOUNT.match(line) for line in text.splitlines())
     return [(match["point"], match["kind"].strip(), "") for match in matches if match]

@@ -1,4 +1,4 @@
-"""Where a developer's program is. On macOS some names in /usr/bin are no programs but ask for Apple's tools."""
+"""Lookup of developer tools. On macOS some names in /usr/bin are stubs that prompt to install Apple's tools."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SHIMS = "/usr/bin"
 
 
 def find(name: str, *, platform: str = sys.platform, installed: Callable[[], bool] | None = None) -> str | None:
-    """The path of a compiler or of git; None where there is none, or where calling it would only open macOS's window
-    that offers to install the command line tools. `installed` tells whether they are there.
+    """Return the path of a compiler or of git; None where there is none, or where calling it would only open macOS's
+    prompt to install the command line tools. `installed` returns whether they are installed.
     """
     found = shutil.which(name)
-    if found is None or platform != "darwin" or os.path.dirname(found) != _SHIMS:  # noqa: PTH120 - a text
+    if found is None or platform != "darwin" or os.path.dirname(found) != _SHIMS:  # noqa: PTH120 - a string
         return found
     return found if (installed or _tools_installed)() else None
 
 
 @cache
 def _tools_installed() -> bool:
-    """xcode-select(1) -p prints where the tools are, and fails where there are none; it opens no window."""
+    """Return whether xcode-select(1) -p finds the tools; it fails where there are none and opens no window."""
     return ask(["/usr/bin/xcode-select", "-p"]) is not None

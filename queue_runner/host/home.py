@@ -1,4 +1,4 @@
-"""Make the home of a queue, and refuse a place where a queue cannot live."""
+"""Creation of a queue's home, and refusal of unsuitable places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout, home
 
 MIN_FREE_BYTES = 16 * 2**20
-"""Less than this on the home's disk, and the store could not even say that a job failed."""
+"""With less than this on the home's disk, the store could not even record that a job failed."""
 
 _PRIVATE = 0o700
 
@@ -28,10 +28,10 @@ _REASONS = {
 
 
 def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, mounts: str | None = None) -> Layout:
-    """Make the home and its folders (mode 0700) where they are missing, and make sure that a queue can live there.
+    """Create the home and its folders (mode 0700) where missing, and check that the place is suitable for a queue.
 
-    Args: `need_bytes` must be free on its disk; `mounts` stands in for the system's table of mounts.
-    Raises: MpsqError - a sentence - for a place that is unwritable, no folder, on a network, full, or not this user's.
+    Args: `need_bytes` must be free on its disk; `mounts` replaces the system's mount table.
+    Raises: MpsqError for a place that is unwritable, not a folder, on a network, full, or not this user's.
     """
     from queue_runner.host.filesystem import network_kind
 
@@ -57,7 +57,7 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
 
 
 def _refuse_sudo(path: Path) -> None:
-    """Files that root leaves in somebody's queue lock him out of it."""
+    """Refuse sudo: files that root leaves in a user's queue lock the user out of it."""
     from queue_runner.host.filesystem import nearest_existing
 
     if os.geteuid() != 0 or not os.environ.get("SUDO_UID"):

@@ -1,4 +1,4 @@
-"""Keep the machine from idle sleep while a process lives. A closed lid, and an empty battery, sleep all the same."""
+"""Prevention of idle sleep while a process lives. A closed lid or an empty battery still causes sleep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CAFFEINATE = "/usr/bin/caffeinate"
 
 
 class Awake:
-    """A helper that holds the machine awake and ends by itself with the process, whoever else dies."""
+    """A helper that keeps the machine awake and ends by itself with the process, whatever else dies."""
 
     def __init__(self, process: subprocess.Popen[bytes] | None, said: str) -> None:
         self._process = process
@@ -20,11 +20,11 @@ class Awake:
 
     @property
     def held(self) -> bool:
-        """Whether the helper is at work; a helper that was refused, as polkit does over ssh, has ended."""
+        """Whether the helper is running; one that was refused, as by polkit over ssh, has ended."""
         return self._process is not None and self._process.poll() is None
 
     def __str__(self) -> str:
-        """A sentence about what holds the machine awake, or why nothing does."""
+        """Return a sentence about what keeps the machine awake, or why nothing does."""
         if self._process is not None and not self.held:
             return f"nothing keeps this machine from sleep: {self._said} ended (code {self._process.returncode})"
         return f"{self._said} keeps this machine from idle sleep" if self._process is not None else self._said
@@ -37,7 +37,7 @@ class Awake:
 
 
 def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> Awake:
-    """Hold the machine awake for as long as `pid` lives, where the system has a way to; else say that it has none."""
+    """Keep the machine awake while `pid` lives, where the system supports it; else the result says that it does not."""
     command = command_for(pid, platform=platform, root=root)
     if command is None:
         return Awake(
@@ -53,7 +53,7 @@ def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")
 
 
 def command_for(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> Sequence[str] | None:
-    """The helper's command line; None where there is none."""
+    """Return the helper's command line; None where there is none."""
     if platform == "darwin":
         return [CAFFEINATE, "-i", "-m", "-w", str(pid)]
     inhibit, tail = shutil.which("systemd-inhibit"), shutil.which("tail")

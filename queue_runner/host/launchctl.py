@@ -1,6 +1,6 @@
-"""launchctl's words: its verbs and exit codes, and the text of `launchctl print`, which Apple calls no API at all.
+"""Interface to launchctl: its verbs, its exit codes, and the output of `launchctl print`, which Apple calls no API.
 
-Facts and sources: docs/macos.md. Nothing here has run on a Mac.
+Facts and sources: macos.md 1.3 and 1.6, summarized in docs/macos.md. Nothing here has run on a Mac.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queue_runner.errors import MpsqError
 LAUNCHCTL = "/bin/launchctl"
 OK = 0
 ESRCH = 3
-"""No such process: what bootout says of a job that is not loaded."""
+"""No such process: bootout's exit code for a job that is not loaded."""
 EIO = 5
 """The catch-all: loaded already, still draining after a bootout, insecure plist, wrong session."""
 EINPROGRESS = 36
@@ -30,7 +30,7 @@ _PATIENCE_S = 30.0
 _LEAVING = ("SIGTERMed", "SIGKILLed", "removing")
 _LIMITED = ("daemon", "standard", "adaptive", "background")
 _AWAITED = (OK, ESRCH, EIO, EINPROGRESS, NOT_FOUND, NO_SUCH_DOMAIN)
-"""Answers of bootout after which the job is gone, or soon will be."""
+"""Exit codes of bootout after which the job is gone, or soon will be."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Printed:
-    """A loaded job, as far as `print` told. What it did not tell, or told in other words, is None."""
+    """A loaded job as parsed from `print`. Missing or unrecognized fields are None."""
 
     state: str | None
     pid: int | None
@@ -57,12 +57,12 @@ class Printed:
 
     @property
     def leaving(self) -> bool:
-        """Whether it is on its way out: it is printed still, and the next bootstrap would fail."""
+        """Whether it is being removed: still printed, and the next bootstrap would fail."""
         return self.state is not None and self.state.startswith(_LEAVING)
 
     @property
     def throttled(self) -> bool:
-        """Whether launchd runs it with limits, which its children inherit (ProcessType is not Interactive)."""
+        """Whether launchd throttles it and so its children (ProcessType is not Interactive)."""
         return self.spawn_type is not None and self.spawn_type.lower().startswith(_LIMITED)
 
     @property
@@ -72,7 +72,7 @@ class Printed:
 
 
 def call(launchctl: str, arguments: Sequence[str]) -> Answer:
-    """Run launchctl. Raises: MpsqError when it is not there or hangs."""
+    """Run launchctl. Raises: MpsqError when it is missing or hangs."""
     try:
         done = subprocess.run(
             [launchctl, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
@@ -89,7 +89,7 @@ def call(launchctl: str, arguments: Sequence[str]) -> Answer:
 
 
 def parse_print(text: str) -> Printed:
-    """Read the job's own lines of `launchctl print`; blocks inside it have a state of their own and are passed over."""
+    """Parse the job's own lines of `launchctl print`; nested blocks have a state of their own and are skipped."""
     found: dict[str, str] = {}
     depth = 0
     for line in text.splitlines():
@@ -117,7 +117,7 @@ def _whole(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class Control:
-    """One job and the domains it may be in. Every method raises MpsqError when launchd says what nobody expects."""
+    """A job and the domains it may be in. Every method raises MpsqError for an unexpected answer of launchd."""
 
     label: str
     launchctl: str = LAUNCHCTL
@@ -126,12 +126,12 @@ class Control:
     sleep: Callable[[float], None] = time.sleep
 
     def loaded(self) -> dict[str, Printed]:
-        """The job in each domain that has it. It is in both, if a login over ssh came before one at the screen."""
+        """Return the job in each domain that has it: both, if an ssh login preceded one at the screen."""
         found = {domain: self.look(domain) for domain in (f"gui/{self.uid}", f"user/{self.uid}")}
         return {domain: job for domain, job in found.items() if job is not None}
 
     def look(self, domain: str) -> Printed | None:
-        """The job in that domain; None when it is not loaded there."""
+        """Return the job in that domain; None when it is not loaded there."""
         answer = self._call("print", f"{domain}/{self.label}")
         if answer.code == OK:
             return parse_print(answer.output)
@@ -140,12 +140,12 @@ class Control:
         raise _refused(answer, "look at it")
 
     def domain(self) -> str:
-        """Where to load it: the session at the screen if there is one, else the user's own."""
+        """Return the domain to load it in: the session at the screen if there is one, else the user's."""
         gui = f"gui/{self.uid}"
         return gui if self._call("print", gui).code == OK else f"user/{self.uid}"
 
     def bootstrap(self, domain: str, plist: Path) -> str:
-        """Load the plist; returns the domain that took it."""
+        """Load the plist. Return the domain that accepted it."""
         self._call("enable", f"{domain}/{self.label}")  # a `disable` outlives reboots
         deadline, pause_s = self.clock() + _PATIENCE_S, 0.25
         while True:
@@ -158,14 +158,14 @@ class Control:
                 raise _refused(answer, "load it")
             job = self.look(domain)
             if job is not None and not job.leaving:
-                return domain  # it said no because it has it
+                return domain  # refused because it is loaded already
             if self.clock() >= deadline:
                 raise _refused(answer, "load it")
             self.sleep(pause_s)
             pause_s = min(2 * pause_s, 4.0)
 
     def bootout(self, domain: str, patience_s: float) -> None:
-        """Unload the job and wait until it is gone: launchd answers before it is."""
+        """Unload the job and wait until it is gone, since launchd answers before that."""
         deadline, pause_s = self.clock() + patience_s, 0.1
         answer = self._call("bootout", f"{domain}/{self.label}")
         if answer.code not in _AWAITED:
@@ -179,7 +179,7 @@ class Control:
                 answer = self._call("bootout", f"{domain}/{self.label}")
 
     def kickstart(self, domain: str, *, kill: bool = False) -> bool:
-        """Start the loaded job, or start it anew. False when it is not loaded after all."""
+        """Start or restart the loaded job. Return False when it is not loaded after all."""
         answer = self._call("kickstart", *(["-k"] if kill else []), f"{domain}/{self.label}")
         if answer.code not in (OK, EALREADY, NOT_FOUND):
             raise _refused(answer, "start it")

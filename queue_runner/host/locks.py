@@ -1,12 +1,12 @@
 """Kernel locks (flock): who may act for a queue, and who may be using an accelerator.
 
-A lock belongs to an open file description. It is inherited by whoever inherits the descriptor and is gone when the last
-copy is closed, however its holders die. So a lock is given up by closing only: LOCK_UN would take it from every copy.
+A lock belongs to an open file description. It is inherited with the descriptor and released when the last copy is
+closed, however its holders die. So a lock is released by closing only: LOCK_UN would release it for every copy.
 Lock files are never unlinked, or two processes could hold "the same" lock on two files.
 
-Asking is not taking: `is_held` tries a *shared* lock and lets go of it at once, and whoever tries for the exclusive one
-and is refused looks whether a shared one would be granted. If so nobody holds the lock and it met a question, which is
-over in microseconds: it tries again. A question thus never makes a try fail, and a try that fails met a real holder.
+A query never takes the lock: `is_held` tries a *shared* lock and releases it at once, and a process refused the
+exclusive lock checks whether a shared one would be granted. If so, nobody holds the lock and it met a query, which is
+over in microseconds: it tries again. Thus a query never makes a try fail, and a failed try met a real holder.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from queue_runner.errors import MpsqError
 
 _HOLDER_BYTES_MAX = 4096
 _QUESTIONS_LAST_S = 1.0
-"""How long a try waits for others' questions to be over: a question takes microseconds, unless its asker is stopped."""
+"""How long a try waits for others' queries: a query takes microseconds, unless its process is stopped."""
 
 _BASES = (Path("/var/tmp"), Path("/tmp"))
 
 
 class Lock:
-    """A lock that is held, as long as it is not closed. `fd` may be handed over on purpose (pass_fds)."""
+    """A lock, held until closed. `fd` may be passed on deliberately (pass_fds)."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -40,17 +40,17 @@ class Lock:
 
     @property
     def fd(self) -> int:
-        """The descriptor. Raises: ValueError after close."""
+        """File descriptor of the lock. Raises: ValueError after close."""
         if self._fd is None:
             raise ValueError(f"{self.path.name} was closed")
         return self._fd
 
     def write_holder(self, about: Mapping[str, Any] | None = None) -> None:
-        """Say in the file who took the lock: {pid, start, host} and what `about` adds. The text outlives the holder.
+        """Write to the file who took the lock: {pid, start, host} and `about`. The text outlives the holder.
 
-        Raises: OSError when the disk refuses, ValueError when it is longer than 4 KiB.
+        Raises: OSError when it cannot be written, ValueError when it is longer than 4 KiB.
         """
-        from queue_runner.host import process_table  # only here: most who import this never write
+        from queue_runner.host import process_table  # deferred: most importers never write
 
         own = process_table.look(os.getpid())
         holder = {
@@ -62,15 +62,15 @@ class Lock:
         text = json.dumps(holder, separators=(",", ":")).encode() + b"\n"
         if len(text) > _HOLDER_BYTES_MAX:
             raise ValueError("too much to say about a lock's holder")
-        os.pwrite(self.fd, text, 0)  # readers take the first line only, so that the old rest after it does no harm
+        os.pwrite(self.fd, text, 0)  # readers use the first line only, so old text after it is harmless
         os.ftruncate(self.fd, len(text))
 
     def touch(self) -> None:
-        """Make the file young, so that a cleaner of old temporary files leaves it alone. Call it daily, or so."""
+        """Update the file's times, so that cleaners of old temporary files leave it alone. Call about daily."""
         os.utime(self.fd)
 
     def close(self) -> None:
-        """Give this copy of the lock up. Twice does no harm."""
+        """Release this copy of the lock. Idempotent."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
@@ -83,15 +83,15 @@ class Lock:
 
 
 def lock_dir() -> Path:
-    """The directory of this user's locks on this machine; made, with mode 0700, if it is not there.
+    """Return the directory of this user's locks on this machine, created with mode 0700 if missing.
 
-    MPSQ_LOCKS, or else a folder of /var/tmp named by the user's number. It must be the same from a terminal, ssh, cron,
-    launchd and systemd, on this machine alone: XDG_RUNTIME_DIR is only set in a login session and goes with it, TMPDIR
+    It is MPSQ_LOCKS, or else a folder of /var/tmp named by the user id. It must be the same from a terminal, ssh, cron,
+    launchd and systemd, on this machine alone: XDG_RUNTIME_DIR is only set in a login session and ends with it, TMPDIR
     differs between sessions, a home may be on NFS and shared by machines, /tmp is cleaned after days. A service with
-    systemd's PrivateTmp= would see another one: ours has none. Cleaners of /var/tmp take files unused for 30 days; the
-    lane's is touched hourly by the warden.
+    systemd's PrivateTmp= would see another one: ours does not set it. Cleaners of /var/tmp remove files unused for 30
+    days; the warden touches the lane's hourly.
 
-    Raises: MpsqError when the folder cannot be made, is another user's, or is open to others.
+    Raises: MpsqError when the folder cannot be created, is another user's, or is open to others.
     """
     if chosen := os.environ.get("MPSQ_LOCKS"):
         folder = Path(chosen)
@@ -117,25 +117,25 @@ def lock_dir() -> Path:
 
 
 def worker_lock_path(home: Path) -> Path:
-    """The lock of the one worker of the queue at `home`, named by the folder itself and not by a path to it.
+    """Return the path of the worker lock of the queue at `home`, named by the folder itself, not by a path to it.
 
-    Raises: OSError when the home is not there, MpsqError as lock_dir.
+    Raises: OSError when the home does not exist, MpsqError as lock_dir.
     """
     found = home.stat()
     return lock_dir() / f"worker-{found.st_dev:x}-{found.st_ino}.lock"
 
 
 def lane_lock_path(lane: str) -> Path:
-    """The lock of a lane, e.g. of "machine" or of one GPU. Raises: ValueError for a name that is no file name."""
+    """Return the lock path of a lane, e.g. "machine" or one GPU. Raises: ValueError for an invalid file name."""
     if not lane or not all(letter.isalnum() or letter in "-_." for letter in lane) or lane.startswith("."):
         raise ValueError(f"no lane can be named {lane!r}")
     return lock_dir() / f"lane-{lane}.lock"
 
 
 def try_lock(path: Path) -> Lock | None:
-    """Take the lock if nobody holds it, without waiting; None when somebody does.
+    """Take the lock without waiting; None when it is held.
 
-    Raises: MpsqError when the file cannot be opened or its file system knows no locks.
+    Raises: MpsqError when the file cannot be opened or its file system does not support locks.
     """
     deadline = time.monotonic() + _QUESTIONS_LAST_S
     while True:
@@ -146,7 +146,7 @@ def try_lock(path: Path) -> Lock | None:
                 if state == "taken" and _is_file_at(fd, path):
                     return Lock(path, os.dup(fd))
             finally:
-                os.close(fd)  # what _try found out by asking is given back with it
+                os.close(fd)  # also releases a shared lock that _try got by its query
         except OSError as error:
             raise MpsqError(
                 f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of yours on a local disk"
@@ -158,9 +158,9 @@ def try_lock(path: Path) -> Lock | None:
 
 
 def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
-    """Hold the lock together with others who share it, and apart from whoever takes it alone, which is waited for.
+    """Take the lock shared, waiting for an exclusive holder to release it.
 
-    `by` is who takes it alone.
+    `by` names the exclusive holder.
 
     Raises: MpsqError when the file cannot be opened, or its holder keeps it for longer than `wait_s`.
     """
@@ -180,9 +180,9 @@ def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock now. Disturbs nobody (see above) and makes no file.
+    """Return whether the lock is held now. Disturbs nobody (see above) and creates no file.
 
-    Raises: OSError when a file that is there cannot be opened.
+    Raises: OSError when an existing file cannot be opened.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -195,7 +195,7 @@ def is_held(path: Path) -> bool:
 
 
 def read_holder(path: Path) -> dict[str, Any] | None:
-    """What the last holder wrote about itself; whether it still holds the lock is for `is_held` to say."""
+    """Return what the last holder wrote about itself; use `is_held` to check that it still holds the lock."""
     try:
         with path.open("rb") as file:
             holder = json.loads(file.read(_HOLDER_BYTES_MAX).split(b"\n", 1)[0])
@@ -205,7 +205,7 @@ def read_holder(path: Path) -> dict[str, Any] | None:
 
 
 def _try(fd: int) -> str:
-    """taken | held (by somebody else) | asked (somebody was only asking)."""
+    """Return taken, held (by another process) or asked (another process was only querying)."""
     if _grants(fd, fcntl.LOCK_EX):
         return "taken"
     return "asked" if _grants(fd, fcntl.LOCK_SH) else "held"
@@ -220,7 +220,7 @@ def _grants(fd: int, kind: int) -> bool:
 
 
 def _is_file_at(fd: int, path: Path) -> bool:
-    """Whether the locked file is still the one that others will open."""
+    """Return whether the locked file is still the one that others will open."""
     try:
         at = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How a watcher waits: behind everybody else, and not for a reader that has left."""
+"""Waiting for watchers: at the lowest priority, and not for a reader that has closed the pipe."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ NICE = 10
 
 
 def give_way() -> None:
-    """Be the first to wait, from now on, where programs want the same core."""
+    """Lower this process's priority so that it yields to others competing for a core."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
 
 
 class Wait:
-    """Waits, unless the descriptor is a pipe that nobody reads any more."""
+    """A wait that fails once the descriptor is a pipe without a reader."""
 
     def __init__(self, fd: int | None) -> None:
         self._poll: select.poll | None = None
         with contextlib.suppress(OSError):
             if fd is not None and stat.S_ISFIFO(os.fstat(fd).st_mode):
                 self._poll = select.poll()
-                self._poll.register(fd, select.POLLHUP)  # macOS reports it only if asked: of no events it watches none
+                self._poll.register(fd, select.POLLHUP)  # macOS reports POLLHUP only if requested
 
     def __call__(self, seconds: float) -> None:
-        """Raises: BrokenPipeError when nobody reads any more."""
+        """Wait. Raises: BrokenPipeError when the pipe has no reader."""
         if self._poll is None:
             time.sleep(seconds)
         elif any(what & (select.POLLERR | select.POLLHUP) for _, what in self._poll.poll(seconds * 1e3)):
@@ -36,7 +36,7 @@ class Wait:
 
 
 def descriptor(stream: object) -> int | None:
-    """The file descriptor of a stream; None for one that has none."""
+    """Return the file descriptor of a stream; None if it has none."""
     try:
         return int(stream.fileno())  # type: ignore[attr-defined]
     except (AttributeError, OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The machine's identity: what must be the same for two runs to be comparable, and what stays the same over a reboot.
+"""The machine's identity: what must be equal for two runs to be comparable, and is unchanged by a reboot.
 
-Versions of the system and of drivers are not part of it: they are factors of a comparison (`software`). What cannot be
-found out is None; nothing here raises. Keys with a unit in the name are SI or binary as named.
+Versions of the system and of drivers are not part of it: they are factors of a comparison (`software`). Unknown values
+are None; nothing here raises. Keys with a unit in the name are SI or binary as named.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Any
 from queue_runner.host.command import Ask, ask
 
 _SALT = "mpsq machine\0"
-"""systemd's machine-id(5) asks that the id itself be shown to nobody."""
+"""Key for hashing the machine id: machine-id(5) of systemd asks not to expose the id itself."""
 _ARM_PARTS = ("CPU implementer", "CPU part")
 
 
 def describe(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platform) -> dict[str, Any]:
-    """The identity as plain values, sorted by key. Takes some 300 ms on macOS and where NVIDIA's driver must be asked.
+    """Return the identity as plain values, sorted by key. Takes some 300 ms on macOS and where nvidia-smi must be run.
 
-    Args: `ask` runs a command, `root` is where /proc, /sys and /etc are, `system` is sys.platform.
+    Args: `ask` runs a command, `root` holds /proc, /sys and /etc, `system` is sys.platform.
     """
     found = _macos(ask) if system == "darwin" else _linux(ask, root)
     return dict(sorted({"system": "macOS" if system == "darwin" else platform.system(), **found}.items()))
 
 
 def identity(description: Mapping[str, Any]) -> str:
-    """The hash of a description (sha256, hex)."""
+    """Return the hash of a description (sha256, hex)."""
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platform) -> dict[str, Any]:
-    """What an update or a setting of the system changes: its version, its kernel, its GPU driver."""
+    """Return what a system update or setting changes: the version, the kernel, the GPU driver."""
     found: dict[str, Any] = {"kernel": platform.release()}
     if system == "darwin":
         found["os"] = "macOS"
@@ -54,12 +54,12 @@ def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platfo
 
 
 def under_rosetta(*, ask: Ask = ask, system: str = sys.platform, machine: str | None = None) -> bool | None:
-    """Whether this Python is an Intel one on Apple silicon: translated, and without any current torch."""
+    """Return whether this Python is an Intel one on Apple silicon: translated, and without any current torch."""
     if system != "darwin":
         return False
-    if (machine or platform.machine()) not in ("x86_64", "i386"):  # some builds of Python say i386
+    if (machine or platform.machine()) not in ("x86_64", "i386"):  # some builds of Python report i386
         return False
-    # sysctl.proc_translated would be about sysctl's own process
+    # sysctl.proc_translated would describe sysctl's own process
     return _sysctl(ask, ["hw.optional.arm64"]).get("hw.optional.arm64") == "1"
 
 
@@ -78,7 +78,7 @@ def _macos(ask: Ask) -> dict[str, Any]:
         "arch": "arm64" if told.get("hw.optional.arm64") == "1" else platform.machine(),
         "cores_logical": _whole(told.get("hw.logicalcpu")),
         "cores_physical": _whole(told.get("hw.physicalcpu")),
-        # M1 to M4 say Performance and Efficiency, later chips something else: the names are kept
+        # M1 to M4 report Performance and Efficiency, later chips other names: keep the names
         "cores_by_tier": {
             tiers.get(f"hw.perflevel{n}.name", f"level {n}"): _whole(tiers.get(f"hw.perflevel{n}.physicalcpu"))
             for n in range(levels)
@@ -92,7 +92,7 @@ def _macos(ask: Ask) -> dict[str, Any]:
 
 
 def _sysctl(ask: Ask, names: list[str]) -> dict[str, str]:
-    """Names without a value on this machine are missing. Asked together, and one by one where sysctl gave up."""
+    """Return the values of `names`, without those missing here. Query all at once, then one by one if that fails."""
     found = _pairs(ask(["/usr/sbin/sysctl", *names]) if names else None)
     for name in names:
         if name not in found and len(names) > 1:
@@ -106,7 +106,7 @@ def _pairs(text: str | None) -> dict[str, str]:
 
 
 def _mac_gpus(text: str | None) -> list[dict[str, Any]] | None:
-    """`sppci_cores` is a number in a string; M1 Max has 24 or 32 of them under one name."""
+    """Parse the GPUs. `sppci_cores` is a number in a string; M1 Max has 24 or 32 cores under one name."""
     try:
         cards = json.loads(text or "")["SPDisplaysDataType"]
         return [{"cores": _whole(card.get("sppci_cores")), "name": card.get("sppci_model")} for card in cards]
@@ -115,7 +115,7 @@ def _mac_gpus(text: str | None) -> list[dict[str, Any]] | None:
 
 
 def gpu_cores(description: Mapping[str, Any]) -> int | None:
-    """The cores of the (only) GPU of an Apple chip, for its peak; None elsewhere."""
+    """Return the core count of the (only) GPU of an Apple chip, for its peak; None elsewhere."""
     gpus = description.get("gpus") or []
     return next((gpu.get("cores") for gpu in gpus if isinstance(gpu, dict) and gpu.get("cores")), None)
 
@@ -154,13 +154,13 @@ def _cpu_name(cpuinfo: str, root: Path) -> str | None:
 
 
 def _quota(text: str) -> float | None:
-    """CPUs that the container may use at most (cgroup v2, `quota period` in microseconds); None without a limit."""
+    """Parse the container's CPU limit (cgroup v2, `quota period` in microseconds); None without a limit."""
     match = re.fullmatch(r"(\d+) (\d+)\s*", text)
     return round(int(match[1]) / int(match[2]), 3) if match and int(match[2]) else None
 
 
 def _linux_gpus(ask: Ask, root: Path) -> list[str] | None:
-    """Names, sorted. NVIDIA's driver tells them in /proc; where that is hidden, nvidia-smi is asked."""
+    """Return the names, sorted, from NVIDIA's driver in /proc, or from nvidia-smi where that is hidden."""
     found = []
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         if match := re.search(r"^Model:\s*(.+?)\s*$", _read(path), re.MULTILINE):

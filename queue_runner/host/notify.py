@@ -1,6 +1,6 @@
-"""Desktop notifications: which program shows one, and its arguments. Names from users stay text.
+"""Desktop notifications: the program that shows one, and its arguments. Names from users stay text.
 
-macOS: osascript(1) passes the words behind the script as `argv` of `on run`: they are never read as AppleScript.
+macOS: osascript(1) passes the arguments after the script as `argv` of `on run`: they are never parsed as AppleScript.
 Linux: notify-send(1) of libnotify; a notification's body is markup (Desktop Notifications Specification): escaped.
 """
 
@@ -19,19 +19,19 @@ _BODY_CHARACTERS = 240
 
 
 def program(platform: str = sys.platform) -> str:
-    """The name of the program that shows notifications."""
+    """Return the name of the program that shows notifications."""
     return "osascript" if platform == "darwin" else "notify-send"
 
 
 def remedy(platform: str = sys.platform) -> str:
-    """What to do where the program is not there."""
+    """Return the remedy for a missing program."""
     if platform == "darwin":
         return "/usr/bin must be in the worker's PATH: mpsq service install"
     return "install it (apt install libnotify-bin), or: mpsq config set notify off"
 
 
 def argv(title: str, body: str, platform: str = sys.platform) -> list[str]:
-    """The command line that shows a notification. `title` is ours and begins with a letter; `body` is anything."""
+    """Return the command line of a notification. `title` is ours and begins with a letter; `body` is any text."""
     body = " ".join(plain(body).split())
     if len(body) > _BODY_CHARACTERS:
         body = body[: _BODY_CHARACTERS - 1] + "…"
@@ -42,7 +42,7 @@ def argv(title: str, body: str, platform: str = sys.platform) -> list[str]:
 
 
 def words(event: str, row: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Title and body for done, failed or idle. `row` is the run's row of v_run, None for idle."""
+    """Return title and body for done, failed or idle. `row` is the run's row of v_run, None for idle."""
     if row is None:
         return "mpsq: the queue is idle", "nothing runs and nothing waits"
     what = "succeeded" if event == "done" else f"ended as {row['outcome']}"

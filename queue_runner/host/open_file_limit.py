@@ -1,5 +1,5 @@
-"""How many files a job may have open. macOS gives a terminal's programs 256, which data loaders and caches of many
-files go beyond, and a service what its definition says: jobs get the same from both."""
+"""The limit of open files of a job. macOS allows a terminal's programs 256, too few for data loaders and caches of
+many files, and a service the limit in its definition: jobs get the same from both."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import resource
 import sys
 
 WANTED = 4096
-"""As the service's definition has it. macOS's own limit (OPEN_MAX, 10,240) is above it."""
+"""The limit in the service's definition. macOS's own limit (OPEN_MAX, 10,240) is above it."""
 
 
 def allow(platform: str = sys.platform) -> None:
-    """Raise the limit of this process, which its children inherit, on macOS; elsewhere it is enough as it is."""
+    """Raise the limit of this process, which its children inherit, on macOS; elsewhere the default suffices."""
     if platform != "darwin":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -21,4 +21,4 @@ def allow(platform: str = sys.platform) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):
-        return  # jobs have fewer, then
+        return  # jobs keep the lower limit

@@ -1,6 +1,6 @@
-"""Power and heat: battery or mains, low power mode, throttling. What cannot be known is None.
+"""Power and heat: battery or mains, low power mode, throttling. Unknown values are None.
 
-The texts are those of pmset(1) and notifyutil(1) on macOS (samples in docs/macos.md), and Linux's files in /sys.
+Sources: pmset(1) and notifyutil(1) on macOS (samples in docs/macos.md), files in /sys on Linux.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 _SUPPLIES = "sys/class/power_supply"
 _CPUS = "sys/devices/system/cpu"
 _MAX_CORES_WATCHED = 32
-"""Heat is shared; reading a counter of every core of a large machine would itself take milliseconds."""
+"""Limit of cores read: they share heat, and reading every core of a large machine would take milliseconds."""
 
 
 @dataclass(frozen=True)
 class Power:
-    """Where the power comes from. `battery_share` is of 1."""
+    """The power source. `battery_share` is of 1."""
 
     on_battery: bool | None = None
     battery_share: float | None = None
@@ -28,7 +28,7 @@ class Power:
 
 
 def parse_battery(text: str | None) -> Power:
-    """`pmset -g batt`. A desktop has the first line only."""
+    """Parse `pmset -g batt`. A desktop prints the first line only."""
     text = text or ""
     source = re.search(r"Now drawing from '([^']+)'", text)
     charge = re.search(r"-InternalBattery-\d+.*?(\d{1,3})%;", text)
@@ -40,13 +40,14 @@ def parse_battery(text: str | None) -> Power:
 
 
 def parse_low_power(text: str | None) -> bool | None:
-    """`pmset -g`: `lowpowermode 0|1` on older Macs, `powermode 0|1|2` (1 is low) on newer; or both, or neither."""
+    """Parse `pmset -g`: `lowpowermode 0|1` on older Macs, `powermode 0|1|2` (1 is low) on newer; both, or neither."""
     found = re.findall(r"^\s*(lowpowermode|powermode)\s+(\d+)\b", text or "", re.MULTILINE)
     return any(value == "1" for _, value in found) if found else None
 
 
 def parse_pressure(text: str | None) -> int | None:
-    """`notifyutil -g com.apple.system.thermalpressurelevel`: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping."""
+    """Parse `notifyutil -g com.apple.system.thermalpressurelevel`: 0 nominal, 1 moderate, 2 heavy, 3 trapping,
+    4 sleeping."""
     match = re.search(r"thermalpressurelevel\s+(\d)\s*$", text or "")
     return int(match[1]) if match else None
 
@@ -55,7 +56,7 @@ def parse_pressure(text: str | None) -> int | None:
 
 
 def linux_power(root: Path = Path("/")) -> Power:
-    """From /sys/class/power_supply; a mouse's battery (scope Device) is none of the machine's."""
+    """Read /sys/class/power_supply, ignoring batteries of peripherals such as a mouse (scope Device)."""
     low = (
         {"low-power": True}.get(profile, False)
         if (profile := _read(root / "sys/firmware/acpi/platform_profile"))
@@ -79,19 +80,19 @@ def linux_power(root: Path = Path("/")) -> Power:
     elif batteries:
         on_battery = any(status == "Discharging" for status, _ in batteries)
     else:
-        on_battery = None if not mains else False  # nothing but a plug that says "off": not a battery either
+        on_battery = None if not mains else False  # only a mains supply that reports "off" does not prove a battery
     return Power(on_battery, sum(shares) / len(shares) if shares else None, low)
 
 
 class ThrottleCounters:
-    """Linux's counts of thermal throttling (Intel; other machines have none). `level` is 1 when one has risen."""
+    """Linux's thermal throttling counters (Intel only). `level` is 1 when one has risen."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._files = _throttle_files(root)
         self._last = self._read()
 
     def level(self) -> int | None:
-        """0 or 1 since the last call; None where nothing is counted."""
+        """Return 0 or 1 since the last call; None without counters."""
         if not self._files:
             return None
         before, self._last = self._last, self._read()
@@ -103,7 +104,7 @@ class ThrottleCounters:
 
 
 def _throttle_files(root: Path) -> list[Path]:
-    """One counter for each package, and one for each of the first cores."""
+    """Return one counter per package, and one for each of the first cores."""
     packages: dict[str, Path] = {}
     cores = []
     folders = (root / _CPUS).glob("cpu[0-9]*/thermal_throttle")

@@ -1,8 +1,8 @@
-"""The table of processes: one pass over /proc on Linux; on macOS libproc for this user's processes, psutil for others'.
+"""The process table: one pass over /proc on Linux; on macOS libproc for this user's processes, psutil for others'.
 
-A start time is in the kernel's own units: clock ticks since boot (field 22 of /proc/PID/stat, proc(5)) on Linux, on
-macOS seconds since 1970 as the kernel noted them (proc_pidinfo). With the pid it names a process for ever. psutil's
-create_time does not on macOS: since psutil 7.1 it moves whenever the clock is set.
+A start time is in the kernel's own units: clock ticks since boot (field 22 of /proc/PID/stat, proc(5)) on Linux,
+seconds since 1970 as recorded by the kernel (proc_pidinfo) on macOS. With the pid it identifies a process uniquely.
+psutil's create_time does not on macOS: since psutil 7.1 it changes whenever the clock is set.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from queue_runner.warden import processes
 LINUX = sys.platform.startswith("linux")
 TAG_VARIABLE = "MPSQ_TAG"
 
-_SAME_START_S = 0.02  # macOS only: a double of seconds, which may have been through JSON
+_SAME_START_S = 0.02  # macOS only: seconds as a double, possibly converted through JSON
 
 
 @dataclass(frozen=True, order=True)
 class Process:
-    """A process that cannot be confused with a later one of the same pid."""
+    """A process, distinguishable from a later one of the same pid."""
 
     pid: int
     start: float
@@ -31,7 +31,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Seen:
-    """One row of the table. `ended`: a zombie, which uses nothing and only waits for its parent."""
+    """A row of the table. `ended`: a zombie, which uses nothing and only waits to be reaped."""
 
     process: Process
     parent: int
@@ -41,7 +41,7 @@ class Seen:
 
 
 def look(pid: int) -> Seen | None:
-    """The row of one process; None when there is no such process (on macOS: or a zombie)."""
+    """Return the row of a process; None when there is no such process (on macOS: or a zombie)."""
     if LINUX:
         return _look_linux(pid)
     row = processes.row_darwin(pid)
@@ -51,7 +51,7 @@ def look(pid: int) -> Seen | None:
 
 
 def table() -> dict[int, Seen]:
-    """Every process that can be seen, by pid."""
+    """Return all visible processes by pid."""
     if LINUX:
         pids: Iterator[int] = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
     else:
@@ -62,12 +62,12 @@ def table() -> dict[int, Seen]:
 
 
 def same_start(one: float, other: float) -> bool:
-    """Whether two start times are one."""
+    """Return whether two start times are the same."""
     return one == other if LINUX else abs(one - other) < _SAME_START_S
 
 
 def is_ours(pid: int) -> bool:
-    """Whether the process is this user's."""
+    """Return whether the process is this user's."""
     if LINUX:
         try:
             return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116
@@ -82,7 +82,7 @@ def is_ours(pid: int) -> bool:
 
 
 def has_tag(pid: int, tag: str) -> bool:
-    """Whether the process was given MPSQ_TAG=tag. Apple's own binaries hide their environment."""
+    """Return whether the process was started with MPSQ_TAG=tag. Apple's own binaries hide their environment."""
     if LINUX:
         try:
             return f"{TAG_VARIABLE}={tag}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
@@ -97,11 +97,11 @@ def has_tag(pid: int, tag: str) -> bool:
 
 
 def holds_lock(pid: int, path: Path, file: os.stat_result, taker: int | None) -> bool:
-    """Whether the process holds the flock on `path` (whose stat is `file`) that the process `taker` once took.
+    """Return whether the process holds the flock on `path` (whose stat is `file`) that the process `taker` took.
 
-    Having the file open is not holding it: another queue's worker opens it to try. On Linux fdinfo tells the two apart,
-    and by whom the lock was taken (0: by one that is gone, or is outside this container). Elsewhere nothing does, so
-    whoever has a worker's lock open, too, is taken for a worker.
+    Having the file open is not holding it: another queue's worker opens it to try. On Linux fdinfo distinguishes the
+    two, and shows who took the lock (0: a process that is gone, or is outside this container). Elsewhere nothing does,
+    so a process that also has a worker's lock open is assumed to be a worker.
     """
     if LINUX:
         try:
@@ -140,18 +140,18 @@ def _look_linux(pid: int) -> Seen | None:
         text = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
-    words = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything; words[0] is field 3
+    words = text[text.rindex(b")") + 2 :].split()  # the name before it may contain anything; words[0] is field 3
     return Seen(
         process=Process(pid, int(words[19])),
         parent=int(words[1]),
         group=int(words[2]),
         session=int(words[3]),
-        ended=words[0] in b"ZX" and int(words[17]) <= 1,  # a main thread may end before the others: those still work
+        ended=words[0] in b"ZX" and int(words[17]) <= 1,  # the main thread may end while others still run
     )
 
 
 def _look_psutil(pid: int) -> Seen | None:
-    """Another user's process, whose parent matters and whose start time does not."""
+    """Look up another user's process, of which the parent matters and the start time does not."""
     import psutil
 
     try:
@@ -168,7 +168,7 @@ def _look_psutil(pid: int) -> Seen | None:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc, quickly. Raises: OSError when its process is gone or another user's."""
+    """Read a file of /proc quickly. Raises: OSError when its process is gone or another user's."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
