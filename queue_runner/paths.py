@@ -103,7 +103,7 @@ def home() -> Path:
 
 
 def layout() -> Layout:
-    """Return the layout of `home()` without creating it. Raises: MpsqError as home, or for a file in a folder's place."""
+    """Return the layout of `home()` without creating it. Raises: MpsqError as home, or if a file is in the way."""
     place = Layout(home())
     there = next((path for path in (place.home, *place.home.parents) if os.path.lexists(path)), place.home)
     if there.exists() and not there.is_dir():

@@ -228,7 +228,7 @@ def parse_duration(text: str, option: str = "duration") -> float:
 
 
 def parse_size(text: str, option: str = "size") -> int:
-    """Parse "2GiB", "512M", "10 GB" or "4096" to bytes. K, M, G, T, KiB, ... are powers of 1024, KB, MB, GB, TB of 1000.
+    """Parse "2GiB", "512M", "10 GB" or "4096" to bytes. K, M, G, T, KiB... are powers of 1024, KB, MB, GB, TB of 1000.
 
     Raises: UsageError for anything else, or more than MAX_SIZE_BYTES.
     """

@@ -171,7 +171,7 @@ class Run:
             say("no stop file:", error)  # exit.json will contain it
 
     def result(self, stop: dict[str, Any] | None, stopped: bool) -> dict[str, Any]:
-        """Return the content of exit.json; no times if nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
+        """Return exit.json's content; no times if nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
 
         On Linux max_rss_bytes is never below the warden's own, some 10 MB: the high-water mark survives exec.
         """
@@ -202,7 +202,7 @@ class Run:
         }
 
     def sweep(self, ending: Ending) -> None:
-        """End remaining processes. Those that do not die are reported by the worker, which finds the lane or them."""
+        """End remaining processes. The worker reports those that do not die: it finds the lane held, or the process."""
         give_up = awake() + ending.patience_s
         try:
             while not ending.step():

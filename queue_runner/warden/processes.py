@@ -118,7 +118,7 @@ class Tree:
         self.next_note = 0.0
 
     def find(self) -> dict[int, Row]:
-        """Find descendants (on Linux we adopt orphans: subreaper), noted processes, those of their sessions, and tagged."""
+        """Find descendants (on Linux with orphans: subreaper), noted processes, those of their sessions, and tagged."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else pids_darwin()
         table = {pid: found for pid in pids if (found := row(pid))}
         children: dict[int, list[int]] = {}

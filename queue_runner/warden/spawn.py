@@ -43,7 +43,7 @@ class Trainer:
 def start(spec: dict[str, Any], lane: int) -> Trainer:
     """Fork and exec. Any failure is in the result's `error`."""
     made, said = Trainer(), b""
-    secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # never written to a file
+    secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # never in a file
     environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
     flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
     try:
