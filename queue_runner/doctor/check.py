@@ -1,4 +1,4 @@
-"""What every part of doctor gives: one finding, its verdict, and what mends it."""
+"""The result of every doctor check: a finding, its verdict, and its fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `verdict` is ok, warn or fail; `fix` says what mends it, and is shown unless it is ok."""
+    """A finding. `verdict` is ok, warn or fail; `fix` is the remedy, shown unless the verdict is ok."""
 
     name: str
     verdict: str
@@ -16,5 +16,5 @@ class Check:
 
 
 def warn_if(wrong: bool, name: str, finding: str, fix: str) -> Check:
-    """A warning with its remedy, or that all is well."""
+    """Return a warning with its fix if `wrong`, else an ok finding."""
     return Check(name, "warn" if wrong else "ok", finding, fix)

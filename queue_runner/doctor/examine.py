@@ -1,6 +1,6 @@
-"""Examine this machine: everything that a queue needs, each with a verdict and what mends it.
+"""Examination of everything that a queue needs, each with a verdict and a fix.
 
-The queue itself is looked at in doctor_house.py, the machine in doctor_machine.py; torch is tried in a child process
+The queue itself is checked in queue_checks.py, the machine in machine_checks.py; torch is tried in a child process
 (host/torch_probe.py).
 """
 
@@ -19,13 +19,13 @@ from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
-"""From which torch on MPS needs which macOS (libtorch's own text, docs/macos.md); torch's documentation says 12.3."""
+"""The macOS that MPS needs, by first torch version (libtorch's text, docs/macos.md); torch's docs say 12.3."""
 
 
 def examine(layout: Layout, python: str | None = None) -> list[Check]:
-    """Look at everything. `python` is the interpreter whose frameworks are tried; ours when None.
+    """Run all checks. `python` is the interpreter whose frameworks are tried; ours when None.
 
-    Raises: UsageError when that interpreter is not there.
+    Raises: UsageError when that interpreter does not exist.
     """
     interpreter = torch_probe.find_interpreter(python)
     found = torch_probe.probe(interpreter)
@@ -41,7 +41,7 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
 
 
 def _python(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
-    """The interpreter that runs the jobs: on Apple silicon it must not be an Intel one."""
+    """Check the interpreter that runs the jobs: on Apple silicon it must not be an Intel one."""
     name = torch.machine or platform.machine()
     about = f"Python {torch.python or platform.python_version()}, built for {name}"
     if machine.under_rosetta(ask=ask, system=system, machine=name):
@@ -51,7 +51,7 @@ def _python(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platf
 
 
 def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
-    """The system's version, on macOS against what this torch's MPS needs."""
+    """Check the system's version, on macOS against the one that this torch's MPS needs."""
     told = machine.software(ask=ask, system=system)
     finding = " ".join(str(word) for word in (told["os"] or platform.system(), told["os_version"]) if word)
     finding += f", kernel {told['kernel']}" + (f", GPU driver {driver}" if (driver := told.get("gpu_driver")) else "")
@@ -66,19 +66,19 @@ def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platf
 
 
 def needed_macos(torch: str | None) -> int | None:
-    """The macOS that MPS of this torch needs; None where that is not known."""
+    """Return the macOS that MPS of this torch needs; None if unknown."""
     version = _leading(torch)
     return next((macos for since, macos in reversed(_NEEDS_MACOS) if version and version >= since), None)
 
 
 def _leading(version: str | None) -> tuple[int, ...] | None:
-    """The first two numbers of a version: "2.13.0+cpu" is (2, 13), "26" is (26,)."""
+    """Return the first two numbers of a version: "2.13.0+cpu" is (2, 13), "26" is (26,)."""
     match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?", version or "")
     return tuple(int(number) for number in match.groups() if number) if match else None
 
 
 def _others(interpreter: str) -> Iterator[Check]:
-    """mlx, jax and tinygrad: which are there, and whether they can be imported."""
+    """Check which of mlx, jax and tinygrad are installed, and whether they can be imported."""
     found = torch_probe.others(interpreter)
     for name, (version, trouble) in found.items():
         if trouble:
@@ -96,7 +96,7 @@ def _repair(name: str, interpreter: str) -> str:
 
 
 def _compiler() -> Check:
-    """The C++ compiler: without one torch.compile cannot build for the CPU."""
+    """Check the C++ compiler: without one torch.compile cannot build for the CPU."""
     found = compiler.probe()
     return Check("compiler", "ok" if found.works else "warn", found.finding, found.fix)
 

@@ -1,7 +1,7 @@
-"""What doctor looks at of the machine: cores, memory, power, heat, who else computes, priority, caches, variables.
+"""Doctor's checks of the machine: cores, memory, power, heat, other GPU use, priority, caches, variables.
 
-Texts of tools are read by the functions that sample a run's conditions; what cannot be known is said to be unknown and
-never a warning.
+Tool output is parsed by the functions that sample a run's conditions; unknown values are reported as unknown, never
+as a warning.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from queue_runner.paths import Layout
 from queue_runner.workloads import mps_switches
 
 BUSY_SHARE = 0.1
-"""A GPU that others use more than this tells little about a job; a window server alone stays below."""
+"""With more GPU use by others, a measurement means little; a window server alone stays below."""
 _LOW_MEMORY_SHARE = 0.1
 _HOT_C = 85.0
-"""Data-centre cards slow down a few degrees above."""
+"""Data-centre cards throttle a few degrees above this."""
 NORMAL_PRIORITY = 31
-"""macOS: what a program has that nothing throttles; launchd's Standard is 20, Background 4, and children inherit it."""
+"""Priority of an unthrottled program on macOS; launchd's Standard is 20, Background 4, and children inherit it."""
 _SLOWING = {
     "PYTORCH_DEBUG_MPS_ALLOCATOR": "logs every allocation",
     "PYTORCH_MPS_LOG_PROFILE_INFO": "profiles",
@@ -47,7 +47,7 @@ def of_machine(
     system: str = sys.platform,
     variables: Mapping[str, str] = os.environ,
 ) -> Iterator[Check]:
-    """Everything of the machine. Args: as host.machine.describe; `variables` is the environment of a submit."""
+    """Run all checks of the machine. Args: as host.machine.describe; `variables` is the environment of a submit."""
     told = machine.describe(ask=ask, root=root, system=system)
     yield cores(told)
     yield memory(told, root, system)
@@ -61,7 +61,7 @@ def of_machine(
 
 
 def cores(told: Mapping[str, Any]) -> Check:
-    """The processor, and what a container leaves of it."""
+    """Check the processor, and a container's limit on it."""
     tiers = told.get("cores_by_tier") or {}
     logical, physical = told.get("cores_logical"), told.get("cores_physical")
     said = " and ".join(f"{count} {name}" for name, count in tiers.items() if count)
@@ -76,7 +76,7 @@ def cores(told: Mapping[str, Any]) -> Check:
 
 
 def memory(told: Mapping[str, Any], root: Path = Path("/"), system: str = sys.platform) -> Check:
-    """How much there is, and how much is free: a run that swaps is invalid."""
+    """Check total and free memory: a run that swaps is invalid."""
     total_gib = told.get("memory_gib")
     read = conditions.psutil_memory if system == "darwin" else lambda: conditions.linux_memory(root)
     available = read()[0]
@@ -94,7 +94,7 @@ def _power(ask: Ask, root: Path, system: str) -> power.Power:
 
 
 def power_source(found: power.Power) -> Check:
-    """Mains or battery, and whether the system saves power."""
+    """Check for mains or battery, and for power saving."""
     charge = f" ({found.battery_share:.0%})" if found.battery_share is not None else ""
     source = {True: f"battery{charge}", False: "mains", None: "source not known here"}[found.on_battery]
     if found.low_power:
@@ -110,7 +110,7 @@ def _pressure(ask: Ask, system: str) -> int | None:
 
 
 def thermal(pressure: int | None, gpu_c: float | None) -> Check:
-    """macOS's thermal pressure (0 to 4), or the GPU's temperature (degrees Celsius) where a driver tells it."""
+    """Check macOS's thermal pressure (0 to 4), or the GPU's temperature (degrees Celsius) if the driver reports it."""
     if pressure is not None:
         word = ("nominal", "moderate", "heavy", "trapping", "sleeping")[min(pressure, 4)]
         fix = "let it cool before measuring; mpsq config set cooldown_s 2m rests between runs"
@@ -130,7 +130,7 @@ def _gpu(ask: Ask, system: str) -> Mapping[str, float | None]:
 
 
 def gpu_use(share: float | None) -> Check:
-    """Whether somebody uses the GPU already."""
+    """Check whether the GPU is already in use."""
     if share is None:
         return Check("gpu use", "ok", "not known here")
     fix = "end what draws or computes: runs share it with that"
@@ -138,7 +138,7 @@ def gpu_use(share: float | None) -> Check:
 
 
 def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Check:
-    """Whether the worker, which every run inherits from, is throttled; where none runs, this process."""
+    """Check whether the worker, from which every run inherits, is throttled; this process if none runs."""
     alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
     whose, number = (f"worker {pid}", pid) if alive and pid else ("this terminal", os.getpid())
     if system == "darwin":
@@ -163,7 +163,7 @@ def _nice(pid: int) -> int | None:
 
 
 def caches(layout: Layout, variables: Mapping[str, str] = os.environ) -> Check:
-    """Where compiled code is kept: by question, so that cold and warm mean something."""
+    """Check that compiled code is cached per job definition, so that cold and warm are meaningful."""
     set_here = [name for name in _CACHES if variables.get(name)]
     if set_here:
         finding = f"{' and '.join(set_here)} is set: every job takes it along, and questions share what they compiled"
@@ -172,7 +172,7 @@ def caches(layout: Layout, variables: Mapping[str, str] = os.environ) -> Check:
 
 
 def of_variables(variables: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Variables of frameworks that every job would take along."""
+    """Check for framework variables that every job would inherit."""
     trouble = mps_switches.trouble(variables)
     if trouble:
         yield Check("variables", "fail", *trouble)

@@ -1,4 +1,4 @@
-"""What doctor looks at of the queue itself: its folder, the database, the locks, who runs it, hooks and backups."""
+"""Doctor's checks of the queue itself: its folder, database, locks, worker, service, hooks and backups."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from queue_runner.store.backup import remedy, stored
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 _STALE_S = 7 * 86400.0
-"""A newest backup that lacks more than a week of changes is worth a word."""
+"""Warn when the newest backup lacks more than a week of changes."""
 _WAL_BYTES = 256 << 20
-"""A log of this size says that nobody has checkpointed for long: the worker does so every five minutes."""
+"""A log of this size means no checkpoint for a long time: the worker makes one every five minutes."""
 _LOW_BYTES = 2 << 30
 _WAL_RESET_MENDED = (3, 51, 3)
 _RETURNING = (3, 35)  # UPDATE ... RETURNING
@@ -34,7 +34,7 @@ _SHELL_WORDS = frozenset({"if", "for", "while", "case", "exit", "cd", "export", 
 
 
 def of_queue(layout: Layout) -> Iterator[Check]:
-    """Everything of the queue at `layout`."""
+    """Run all checks of the queue at `layout`."""
     yield from home(layout)
     yield from store(layout)
     yield sqlite_version()
@@ -46,7 +46,7 @@ def of_queue(layout: Layout) -> Iterator[Check]:
 
 
 def home(layout: Layout) -> Iterator[Check]:
-    """The folder of the queue: local, ours to write, with room."""
+    """Check that the queue's folder is local, writable and has free space."""
     place = nearest_existing(layout.home)
     later = "" if layout.home.is_dir() else ", made at the first submit"
     if kind := network_kind(layout.home):
@@ -71,7 +71,7 @@ def home(layout: Layout) -> Iterator[Check]:
 
 
 def _cannot_write(folder: Path) -> str | None:
-    """Why no folder can be made there; None where one could. Permissions alone do not tell: root has them in /proc."""
+    """Return why no folder can be created there, else None. Permissions alone are inconclusive: root has them in /proc."""
     try:
         with contextlib.suppress(FileNotFoundError):
             tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=folder).cleanup()
@@ -82,7 +82,7 @@ def _cannot_write(folder: Path) -> str | None:
 
 
 def store(layout: Layout) -> Iterator[Check]:
-    """The database: its schema, whether it is sound, and how long its log is."""
+    """Check the database: its schema, its integrity, and the size of its log."""
     if not layout.db.exists():
         yield Check("store", "ok", "no queue yet; the first submit makes it")
         return
@@ -109,7 +109,7 @@ def store(layout: Layout) -> Iterator[Check]:
 
 
 def sqlite_version() -> Check:
-    """Whether this Python's SQLite can do what the store needs."""
+    """Check that this Python's SQLite supports what the store needs."""
     said = f"SQLite {sqlite3.sqlite_version}"
     if sqlite3.sqlite_version_info < _WAL_RESET_MENDED:
         said += "; its WAL-reset bug cannot happen here: only the worker checkpoints"
@@ -119,7 +119,7 @@ def sqlite_version() -> Check:
 
 
 def lock_folder() -> Check:
-    """Whether the locks can be where they must be."""
+    """Check that the folder of locks is usable."""
     try:
         folder = locks.lock_dir()
     except MpsqError as error:
@@ -132,7 +132,7 @@ def lock_folder() -> Check:
 
 
 def worker(layout: Layout) -> Check:
-    """Whether anybody runs the queue."""
+    """Check whether a worker runs the queue."""
     alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
     if alive:
         return Check("worker", "ok", f"process {pid}" if pid else "running")
@@ -140,7 +140,7 @@ def worker(layout: Layout) -> Check:
 
 
 def service(layout: Layout) -> Check:
-    """Whether the worker is a service, and a healthy one."""
+    """Check whether the worker is a service, and a healthy one."""
     from queue_runner.host.service import for_this_machine
 
     try:
@@ -155,7 +155,7 @@ def service(layout: Layout) -> Check:
 
 
 def hooks(layout: Layout) -> Iterator[Check]:
-    """Whether what the settings want called can be called."""
+    """Check that the hooks in the settings can be called."""
     try:
         settings = config.load(layout.config)
     except MpsqError as error:
@@ -175,18 +175,18 @@ def hooks(layout: Layout) -> Iterator[Check]:
 
 
 def _missing(line: str) -> str | None:
-    """The first word of a command line, where it is a plain name or path of a program and there is none."""
+    """Return the first word of a command line if it is a plain name or path of a program that does not exist."""
     try:
         words = shlex.split(line)
     except ValueError:
-        return None  # for sh to say
+        return None  # left to sh to report
     if not words or not re.fullmatch(r"[\w./+-]+", words[0]) or words[0] in _SHELL_WORDS:
         return None
     return None if shutil.which(words[0]) else words[0]
 
 
 def backups(layout: Layout) -> Check:
-    """Whether there is a backup, and how old the newest is."""
+    """Check whether there is a backup, and how old the newest is."""
     newest = next(reversed(stored(layout.backups)), None) if layout.backups.is_dir() else None
     if newest is None:
         return Check("backups", "ok", "none yet: the worker makes one when nothing runs")

@@ -60,7 +60,7 @@ class Sampler:
         self._rates: dict[str, float] = {}
 
     def sample(self, pids: Iterable[Named] = ()) -> dict[str, Any]:
-        """Sample the conditions. `pids` are the run's processes, the trainer first; their use does not count as others'."""
+        """Sample the conditions. `pids` are the run's processes, the trainer first; their use is not "others"."""
         named = list(pids)
         now = self._clock()
         available, *swap = self._memory()

@@ -19,7 +19,7 @@ from typing import Any
 from queue_runner.host.command import Ask, ask
 
 _SALT = "mpsq machine\0"
-"""Key for hashing the machine id: machine-id(5) of systemd asks not to expose the id itself."""
+"""Salt of the hashed machine id: machine-id(5) of systemd asks not to expose the id itself."""
 _ARM_PARTS = ("CPU implementer", "CPU part")
 
 

@@ -1,4 +1,4 @@
-"""Processes by identity (pid, start time), and the end of everything that a run has left behind."""
+"""Processes by identity (pid, start time), and the termination of a run's remaining processes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from queue_runner.host.process_table import LINUX, Process, Seen, same_start
 __all__ = ["Process", "Traces", "end_all", "find_leftovers", "same_process", "send", "stage", "start_time"]
 
 KILL_S = 3.0
-"""How long SIGKILL is repeated before a process is said not to die (it hangs in the kernel)."""
+"""How long SIGKILL is repeated before a process counts as unkillable (it hangs in the kernel)."""
 
 _RESCAN_S = 0.02
 
 
 @dataclass(frozen=True)
 class Traces:
-    """By what a run's processes are known; each alone is enough.
+    """Traces that identify a run's processes; each alone is sufficient.
 
     tag       value of MPSQ_TAG in a process's environment
     sessions  session ids, and process groups, that the run's processes were seen in
-    noted     (pid, start) that the warden saw below the trainer
-    lane      file of the lane lock: whoever holds it is the run's, while the note in the file names this run
+    noted     (pid, start) seen by the warden below the trainer
+    lane      file of the lane lock: its holders are the run's, while the note in the file names this run
               (key "token" equal to `tag`) and the lock was taken by the process that wrote the note
-    boot_id   the boot under which all this was seen; under another one there can be nothing left
+    boot_id   the boot under which all this was seen; after a reboot no process can remain
     """
 
     tag: str | None = None
@@ -40,19 +40,19 @@ class Traces:
 
 
 def start_time(pid: int) -> float | None:
-    """When the process began, in the kernel's units; None when there is no such process."""
+    """Return the process's start time in the kernel's units; None when there is no such process."""
     seen = process_table.look(pid)
     return seen.process.start if seen else None
 
 
 def same_process(pid: int, start: float) -> bool:
-    """Whether `pid` is still the process that began at `start`, be it a zombie."""
+    """Return whether `pid` is still the process started at `start`, possibly a zombie."""
     now = start_time(pid)
     return now is not None and same_start(now, start)
 
 
 def find_leftovers(traces: Traces) -> set[Process]:
-    """Every living process of the run, and what is below one. Never this process, nor one that it descends from."""
+    """Find all living processes of the run and their descendants, never this process or its ancestors."""
     if traces.boot_id is not None and traces.boot_id != clocks.boot_id():
         return set()
     table = process_table.table()
@@ -75,9 +75,9 @@ def find_leftovers(traces: Traces) -> set[Process]:
 
 
 def send(process: Process, number: int) -> bool:
-    """Signal exactly this process; a stopped one is also made to go on, so that it can act on it.
+    """Signal exactly this process, and continue it if stopped, so that it can act on the signal.
 
-    Returns False when it is gone, or is not ours to signal.
+    Return False when it is gone, or may not be signalled by us.
     """
     if process.pid <= 1 or process.pid == os.getpid():
         return False
@@ -109,10 +109,10 @@ def end_all(
     kill_s: float = KILL_S,
     find: Callable[[Traces], set[Process]] = find_leftovers,
 ) -> list[Process]:
-    """End what the run left: SIGINT, after `int_s` SIGTERM, after `term_s` more SIGKILL, again and again until two
-    looks in a row find nothing. A grace of 0 leaves its signal out.
+    """End the run's remaining processes: SIGINT, after `int_s` SIGTERM, after `term_s` more SIGKILL, repeated until two
+    scans in a row find nothing. A grace of 0 skips its signal.
 
-    Returns those that would not die: [] is the promise that nothing is left. Blocks for the sum of the times at most.
+    Return those that did not die: [] guarantees that none remain. Blocks for the sum of the times at most.
     """
     began = time.monotonic()
     sent: set[tuple[Process, int]] = set()
@@ -132,7 +132,7 @@ def end_all(
 
 
 def stage(passed_s: float, int_s: float, term_s: float) -> signal.Signals:
-    """The signal that is due `passed_s` seconds after the end began."""
+    """Return the signal that is due `passed_s` seconds after termination began."""
     if passed_s < int_s:
         return signal.SIGINT
     return signal.SIGTERM if passed_s < int_s + term_s else signal.SIGKILL
@@ -142,7 +142,7 @@ def stage(passed_s: float, int_s: float, term_s: float) -> signal.Signals:
 
 
 def _ancestors(table: dict[int, Seen], pid: int) -> set[int]:
-    """The process itself, all that it descends from, and init."""
+    """Return the process itself, all its ancestors, and init."""
     found = {0, 1}
     while pid not in found:
         found.add(pid)
@@ -165,7 +165,7 @@ def _below(table: dict[int, Seen], roots: set[int]) -> set[int]:
 
 
 def _still_theirs(traces: Traces, table: dict[int, Seen]) -> set[int]:
-    """Sessions and groups whose number was not given to a later process: their leader's pid is free or still its."""
+    """Return sessions and groups whose id was not reused: the leader's pid is free or still the leader's."""
     noted = dict(traces.noted)
 
     def is_theirs(number: int) -> bool:
@@ -176,7 +176,7 @@ def _still_theirs(traces: Traces, table: dict[int, Seen]) -> set[int]:
 
 
 def _lane_of(traces: Traces) -> Callable[[int], bool]:
-    """Tells who holds the lane for this run. The note is read anew for each look: by now the lane may be another's."""
+    """Return a test for holders of this run's lane. The note is reread per scan: the lane may be another's by now."""
     if traces.lane is not None and traces.tag is not None:
         from queue_runner.host.locks import read_holder
 

@@ -1,4 +1,4 @@
-"""The worker as a service of the user: what launchd and systemd have in common, and which of them this machine has."""
+"""The worker as a user service: the interface to launchd and systemd, and the choice between them."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _EPHEMERAL = re.compile(r"/(uv/(archive|builds|environments)-v\d+|pipx/\.cache|\
 
 
 class Service(Protocol):
-    """Every method raises MpsqError - a sentence and a remedy - when the service manager refuses."""
+    """A user service. Every method raises MpsqError, with a remedy, when the service manager refuses."""
 
     kind: str
     """launchd or systemd"""
 
     def install(self) -> str:
-        """Make the service be there and run, whatever was there before. Returns what was done, in a sentence."""
+        """Install and start the service, whatever its previous state. Return what was done, in a sentence."""
 
     def uninstall(self) -> str:
-        """Stop it and take it out; the queue stays. Returns what was done."""
+        """Stop and remove the service; the queue stays. Return what was done."""
 
     def restart(self) -> str:
-        """Start it anew, as after an upgrade of mpsq; a run goes on meanwhile. Returns what was done."""
+        """Restart the service, as after an upgrade of mpsq; a run continues meanwhile. Return what was done."""
 
     def status(self) -> ServiceStatus:
-        """What is there now."""
+        """Return the current status."""
 
 
 def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.platform) -> Service:
-    """The service of this queue on this machine.
+    """Return the service of this queue on this machine.
 
-    Raises: MpsqError when there is neither launchd nor systemd, or this interpreter cannot be a service's.
+    Raises: MpsqError when there is neither launchd nor systemd, or this interpreter cannot run a service.
     """
     program = program_for(layout, settings, sys.executable, os.environ)
     if platform == "darwin":
@@ -60,7 +60,7 @@ def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.pl
 
 
 def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[str, str]) -> Program:
-    """The worker's program with the environment that it will have: a service gets none of the shell's.
+    """Return the worker's program with its environment: a service does not inherit the shell's.
 
     The version is part of it, so that an install after an upgrade restarts the worker.
     Raises: MpsqError when the interpreter is unknown, or lies in a cache that is cleaned.
@@ -84,7 +84,7 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
 
 
 def _path(python: str, path: str) -> str:
-    """PATH as it is at install, absolute places only, each once; the system's own are always in it."""
+    """Return PATH as of install: absolute folders only, without duplicates, always including the system's own."""
     places = [str(Path(python).parent), *path.split(os.pathsep), "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
     return os.pathsep.join(dict.fromkeys(place for place in places if place.startswith("/")))
 
@@ -93,10 +93,10 @@ _HEAD_BYTES = 64 << 10
 
 
 def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:
-    """Cut a service's log to its beginning and its last quarter when it is longer than the limit: no service manager
-    rotates it.
+    """Trim a service's log to its beginning and its last quarter when it exceeds the limit: no service manager rotates
+    it.
 
-    In place, since the manager keeps the file open (for appending). Returns whether it was cut.
+    In place, since the manager keeps the file open (for appending). Return whether it was trimmed.
     """
     try:
         with path.open("r+b") as log:

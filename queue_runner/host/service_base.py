@@ -1,4 +1,4 @@
-"""What launchd's and systemd's services have in common: the program, its limits and its status."""
+"""Common parts of the launchd and systemd services: the program, its limits and its status."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 DEFAULT_LABEL = "dev.mpsq.worker"
 
 STOP_TIMEOUT_S = 60
-"""What the worker gets between SIGTERM and SIGKILL; it needs well under a second."""
+"""The worker's time between SIGTERM and SIGKILL; it needs well under a second."""
 
 RESTART_AFTER_S = 10
-"""Between two starts of a worker that crashes: a tighter loop would disturb the run that goes on meanwhile."""
+"""Delay between starts of a crashing worker: a tighter loop would disturb an active run."""
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """What the service manager says. `problems` are (what is wrong, what to do about it)."""
+    """Status from the service manager. `problems` are (problem, remedy)."""
 
     installed: bool
     running: bool
@@ -28,7 +28,7 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class Program:
-    """What a service manager is to run: the worker of one queue, in one interpreter."""
+    """The program of a service: the worker of one queue, in one interpreter."""
 
     label: str
     python: str
@@ -37,5 +37,5 @@ class Program:
 
     @property
     def argv(self) -> list[str]:
-        """The command line. `python` stays unresolved: a virtual environment is found by the link's own place."""
+        """Return the command line. `python` stays unresolved: a virtual environment is found by the link's location."""
         return [self.python, "-m", "queue_runner.worker", "--service"]

@@ -1,7 +1,7 @@
-"""The worker as a LaunchAgent: its plist, and the steps by which launchd takes it, keeps it and lets it go.
+"""The worker as a LaunchAgent: its plist, and the steps to install, restart and remove it.
 
-Every key and every step has its reason in docs/macos.md. launchd changes its mind by and by: bootout returns before the
-job is gone, and a bootstrap in between fails with 5 and leaves the service down. So each step looks at what is there.
+The reasons for every key and step are in docs/macos.md. launchd is asynchronous: bootout returns before the job is
+gone, and a bootstrap in between fails with 5 and leaves the service down. So each step checks the actual state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROTECTED = ("Documents", "Desktop", "Downloads", "Library/Mobile Documents")
 
 @dataclass
 class Launchd:
-    """The LaunchAgent of one queue. The fields after `program` are the machine; tests put a stand-in there."""
+    """The LaunchAgent of one queue. The fields after `program` describe the machine; tests replace them."""
 
     program: Program
     launchctl: str = LAUNCHCTL
@@ -40,7 +40,7 @@ class Launchd:
 
     @property
     def plist(self) -> Path:
-        """Where launchd looks for it at every login."""
+        """Path at which launchd finds the plist at every login."""
         return self.user_home / "Library" / "LaunchAgents" / f"{self.program.label}.plist"
 
     @property
@@ -49,14 +49,14 @@ class Launchd:
         return self.user_home / "Library" / "Logs" / "mpsq" / f"{name}.log"
 
     def definition(self) -> dict[str, Any]:
-        """The plist as a dictionary. Not in it on purpose: AbandonProcessGroup, Nice, LowPriorityIO, UserName."""
+        """Return the plist as a dictionary. Omitted on purpose: AbandonProcessGroup, Nice, LowPriorityIO, UserName."""
         return {
             "Label": self.program.label,
             "ProgramArguments": self.program.argv,
             "RunAtLoad": True,
-            "KeepAlive": {"SuccessfulExit": False},  # exit 0 means: a restart cannot mend it
+            "KeepAlive": {"SuccessfulExit": False},  # exit 0 means: a restart cannot fix it
             "ThrottleInterval": RESTART_AFTER_S,
-            "ProcessType": "Interactive",  # with any other, every measurement is made under limits
+            "ProcessType": "Interactive",  # any other type throttles every measurement
             "ExitTimeOut": STOP_TIMEOUT_S,
             "EnvironmentVariables": dict(self.program.environment),
             "WorkingDirectory": str(self.program.home),
@@ -68,7 +68,7 @@ class Launchd:
         }
 
     def install(self) -> str:
-        """Load the service and see it run; what is already so is left alone."""
+        """Load the service and check that it runs; leave what is already right unchanged."""
         self._refuse_root()
         self._refuse_protected()
         wanted = plistlib.dumps(self.definition(), sort_keys=False)
@@ -82,12 +82,12 @@ class Launchd:
                 return self._see_it_run(domain, "started", job.runs or 0)
         for domain in loaded:
             self._control.bootout(domain, STOP_TIMEOUT_S + 5)
-        self._write(wanted)  # only while nothing is loaded: so what is loaded is always what is written
+        self._write(wanted)  # only while nothing is loaded, so that the loaded plist is always the written one
         domain = self._control.bootstrap(self._control.domain(), self.plist)
         return self._see_it_run(domain, "installed anew" if loaded else "installed", 0)
 
     def uninstall(self) -> str:
-        """Take the service out of launchd and its plist off the disk."""
+        """Remove the service from launchd and its plist from the disk."""
         self._refuse_root()
         loaded = self._control.loaded()
         was_there = bool(loaded) or self.plist.exists()
@@ -104,7 +104,7 @@ class Launchd:
         )
 
     def restart(self) -> str:
-        """Start the worker anew. A definition that is no longer right takes the way of install."""
+        """Restart the worker, through install when the definition is outdated."""
         self._refuse_root()
         loaded = self._control.loaded()
         if self._is_right():
@@ -114,7 +114,7 @@ class Launchd:
         return self.install()
 
     def status(self) -> ServiceStatus:
-        """What launchd says, and everything about it that would spoil a measurement."""
+        """Return launchd's status, and all problems that would spoil a measurement."""
         label, there = self.program.label, self.plist.exists()
         try:
             loaded = self._control.loaded()
@@ -127,7 +127,7 @@ class Launchd:
         running = job is not None and job.running
         return ServiceStatus(True, running, job.pid if job else None, detail, tuple(self._problems(job)))
 
-    # -- what is there ----------------------------------------------------------------------------------------------
+    # -- current state ----------------------------------------------------------------------------------------------
 
     @property
     def _control(self) -> Control:
@@ -169,7 +169,7 @@ class Launchd:
             return None
 
     def _is_right(self) -> bool:
-        """Whether what is written differs at most in the environment of the shell from which it was installed."""
+        """Return whether the written definition differs at most in the installing shell's environment."""
         try:
             written = plistlib.loads(self._written() or b"")
         except (ValueError, ExpatError):  # InvalidFileException is a ValueError
@@ -183,7 +183,7 @@ class Launchd:
         return bool(written == wanted)
 
     def _see_it_run(self, domain: str, done: str, runs_before: int) -> str:
-        """Wait until it runs and still does a second later. Raises: MpsqError when it does not, or runs with limits."""
+        """Wait until it runs and still does a second later. Raises: MpsqError when it does not, or is throttled."""
         deadline = self.clock() + _START_S
         pid, since = None, self.clock()
         while True:
@@ -212,10 +212,10 @@ class Launchd:
         return f"{self.program.label} is {done} and running (process {job.pid}, {domain}{logout})"
 
     def _write(self, content: bytes) -> None:
-        """The plist must be its user's and writable by nobody else, or launchd refuses it."""
+        """Write the plist. It must be its user's and writable by nobody else, or launchd refuses it."""
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.log.open("ab").close()  # launchd opens it before it starts the program: find out now
+            self.log.open("ab").close()  # launchd opens it before it starts the program: fail early
             self.plist.parent.mkdir(parents=True, exist_ok=True)
             descriptor, partial = tempfile.mkstemp(prefix=".mpsq-", dir=self.plist.parent)
             with os.fdopen(descriptor, "wb") as stream:
@@ -227,7 +227,7 @@ class Launchd:
                 f"{error.filename or self.plist} cannot be written: {error.strerror}", "mend it, then again"
             ) from error
 
-    # -- refusals and words -----------------------------------------------------------------------------------------
+    # -- refusals ---------------------------------------------------------------------------------------------------
 
     def _refuse_root(self) -> None:
         if self.uid == 0 or os.environ.get("SUDO_UID"):
@@ -251,8 +251,8 @@ class Launchd:
 
 
 def protected_place(path: Path, user_home: Path) -> str | None:
-    """The place that macOS closes to services (TCC) and that `path` lies in; None elsewhere. A path there is refused
-    with EPERM to a service even though it works in a terminal, so the refusal must not be read as "not there"."""
+    """Return the folder protected from services by macOS (TCC) that contains `path`, else None. Access there fails with
+    EPERM in a service even though it works in a terminal, so the error must not be read as "missing"."""
     for candidate in (path, path.resolve()):
         text = str(candidate).casefold()
         for name in _PROTECTED:

@@ -1,7 +1,7 @@
-"""The worker as a systemd user service: its unit, and systemctl's part in installing, restarting and looking at it.
+"""The worker as a systemd user service: its unit, and its installation, restart and status through systemctl.
 
-KillMode=process and OOMPolicy=continue are what matters: without them systemd ends the run together with the worker, or
-when the kernel ends one process of it for memory.
+KillMode=process and OOMPolicy=continue are essential: without them systemd ends the run together with the worker, or
+when the kernel's OOM killer ends one of its processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VITAL = {"KillMode": "process", "OOMPolicy": "continue"}
 
 @dataclass
 class Systemd:
-    """The user unit of one queue. `systemctl` and `loginctl` are paths; tests put stand-ins there."""
+    """The user unit of one queue. `systemctl` and `loginctl` are paths; tests replace them."""
 
     program: Program
     log: Path
@@ -42,12 +42,12 @@ class Systemd:
 
     @property
     def path(self) -> Path:
-        """Not below XDG_CONFIG_HOME: the user manager does not see what a shell exports."""
+        """Path of the unit file. Not below XDG_CONFIG_HOME: the user manager does not see a shell's exports."""
         return self.user_home / ".config" / "systemd" / "user" / self.unit
 
     def definition(self) -> str:
-        """The unit's text. Type=exec: a Python that is gone is an error of `start`, and not of later on."""
-        # systemd takes no name of a program with these in it, but any argument: env(1) then starts it
+        """Return the unit's text. Type=exec makes a missing Python an error of `start`, not a later one."""
+        # systemd rejects these in a program's name but not in arguments: env(1) then starts it
         through = ["/usr/bin/env"] if set(self.program.python) & set("\"'\\$") else []
         command = " ".join(_word(argument, command=True) for argument in [*through, *self.program.argv])
         environment = "".join(f"Environment={_word(f'{k}={v}')}\n" for k, v in self.program.environment.items())
@@ -77,7 +77,7 @@ WantedBy=default.target
 """
 
     def install(self) -> str:
-        """Write, enable and start the unit; what is already so is left alone."""
+        """Write, enable and start the unit; leave what is already right unchanged."""
         self._refuse_sudo()
         wanted = self.definition()
         shown = self._show()
@@ -93,7 +93,7 @@ WantedBy=default.target
         return self._start("installed anew" if was_there else "installed")
 
     def uninstall(self) -> str:
-        """Stop and disable the unit and take its file away."""
+        """Stop and disable the unit and remove its file."""
         self._refuse_sudo()
         if self._written() is None and self._show().get("LoadState") in (None, "not-found"):
             return f"{self.unit} was not installed"
@@ -103,11 +103,11 @@ WantedBy=default.target
         except OSError as error:
             raise MpsqError(f"{self.path} cannot be removed: {error.strerror}", "remove it by hand") from error
         self._must("daemon-reload")
-        self._call("reset-failed", self.unit)  # fails where nothing had failed
+        self._call("reset-failed", self.unit)  # returns an error if nothing had failed
         return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and a run goes on to its end"
 
     def restart(self) -> str:
-        """Start the worker anew; by way of install when the unit is not there or no longer right."""
+        """Restart the worker, through install when the unit is missing or outdated."""
         self._refuse_sudo()
         if not self._is_right():
             return self.install()
@@ -115,7 +115,7 @@ WantedBy=default.target
         return self._start("restarted")
 
     def status(self) -> ServiceStatus:
-        """What systemd says, and what would end a run or the service against the user's will."""
+        """Return systemd's status, and what would end a run or the service unintentionally."""
         written = self._written() is not None
         try:
             shown = self._show()
@@ -129,7 +129,7 @@ WantedBy=default.target
         detail = f"{self.unit}: {shown.get('ActiveState', 'unknown')} ({shown.get('SubState', 'unknown')})"
         return ServiceStatus(True, running, pid or None, detail, tuple(self._problems(shown)))
 
-    # -- what is there ----------------------------------------------------------------------------------------------
+    # -- current state ----------------------------------------------------------------------------------------------
 
     def _problems(self, shown: dict[str, str]) -> list[tuple[str, str]]:
         again = "mpsq service install"
@@ -190,7 +190,7 @@ WantedBy=default.target
             return None
 
     def _is_right(self) -> bool:
-        """Whether what is written differs at most in the environment of the shell from which it was installed."""
+        """Return whether the written definition differs at most in the installing shell's environment."""
 
         def essence(text: str) -> list[str]:
             ours = 'Environment="MPSQ_'
@@ -202,7 +202,7 @@ WantedBy=default.target
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def _start(self, done: str) -> str:
-        """`restart` starts a unit that is down as well, and its KillMode lets runs go on."""
+        """Start by `restart`, which also starts a unit that is down, and whose KillMode lets runs continue."""
         self._must("restart", self.unit)
         shown = self._show()
         if shown.get("ActiveState") != "active":
@@ -248,7 +248,7 @@ WantedBy=default.target
         environment = plain_environment()
         runtime = Path(f"/run/user/{self.uid}")
         if not environment.get("XDG_RUNTIME_DIR") and (runtime / "systemd").is_dir():
-            environment["XDG_RUNTIME_DIR"] = str(runtime)  # cron and su leave it out
+            environment["XDG_RUNTIME_DIR"] = str(runtime)  # cron and su do not set it
         try:
             return subprocess.run(
                 argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -265,11 +265,11 @@ WantedBy=default.target
 
 
 def _word(text: str, *, command: bool = False) -> str:
-    """One quoted word of a unit file (systemd.syntax(7)); `%` names a specifier, and in commands `$` a variable."""
+    """Quote a word of a unit file (systemd.syntax(7)); `%` starts a specifier, and in commands `$` a variable."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text.replace("$", "$$") if command else text}"'
 
 
 def _plain(path: Path) -> str:
-    """A path that stands alone: not quoted, and only specifiers are expanded in it."""
+    """Escape a path that is a whole value: it is not quoted, and only specifiers are expanded in it."""
     return str(path).replace("%", "%%")

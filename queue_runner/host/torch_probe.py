@@ -1,8 +1,8 @@
-"""Does torch compute, on which devices, and which frameworks are there? Asked of child processes, in the interpreter
-that would run the jobs: a device can hang or kill whoever tries it, and no framework is ever imported here.
+"""Probe of torch, its devices and other frameworks, in child processes of the interpreter that would run the jobs: a
+device can hang or kill the process that tries it, and no framework is ever imported here.
 
-`is_available()` is no answer: it can be True where the first allocation fails (virtual machines without Metal), so the
-child multiplies two matrices on each device and looks at the product.
+`is_available()` is insufficient: it can be True where the first allocation fails (virtual machines without Metal), so
+the child multiplies two matrices on each device and checks the product.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from queue_runner.errors import UsageError
 
 TIMEOUT_S = 120.0
-"""For the import of torch from a cold disk and the first kernel of each device."""
+"""Timeout that covers the import of torch from a cold disk and the first kernel of each device."""
 
 _PROGRAM = """
 import json, platform, sys
@@ -54,8 +54,8 @@ for name in ("cpu", "cuda", "mps"):
 
 @dataclass(frozen=True)
 class Torch:
-    """What the child said. `devices` maps cpu, cuda, mps to (computes|wrong|fails|absent|died, text); `machine` is what
-    its Python was built for: x86_64 on an Apple chip is Rosetta."""
+    """The child's report. `devices` maps cpu, cuda, mps to (computes|wrong|fails|absent|died, text); `machine` is the
+    architecture of its Python: x86_64 on an Apple chip is Rosetta."""
 
     version: str | None = None
     cuda_built: str | None = None
@@ -67,22 +67,22 @@ class Torch:
 
 
 def probe(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
-    """Try torch and its devices in `python`. What the child said before it died or hung counts."""
+    """Try torch and its devices in `python`. Output from before the child died or hung counts."""
     said, trouble = _run(python, _PROGRAM, timeout_s)
     return _understand(said, trouble)
 
 
 def _run(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
-    """What a child wrote to stdout before it ended, died or hung, and what is wrong with its end."""
+    """Return what a child wrote to stdout before it ended, died or hung, and what is wrong with its end."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPSQ_"))}
     try:
         child = subprocess.run(
-            [python, "-c", program],  # not -P, which Pythons before 3.11 refuse; "/" stands for the current folder
+            [python, "-c", program],  # not -P, which Pythons before 3.11 reject; "/" serves as the current folder
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=timeout_s,
             env=environment,
-            cwd="/",  # ours may have been deleted, and then torch finds none of its libraries
+            cwd="/",  # ours may have been deleted; torch would then not find its libraries
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -102,7 +102,7 @@ def _understand(said: bytes, trouble: str | None) -> Torch:
         try:
             what = json.loads(line)
         except ValueError:
-            continue  # something that torch printed
+            continue  # printed by torch
         if not isinstance(what, dict):
             continue
         if "device" in what:
@@ -129,7 +129,7 @@ OTHERS = {
     "transformers": "transformers.models.bert.modeling_bert",
     "lightning": "lightning",
 }
-"""Their distributions, and what is imported of each. A torchvision that does not fit its torch breaks the last two."""
+"""Distributions, and the import of each. A torchvision incompatible with its torch breaks the last two."""
 
 _VERSIONS = """
 import importlib.metadata, json
@@ -149,9 +149,9 @@ except BaseException as error:
 
 
 def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, str | None]]:
-    """The version of each of OTHERS that is installed in `python`, and why it cannot be imported (None: it can).
+    """Return the version of each of OTHERS installed in `python`, and why it cannot be imported (None: it can).
 
-    Plain `mlx` installs on Linux and does not import: a version alone says little.
+    Plain `mlx` installs on Linux but does not import: a version alone is insufficient.
     """
     said, _ = _run(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", timeout_s)
     versions: dict[str, str] = {}
@@ -171,9 +171,9 @@ def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, st
 
 
 def computing_devices(python: str | None = None) -> list[str]:
-    """The devices (of cpu, cuda, mps) on which torch multiplies matrices, and right; [] without a torch.
+    """Return the devices (of cpu, cuda, mps) on which torch multiplies matrices correctly; [] without torch.
 
-    Raises: UsageError when the interpreter `python` (ours when None) is not there.
+    Raises: UsageError when the interpreter `python` (ours when None) does not exist.
     """
     found = probe(find_interpreter(python))
     return [name for name, (state, _) in found.devices.items() if state == "computes"]

@@ -1,4 +1,4 @@
-"""Folders on the disk: what they take, and how they are removed whatever a job did to them. No link is followed."""
+"""Disk usage of folders, and their removal whatever a job did to them. No link is followed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 TRASH = ".trash-"
-"""How the name of a folder begins that is being removed: set aside by a rename, so that nothing is ever half there."""
+"""Prefix of a folder being removed: set aside by a rename, so that nothing is ever partially there."""
 BLOCK_BYTES = 512  # of st_blocks (stat(2)), whatever the file system's own
 
 
 def used_bytes(*paths: Path) -> int:
-    """What files and folders take on the disk, in bytes; a file with several names counts once."""
+    """Return the disk usage of files and folders in bytes; a file with several names counts once."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for status in (status for path in paths for status in walk(path)):
@@ -29,7 +29,7 @@ def used_bytes(*paths: Path) -> int:
 
 
 def walk(path: Path) -> Iterator[os.stat_result]:
-    """The status of a file, or of a folder and all below it; no link is followed."""
+    """Yield the status of a file, or of a folder and all below it; no link is followed."""
     todo = [str(path)]
     while todo:
         name = todo.pop()
@@ -40,13 +40,13 @@ def walk(path: Path) -> Iterator[os.stat_result]:
                 with os.scandir(name) as entries:
                     todo += [entry.path for entry in entries]
         except OSError:
-            continue  # it has gone, or is closed to us
+            continue  # gone, or not accessible
 
 
 def set_aside(folder: Path, found: Iterable[Path]) -> Path:
-    """Rename files and folders below `folder` into a new trash folder there: they are gone at once, or not at all.
+    """Rename files and folders below `folder` into a new trash folder there: each is gone at once, or not at all.
 
-    Raises: OSError when the disk refuses; what was renamed until then lies in the trash.
+    Raises: OSError when a rename fails; what was renamed until then lies in the trash.
     """
     trash = Path(tempfile.mkdtemp(prefix=TRASH, dir=folder))
     for number, path in enumerate(found):
@@ -55,7 +55,7 @@ def set_aside(folder: Path, found: Iterable[Path]) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a whole folder, also one whose owner has closed it to himself. Nothing there is fine.
+    """Remove a file, a link or a whole folder, even without permissions for its owner. A missing path is ignored.
 
     Raises: OSError for what cannot be removed.
     """
@@ -69,7 +69,7 @@ def remove(path: Path) -> None:
             _open(path)
             shutil.rmtree(path)
     except FileNotFoundError:
-        if os.path.lexists(path):  # something inside went while we looked
+        if os.path.lexists(path):  # something inside disappeared meanwhile
             shutil.rmtree(path)
 
 
@@ -83,8 +83,8 @@ def _open(path: Path) -> None:
 
 
 def remove_gently(paths: Iterable[Path]) -> None:
-    """`remove` each, in a thread of the lowest priority: it must not take processors from a run that is measured. Only
-    there: whoever holds the database's write lock is waited for and must not be slow.
+    """Call `remove` on each in a thread of the lowest priority, so as not to take processors from a measured run. Only
+    that thread is slowed: a holder of the database's write lock blocks others and must not be slow.
 
     Raises: OSError as remove, for the first that cannot be removed.
     """
@@ -107,7 +107,7 @@ def remove_gently(paths: Iterable[Path]) -> None:
 
 def _lower_this_thread() -> None:
     with contextlib.suppress(OSError):
-        if sys.platform.startswith("linux"):  # a thread has a niceness of its own there: sched(7)
+        if sys.platform.startswith("linux"):  # threads have their own niceness there: sched(7)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         elif hasattr(os, "PRIO_DARWIN_THREAD"):  # Python 3.12; setpriority(2) of macOS
             os.setpriority(os.PRIO_DARWIN_THREAD, 0, os.PRIO_DARWIN_BG)

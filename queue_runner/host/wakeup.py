@@ -1,6 +1,6 @@
 """The doorbell: a FIFO that a worker listens on, so that a submitted job starts at once and not at the next poll.
 
-A FIFO and not a unix socket: socket paths are limited to 104 bytes on macOS. Nobody waits on the ringing side.
+A FIFO, not a unix socket: socket paths are limited to 104 bytes on macOS. Ringing never blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from queue_runner.errors import MpsqError
 
 
 def ring(fifo: Path) -> None:
-    """Wake the worker, if there is one; without one (ENXIO) or without a FIFO the poll of the next worker does it."""
+    """Wake the worker, if any; without one (ENXIO) or without a FIFO the next worker's poll suffices."""
     try:
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -21,13 +21,13 @@ def ring(fifo: Path) -> None:
     try:
         os.write(descriptor, b"!")
     except OSError:
-        pass  # the pipe is full: the worker has enough reasons to wake up
+        pass  # the pipe is full: the worker will wake up anyway
     finally:
         os.close(descriptor)
 
 
 def listen(fifo: Path) -> int:
-    """A descriptor to read rings from. Opened for reading and writing, so that it never sees an end of file.
+    """Return a descriptor to read rings from, opened for reading and writing so that it never sees an end of file.
 
     Raises: MpsqError when the path is taken by something else.
     """
