@@ -71,7 +71,7 @@ def home(layout: Layout) -> Iterator[Check]:
 
 
 def _cannot_write(folder: Path) -> str | None:
-    """Return why no folder can be created there, else None. Permissions alone are inconclusive: root has them in /proc."""
+    """Return why no folder can be made there, else None. Permissions alone are inconclusive: root has them in /proc."""
     try:
         with contextlib.suppress(FileNotFoundError):
             tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=folder).cleanup()
