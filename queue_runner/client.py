@@ -169,7 +169,7 @@ class Client:
     def why(self, *ids: Id) -> list[asking.Why]:
         """Return an explanation and the next step for each of the named jobs."""
         with read.reading(self._layout.db) as connection:
-            return asking.of(self._layout, connection, _selectors(ids))
+            return asking.explain_all(self._layout, connection, _selectors(ids))
 
     def cancel(self, *ids: Id, grace_s: float | None = None, within_s: float = 12.0) -> list[cancelling.Cancelled]:
         """Cancel the named jobs and wait up to `within_s` seconds for the result."""
@@ -189,7 +189,7 @@ class Client:
 
     def rerun(self, *ids: Id, **wanted: Any) -> Group:
         """Queue jobs again with the code that they ran; `wanted` are fields of control.rerun.Wanted."""
-        done = again.rerun(self._layout, _selectors(ids), again.Wanted(**wanted), "Client.rerun")
+        done = again.rerun(self._layout, _selectors(ids), again.RerunOptions(**wanted), "Client.rerun")
         return Group(done.group, done.jobs)
 
     def delete(self, *ids: Id, results: bool = False) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from queue_runner.analysis.grouping import SUBJECT, WORK, Cell, Row, group, labelled, middle, order
+from queue_runner.analysis.grouping import SUBJECT, WORK, Arm, Row, group, labelled, middle, order
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Question:
 class Pair:
     """A cell, its baseline and the verdict, which is corrected for all pairs of the family."""
 
-    cell: Cell
-    baseline: Cell
+    cell: Arm
+    baseline: Arm
     verdict: Verdict
 
     @property
@@ -56,18 +56,18 @@ class Family:
     or sample, "" where they are of the time per iteration."""
 
     common: Mapping[str, Any]
-    cells: Sequence[Cell]
-    baseline: Cell | None = None
+    cells: Sequence[Arm]
+    baseline: Arm | None = None
     why: str = ""
     pairs: Sequence[Pair] = ()
     twins: Sequence[Pair] = ()
     per_work: str = ""
 
-    def pair(self, cell: Cell) -> Pair | None:
+    def pair(self, cell: Arm) -> Pair | None:
         """Return the pair of the cell and the baseline; None for the baseline and where there is nothing to compare."""
         return next((pair for pair in self.pairs if pair.cell is cell), None)
 
-    def twin(self, cell: Cell) -> Cell | None:
+    def twin(self, cell: Arm) -> Arm | None:
         """Return the same cell without compilation; None for a cell that is not compiled or has no such twin."""
         if not cell.key.get("compile"):
             return None
@@ -93,7 +93,7 @@ def families(rows: Iterable[Row], question: Question) -> list[Family]:
     across = "subject" in question.vs
     fixed = [name for name in SUBJECT if not (across and name == "subject")]
     fixed += [name for name in question.settings if name not in question.vs]
-    found: dict[tuple[Any, ...], list[Cell]] = {}
+    found: dict[tuple[Any, ...], list[Arm]] = {}
     for cell in group(rows, question.names, question.include_invalid):
         work = (cell.median("flops_per_iter"), *map(cell.work, WORK)) if across else ()
         found.setdefault((*(cell.key.get(name) for name in fixed), *work), []).append(cell)
@@ -146,7 +146,7 @@ def _default_baseline(family: Family) -> Family:
     return replace(family, baseline=best, why=f"{_why(best, able)}; --vs chooses another")
 
 
-def _why(best: Cell, able: Sequence[Cell]) -> str:
+def _why(best: Arm, able: Sequence[Arm]) -> str:
     away, compiled, *chosen = _distance(best)
     if not away:
         return "eager on the cpu"
@@ -156,7 +156,7 @@ def _why(best: Cell, able: Sequence[Cell]) -> str:
     return f"the slowest {'row' if compiled else 'eager row'}{''.join(of)}"
 
 
-def _distance(cell: Cell) -> tuple[bool, ...]:
+def _distance(cell: Arm) -> tuple[bool, ...]:
     key = cell.key
     compiled = bool(key.get("compile"))
     away = key.get("device") != "cpu" or compiled
@@ -178,8 +178,8 @@ def _judged(family: Family, most_splits: int) -> Family:
 
 
 def judge(
-    asked: Iterable[tuple[Cell, Cell]], per_work: str = "", most_splits: int = MOST_SPLITS
-) -> dict[tuple[Cell, Cell], Verdict]:
+    asked: Iterable[tuple[Arm, Arm]], per_work: str = "", most_splits: int = MOST_SPLITS
+) -> dict[tuple[Arm, Arm], Verdict]:
     """Judge all pairs, with one correction for all: against the baseline and against eager twins alike. A pair
     requested in both directions counts once (docs/decisions/many-pairs.md)."""
     pairs = [*{frozenset(pair): pair for pair in asked}.values()]
@@ -197,7 +197,7 @@ def judge(
     return judged
 
 
-def _arm(cell: Cell, per_work: str) -> list[float]:
+def _arm(cell: Arm, per_work: str) -> list[float]:
     return [time / (cell.work(per_work) or 1.0) for time in cell.times] if per_work else cell.times
 
 
@@ -219,7 +219,7 @@ def _batches(times: Sequence[float], size: float) -> list[float]:
     return [math.exp(math.fsum(map(math.log, times[a:b])) / (b - a)) for a, b in pairwise(cuts)]
 
 
-def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> float | None:
+def compile_cost_s(cell: Arm, twin: Arm | None, cache: str | None = None) -> float | None:
     """Return the cost of compilation in the first iteration: its excess over the median, minus that of the eager twin.
     Over the runs that began with the compiler's `cache` in that state, or over all."""
     runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
@@ -228,19 +228,19 @@ def compile_cost_s(cell: Cell, twin: Cell | None, cache: str | None = None) -> f
     return None if ours is None or theirs is None else ours - theirs
 
 
-def first_iter_s(cell: Cell, cache: str | None) -> float | None:
+def first_iter_s(cell: Arm, cache: str | None) -> float | None:
     """Return the time of the first iteration, over the runs that began with the compiler's `cache` in that state: the
     median of cold and warm starts together would describe neither."""
     return middle((row for row in cell.shown if row["compile_cache"] == cache), "first_iter_s")
 
 
-def main_cache(cell: Cell) -> str | None:
+def main_cache(cell: Arm) -> str | None:
     """Return the state of the compiler's cache to report first: cold if any run was cold, None where none is known."""
     states = {row["compile_cache"] for row in cell.shown} - {None}
     return "cold" if "cold" in states else min(states, default=None)
 
 
-def break_even_iters(cell: Cell, twin: Cell | None, cost_s: float | None) -> float | None:
+def break_even_iters(cell: Arm, twin: Arm | None, cost_s: float | None) -> float | None:
     """Return the number of iterations after which a compilation has paid off; None when it never does."""
     if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair, break_even_iters, compile_cost_s, main_cache
-from queue_runner.analysis.grouping import MAIN, Cell, taints, word
+from queue_runner.analysis.grouping import MAIN, Arm, taints, word
 
 STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
@@ -29,7 +29,7 @@ NOTABLE_REAL = 1.1
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunDetails:
     """Data read from single runs, by run_id. `step0`: losses before the first step by name; `last_eval`: number and
     seconds of the last iteration that includes an evaluation, in logs whose clock cannot tell them apart."""
 
@@ -37,7 +37,7 @@ class Seen:
     last_eval: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
 
-def observe(family: Family, seen: Seen) -> list[str]:
+def describe(family: Family, seen: RunDetails) -> list[str]:
     """Return all findings about a family, the answer first."""
     return [
         *_ratios(family),
@@ -100,12 +100,12 @@ def _limits(pair: Pair, inverted: bool) -> str:
     return ", ".join(words) + (": no verdict" if verdict.word == "too few repeats" else "")
 
 
-def without_mode(cell: Cell) -> str:
+def without_mode(cell: Arm) -> str:
     """Return the label of a cell without its mode: "mps" of "mps eager"."""
     return " ".join(part for part in cell.label.split(" ") if part not in ("eager", "compiled")) or "it"
 
 
-def _twin_costs(pair: Pair, seen: Seen) -> Iterable[str]:
+def _twin_costs(pair: Pair, seen: RunDetails) -> Iterable[str]:
     """Report the further costs of compilation: the first iteration, the evaluations, the real time."""
     cell, twin = pair.cell, pair.baseline
     cache = main_cache(cell)
@@ -148,7 +148,7 @@ def tenths(x_s: float) -> str:
     return units.number(rounded, len(str(int(rounded))) + 1)
 
 
-def drifts(cells: Sequence[Cell]) -> Iterable[str]:
+def drifts(cells: Sequence[Arm]) -> Iterable[str]:
     """Report cells whose iterations became slower or faster over the run."""
     for cell in cells:
         runs = [row for row in cell.shown if "drift" in taints(row) and row["drift_ratio"]]
@@ -164,7 +164,7 @@ def drifts(cells: Sequence[Cell]) -> Iterable[str]:
         )
 
 
-def _step0(cells: Sequence[Cell], seen: Seen) -> Iterable[str]:
+def _step0(cells: Sequence[Arm], seen: RunDetails) -> Iterable[str]:
     """Report whether the rows begin with the same loss: a result that is wrong from the start is no speed-up."""
     told = [(cell, found) for cell in cells if (found := _step0_of(cell, seen))]
     names = [name for name in ("on the device", "val", "train") if sum(name in found for _, found in told) > 1]
@@ -187,11 +187,11 @@ def _step0(cells: Sequence[Cell], seen: Seen) -> Iterable[str]:
     yield f"step-0 losses differ by {units.percent(off, 2)} ({within}; {name}): {each}; do they compute the same?"
 
 
-def _step0_of(cell: Cell, seen: Seen) -> Mapping[str, float]:
+def _step0_of(cell: Arm, seen: RunDetails) -> Mapping[str, float]:
     return next((seen.step0[row["run_id"]] for row in cell.shown if row["run_id"] in seen.step0), {})
 
 
-def not_falling(cells: Sequence[Cell]) -> Iterable[str]:
+def not_falling(cells: Sequence[Arm]) -> Iterable[str]:
     """Report cells whose loss did not fall: a fast run that does not learn is useless."""
     for cell in cells:
         if cell.key.get("resumed"):
@@ -206,7 +206,7 @@ def others_that_differ(family: Family) -> Iterable[str]:
     cells = [cell for cell in family.cells if cell.times]
     alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for name in cells[0].key if len(cells) > 1 else ():
-        values: dict[Any, list[Cell]] = {}
+        values: dict[Any, list[Arm]] = {}
         for cell in cells:
             values.setdefault(cell.key[name], []).append(cell)
         hidden = any(word(name, cell.key[name]) not in cell.label for cell in cells)
@@ -219,7 +219,7 @@ def others_that_differ(family: Family) -> Iterable[str]:
         yield from (_differ(some, members) for some in ([names] if len(names) > MOST_FACTORS else ([n] for n in names)))
 
 
-def _differ(names: Sequence[str], parts: Sequence[Sequence[Cell]]) -> str:
+def _differ(names: Sequence[str], parts: Sequence[Sequence[Arm]]) -> str:
     """Return one sentence for factors that split the cells alike: an environment may add dozens of packages."""
     told = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
     more = [f"{len(names) - len(told)} more"] if len(names) > len(told) else []

@@ -44,7 +44,7 @@ def word(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Arm:
     """Runs of the same spec. Only `used` ones give numbers: those that succeeded and are valid, or all if requested."""
 
     key: Mapping[str, Any]
@@ -107,7 +107,7 @@ def taints(row: Row) -> list[str]:
     return row["taints"].split(",") if row["taints"] else []
 
 
-def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Cell]:
+def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
     """Group runs into cells, keyed by SUBJECT and `names`.
 
     A run without numbers joins the other runs of its spec: it could not report what it ran on.
@@ -124,9 +124,9 @@ def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = Fal
     return [_cell(dict(zip(names, key, strict=True)), runs, include_invalid) for key, runs in members.items()]
 
 
-def _cell(key: Mapping[str, Any], runs: list[Row], include_invalid: bool) -> Cell:
+def _cell(key: Mapping[str, Any], runs: list[Row], include_invalid: bool) -> Arm:
     runs.sort(key=lambda row: row["run_id"])
-    return Cell(key, runs, [row for row in runs if _counts(row, include_invalid)])
+    return Arm(key, runs, [row for row in runs if _counts(row, include_invalid)])
 
 
 def _counts(row: Row, include_invalid: bool) -> bool:
@@ -134,7 +134,7 @@ def _counts(row: Row, include_invalid: bool) -> bool:
     return bool(well or row["median_s"] is not None) if include_invalid else bool(well and row["valid"])
 
 
-def order(cell: Cell) -> tuple[Any, ...]:
+def order(cell: Arm) -> tuple[Any, ...]:
     """Return a sort key: the cpu first, eager before compiled, full precision before others, then by the rest."""
     key = cell.key
     device = str(key.get("device"))
@@ -142,7 +142,7 @@ def order(cell: Cell) -> tuple[Any, ...]:
     return device != "cpu", device, bool(key.get("compile")), key.get("dtype") not in ("fp32", None), rest
 
 
-def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
+def labelled(cells: Sequence[Arm], common: Mapping[str, Any]) -> list[Arm]:
     """Name cells by device and mode, by what else differs of MAIN, and by the rest where two would look alike."""
     names = [name for name in cells[0].key if name not in common]
     differ = {name for name in names if len({cell.key[name] for cell in cells}) > 1}
@@ -157,11 +157,11 @@ def labelled(cells: Sequence[Cell], common: Mapping[str, Any]) -> list[Cell]:
     return [replace(cell, label=label) for cell, label in zip(cells, labels, strict=True)]
 
 
-def _label(cell: Cell, names: Sequence[str], unset: bool) -> str:
+def _label(cell: Arm, names: Sequence[str], unset: bool) -> str:
     return " ".join(filter(None, (word(name, cell.key[name]) for name in names if unset or cell.key[name] is not None)))
 
 
-def _splits(cells: Sequence[Cell], shown: Sequence[str], name: str) -> bool:
+def _splits(cells: Sequence[Arm], shown: Sequence[str], name: str) -> bool:
     """Return whether cells that look the same by `shown` differ in `name`."""
     seen: dict[tuple[Any, ...], Any] = {}
     alike = [(tuple(cell.key[other] for other in shown), cell.key[name]) for cell in cells]

@@ -38,7 +38,7 @@ def rerun(
     from queue_runner.redact import redact
 
     layout = home()
-    wanted = use_case.Wanted(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
+    wanted = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
     title = shlex.join(["mpsq", *redact(ctx.meta["argv"])])
     done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title)
     for sentence in done.notes:

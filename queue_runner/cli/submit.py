@@ -107,7 +107,7 @@ def print_plan(planned: Plan, json: bool) -> None:
     from queue_runner.workloads import command_line
 
     snapshots = home().snapshots
-    lines = [redact.redact(command_line.of(job.spec, snapshots)) for job in planned.jobs]
+    lines = [redact.redact(command_line.build_argv(job.spec, snapshots)) for job in planned.jobs]
     if json:
         cells = [
             {k: v for k, v in asdict(job.spec).items() if k in _CELL} | {"sets": dict(job.spec.params), "argv": line}

@@ -28,7 +28,7 @@ def why(
 
     layout, selectors = home(), chosen(ids, tag, "@last")
     with reading(layout.db) as connection:
-        reasons = use_case.of(layout, connection, selectors)
+        reasons = use_case.explain_all(layout, connection, selectors)
     if json:
         print_json("mpsq.why/1", runs=[asdict(reason) for reason in reasons])
         return

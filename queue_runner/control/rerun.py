@@ -21,7 +21,7 @@ from queue_runner.workloads import environments
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RerunOptions:
     """Possible differences from the old job; None leaves a value unchanged. `tags` are added."""
 
     repeats: int | None = None
@@ -42,7 +42,7 @@ class Rerun:
     notes: tuple[str, ...]
 
 
-def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: str) -> Rerun:
+def rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, title: str) -> Rerun:
     """Queue every selected job once more; all of them or none.
 
     Raises: UsageError (no match, an import), MpsqError when the code of one is no longer available.
@@ -55,7 +55,7 @@ def rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: 
         return _rerun(layout, selectors, wanted, title)
 
 
-def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: Wanted, title: str) -> Rerun:
+def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, title: str) -> Rerun:
     with read.reading(layout.db) as connection:
         rows = {row["job_id"]: row for row in read.select(connection, selectors)}  # the last run of each
         repeats = {
@@ -99,7 +99,7 @@ def _store(
     return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
 
 
-def _terms(row: Mapping[str, Any], wanted: Wanted) -> Terms:
+def _terms(row: Mapping[str, Any], wanted: RerunOptions) -> Terms:
     old = row["tags"].split(",") if row["tags"] else []
     return Terms(
         priority=row["priority"] if wanted.priority is None else policy.check_priority(wanted.priority),

@@ -69,7 +69,9 @@ def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
 
     jobs = {row["job_id"] for row in again}
     of_run = {row["id"]: row["job_id"] for row in resolve.siblings(connection, again)}
-    skipped = {of_run[id]: end for id, end in ready.hopeless(connection, time.time(), sorted(jobs)) if id in of_run}
+    skipped = {
+        of_run[id]: end for id, end in ready.unsatisfiable(connection, time.time(), sorted(jobs)) if id in of_run
+    }
     if set(skipped) == jobs:
         job = min(jobs)
         why = skipped[job].reason.partition(": ")[2]

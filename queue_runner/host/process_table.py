@@ -30,7 +30,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProcessRow:
     """A row of the table. `ended`: a zombie, which uses nothing and only waits to be reaped."""
 
     process: Process
@@ -40,17 +40,17 @@ class Seen:
     ended: bool
 
 
-def look(pid: int) -> Seen | None:
+def look(pid: int) -> ProcessRow | None:
     """Return the row of a process; None when there is no such process (on macOS: or a zombie)."""
     if LINUX:
         return _look_linux(pid)
     row = processes.row_darwin(pid)
     if row is None:
         return _look_psutil(pid)
-    return Seen(Process(pid, row.start), row.parent, row.group, row.session, row.ended)
+    return ProcessRow(Process(pid, row.start), row.parent, row.group, row.session, row.ended)
 
 
-def table() -> dict[int, Seen]:
+def table() -> dict[int, ProcessRow]:
     """Return all visible processes by pid."""
     if LINUX:
         pids: Iterator[int] = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
@@ -135,13 +135,13 @@ def _holds_lock_linux(pid: int, name: str, file: os.stat_result, taker: int | No
     return False
 
 
-def _look_linux(pid: int) -> Seen | None:
+def _look_linux(pid: int) -> ProcessRow | None:
     try:
         text = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # the name before it may contain anything; words[0] is field 3
-    return Seen(
+    return ProcessRow(
         process=Process(pid, int(words[19])),
         parent=int(words[1]),
         group=int(words[2]),
@@ -150,13 +150,13 @@ def _look_linux(pid: int) -> Seen | None:
     )
 
 
-def _look_psutil(pid: int) -> Seen | None:
+def _look_psutil(pid: int) -> ProcessRow | None:
     """Look up another user's process, of which the parent matters and the start time does not."""
     import psutil
 
     try:
         process = psutil.Process(pid)
-        return Seen(
+        return ProcessRow(
             process=Process(pid, process.create_time()),
             parent=process.ppid(),
             group=os.getpgid(pid),

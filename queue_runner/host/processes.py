@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.host import clocks, process_table
-from queue_runner.host.process_table import LINUX, Process, Seen, same_start
+from queue_runner.host.process_table import LINUX, Process, ProcessRow, same_start
 
-__all__ = ["Process", "Traces", "end_all", "find_leftovers", "same_process", "send", "stage", "start_time"]
+__all__ = ["Process", "Traces", "end_all", "find_orphans", "same_process", "send", "stage", "start_time"]
 
 KILL_S = 3.0
 """How long SIGKILL is repeated before a process counts as unkillable (it hangs in the kernel)."""
@@ -51,7 +51,7 @@ def same_process(pid: int, start: float) -> bool:
     return now is not None and same_start(now, start)
 
 
-def find_leftovers(traces: Traces) -> set[Process]:
+def find_orphans(traces: Traces) -> set[Process]:
     """Find all living processes of the run and their descendants, never this process or its ancestors."""
     if traces.boot_id is not None and traces.boot_id != clocks.boot_id():
         return set()
@@ -61,7 +61,7 @@ def find_leftovers(traces: Traces) -> set[Process]:
     noted = dict(traces.noted)
     holds_lane = _lane_of(traces)
 
-    def is_known(seen: Seen) -> bool:
+    def is_known(seen: ProcessRow) -> bool:
         pid = seen.process.pid
         if pid in noted and same_start(seen.process.start, noted[pid]):
             return True
@@ -107,7 +107,7 @@ def end_all(
     term_s: float = 5.0,
     *,
     kill_s: float = KILL_S,
-    find: Callable[[Traces], set[Process]] = find_leftovers,
+    find: Callable[[Traces], set[Process]] = find_orphans,
 ) -> list[Process]:
     """End the run's remaining processes: SIGINT, after `int_s` SIGTERM, after `term_s` more SIGKILL, repeated until two
     scans in a row find nothing. A grace of 0 skips its signal.
@@ -141,7 +141,7 @@ def stage(passed_s: float, int_s: float, term_s: float) -> signal.Signals:
 # -- what can be known from the table -------------------------------------------------------------------------------
 
 
-def _ancestors(table: dict[int, Seen], pid: int) -> set[int]:
+def _ancestors(table: dict[int, ProcessRow], pid: int) -> set[int]:
     """Return the process itself, all its ancestors, and init."""
     found = {0, 1}
     while pid not in found:
@@ -150,7 +150,7 @@ def _ancestors(table: dict[int, Seen], pid: int) -> set[int]:
     return found
 
 
-def _below(table: dict[int, Seen], roots: set[int]) -> set[int]:
+def _below(table: dict[int, ProcessRow], roots: set[int]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, seen in table.items():
         children.setdefault(seen.parent, []).append(pid)
@@ -164,7 +164,7 @@ def _below(table: dict[int, Seen], roots: set[int]) -> set[int]:
     return found
 
 
-def _still_theirs(traces: Traces, table: dict[int, Seen]) -> set[int]:
+def _still_theirs(traces: Traces, table: dict[int, ProcessRow]) -> set[int]:
     """Return sessions and groups whose id was not reused: the leader's pid is free or still the leader's."""
     noted = dict(traces.noted)
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from queue_runner import units
 from queue_runner.monitor import status_text
-from queue_runner.monitor.progress import Progress
+from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.sparkline import sparkline
-from queue_runner.monitor.status import Seen, Status
+from queue_runner.monitor.status import Observation, Status
 from queue_runner.text import plain
 
 FOOTER = "Ctrl-C leaves; the queue goes on"
@@ -36,7 +36,7 @@ class Dashboard:
     def __init__(self) -> None:
         self._console = Console(markup=False, emoji=False, highlight=False)
         self._ascii = not _can_say("▁━…", self._console.encoding)
-        self._seen: Seen | None = None
+        self._seen: Observation | None = None
         self._size = self._console.size
         self._stop_wanted = False
         self._tables: tuple[tuple[int, int], list[str], list[str]] | None = None
@@ -54,7 +54,7 @@ class Dashboard:
             signal.signal(signal.SIGINT, interrupt)
             signal.signal(signal.SIGTSTP, self._on_stop)
 
-    def show(self, seen: Seen | None) -> None:
+    def show(self, seen: Observation | None) -> None:
         """Draw `seen`. None means nothing new: redraw only after a resize or a suspension."""
         stopped = self._stop_wanted
         if stopped:
@@ -84,7 +84,7 @@ class Dashboard:
         self._stop_wanted = False
         self._start()
 
-    def _frame(self, seen: Seen) -> Text:
+    def _frame(self, seen: Observation) -> Text:
         if self._tables is None or self._tables[0] != (seen.turn, self._size.width):
             waiting = status_text.waiting_table(seen.status).split("\n") if seen.status.waiting else []
             ended = status_text.ended_table(seen.status).split("\n") if seen.status.ended else []
@@ -159,7 +159,7 @@ def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) ->
     return lines
 
 
-def _progress(at: Progress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
+def _progress(at: RunProgress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
     lines: list[Line] = []
     if at.planned_iters:
         share = min(at.iters / at.planned_iters, 1.0)

@@ -57,7 +57,7 @@ class Looks:
         if self._why is None:
             row = min(left, key=lambda row: (row["state"] == State.HELD, -row["priority"], row["position"]))
             with read.reading(self._layout.db) as connection:
-                self._why = explaining.of(self._layout, connection, [parse_selector(row["run"])])[0]
+                self._why = explaining.explain_all(self._layout, connection, [parse_selector(row["run"])])[0]
         return self._why
 
     def _look_closer(self, connection: sqlite3.Connection) -> tuple[Any, ...]:

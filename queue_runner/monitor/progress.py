@@ -16,7 +16,7 @@ NEWEST = 200
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """Progress of the running run. Times in seconds; None is unknown. `iters` are the iterations done, including those
     before the checkpoint that a resumed run continued from."""
 
@@ -44,7 +44,7 @@ class Tracker:
         self._open: list[str] = []
         self._iteration_offset = self._phase_offset = -1
 
-    def look(self, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Progress:
+    def look(self, connection: sqlite3.Connection, row: Mapping[str, Any]) -> RunProgress:
         """Return the current progress of a run; `row` is its newest row of v_run."""
         if row["run_id"] != self._run_id:
             self._begin(row["run_id"])
@@ -54,7 +54,7 @@ class Tracker:
         median_s = times[len(times) // 2] if times else None
         planned = row["planned_iters"]
         iters = self._iters + (self._first if row["resumed_from"] else 0)
-        return Progress(
+        return RunProgress(
             phase=self._open[-1] if self._open else None,
             iters=iters,
             planned_iters=planned,

@@ -76,7 +76,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, An
     phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
     return Details(
         run=run_object(row),
-        argv=redact.redact(command_line.of(spec, layout.snapshots)),
+        argv=redact.redact(command_line.build_argv(spec, layout.snapshots)),
         cwd=spec.cwd,
         python=spec.python,
         env=sorted(spec.env),

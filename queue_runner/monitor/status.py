@@ -13,7 +13,7 @@ from queue_runner.model import State
 from queue_runner.monitor import disk_usage, eta, queue_state
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
-from queue_runner.monitor.progress import Progress, Tracker
+from queue_runner.monitor.progress import RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
@@ -49,7 +49,7 @@ class Status:
     queue: QueueState
     running: Row | None
     supervised: bool
-    progress: Progress | None
+    progress: RunProgress | None
     waiting: Sequence[Row]
     waiting_count: int
     reasons: Mapping[int, Reason]
@@ -116,7 +116,7 @@ def is_supervised(layout: Layout, row: Row) -> bool:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """A look that found something. `newest_s` are the times of the newest measured iterations in seconds, the oldest
     first; `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from queue_runner import tables, units
 from queue_runner.monitor import eta, listing
 from queue_runner.monitor.disk_usage import DiskUse
-from queue_runner.monitor.progress import Progress
+from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.status import Row, Status
 from queue_runner.text import cut, one_line, width
@@ -71,7 +71,7 @@ def asked(row: Row) -> str:
     return "  ".join(filter(None, map(one_line, (item["run"], item["name"], listing.question(item)))))
 
 
-def numbers(at: Progress, *, counted: bool = True) -> str:
+def numbers(at: RunProgress, *, counted: bool = True) -> str:
     """Return phase, iterations (if `counted`), time per iteration and loss, as far as they are known."""
     where = [f"phase {at.phase}"] if at.phase else []
     if at.iters and counted:
@@ -84,7 +84,7 @@ def numbers(at: Progress, *, counted: bool = True) -> str:
     return ", ".join(where)
 
 
-def clock(at: Progress) -> str:
+def clock(at: RunProgress) -> str:
     """Return how long the run has taken, and about how long it will take."""
     left = f", about {units.duration(at.left_s)} of training left" if at.left_s else ""
     return f"{units.duration(at.elapsed_s)} so far{left}"

@@ -21,7 +21,7 @@ from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import queue_state, status, status_text
 from queue_runner.monitor.progress import Tracker
-from queue_runner.monitor.status import Seen, Status
+from queue_runner.monitor.status import Observation, Status
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
@@ -86,7 +86,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def look_again(layout: Layout, waiting: int) -> Iterator[Seen | None]:
+def look_again(layout: Layout, waiting: int) -> Iterator[Observation | None]:
     """Yield a look per step; None if there is nothing new to show. Never waits. Raises: MpsqError (store)."""
     turn = 0
     while True:
@@ -121,7 +121,7 @@ class _Looks:
         self._committed: tuple[Any, ...] | None = None
         self._read_at = self._progress_at = self._disk_at = float("-inf")
 
-    def look(self) -> Seen | None:
+    def look(self) -> Observation | None:
         now = time.monotonic()
         if (committed := self._commits()) != self._committed or now - self._read_at >= ANEW_S:
             self._committed = committed
@@ -144,7 +144,7 @@ class _Looks:
         last = self._connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
         return last, *read.lane(self._connection, DEFAULT_LANE).values()
 
-    def _read(self, now: float) -> Seen:
+    def _read(self, now: float) -> Observation:
         self._read_at = self._progress_at = now
         read.check_schema(self._connection)  # another mpsq may have migrated it meanwhile
         use = self._status.disk if self._status is not None and now - self._disk_at < _DISK_S else None
@@ -152,7 +152,7 @@ class _Looks:
             self._disk_at = now
         return self._seen(status.look(self._layout, self._connection, self._waiting, self._tracker, use))
 
-    def _progress(self, now: float) -> Seen | None:
+    def _progress(self, now: float) -> Observation | None:
         assert self._status is not None and self._status.running is not None
         self._progress_at = now
         rows = read.runs(self._connection, "run_id = ?", [self._status.running["run_id"]])
@@ -167,6 +167,6 @@ class _Looks:
             )
         )
 
-    def _seen(self, found: Status) -> Seen:
+    def _seen(self, found: Status) -> Observation:
         self._status = found
-        return Seen(found, tuple(self._tracker.newest_s) if found.running is not None else (), self.turn)
+        return Observation(found, tuple(self._tracker.newest_s) if found.running is not None else (), self.turn)

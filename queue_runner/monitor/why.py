@@ -154,7 +154,7 @@ def _done(row: Row) -> tuple[str, str]:
             return f"it was lost{told}", "mpsq retry {run}; what it wrote until then is kept: mpsq logs {run}"
 
 
-def of(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
+def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
     """Return the reasons of the selected runs: of the run itself, or of the most informative run of each job.
 
     Raises: UsageError when nothing matches.

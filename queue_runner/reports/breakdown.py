@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import families as grouped
-from queue_runner.analysis.grouping import Cell
+from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import other_remark
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.report import Context, Result, Row, Section
@@ -52,13 +52,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
 
 
-def _told(cell: Cell) -> list[Mapping[str, Any]]:
+def _told(cell: Arm) -> list[Mapping[str, Any]]:
     """Return the runs with a known real time, restricted to those with known phases if there are any."""
     timed = [row for row in cell.shown if row["real_s"] is not None]
     return [row for row in timed if row["other_s"] is not None] or timed
 
 
-def _spent(cell: Cell) -> Spent:
+def _spent(cell: Arm) -> Spent:
     """Return mean seconds by part, `real` last; None where no run reported the part."""
     rows = _told(cell)
     known = {part: [row[f"{part}_s"] for row in rows] for part in (*PARTS, "real")}
@@ -67,7 +67,7 @@ def _spent(cell: Cell) -> Spent:
     return {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
 
 
-def _rows(cell: Cell, spent: Spent) -> list[dict[str, Any]]:
+def _rows(cell: Arm, spent: Spent) -> list[dict[str, Any]]:
     runs = [row["run"] for row in _told(cell)]
     return [
         {"label": cell.label, "runs": runs, "part": part, "dur_s": dur_s, "share": _share(dur_s, spent["real"])}
@@ -79,9 +79,9 @@ def _share(part_s: float | None, real_s: float | None) -> float | None:
     return part_s / real_s if part_s is not None and real_s else None
 
 
-def _abreast(spent: Sequence[tuple[Cell, Spent]]) -> Iterator[list[tuple[Cell, Spent]]]:
+def _abreast(spent: Sequence[tuple[Arm, Spent]]) -> Iterator[list[tuple[Arm, Spent]]]:
     """Split into groups that fit WIDTH: part names take 12 characters, each row its label (at least 8) plus 13."""
-    some: list[tuple[Cell, Spent]] = []
+    some: list[tuple[Arm, Spent]] = []
     left = WIDTH - 12
     for cell, parts in spent:
         wide = max(min(len(cell.label), WIDEST), 8) + 13
@@ -94,7 +94,7 @@ def _abreast(spent: Sequence[tuple[Cell, Spent]]) -> Iterator[list[tuple[Cell, S
         yield some
 
 
-def _side_by_side(title: str, spent: Sequence[tuple[Cell, Spent]]) -> Section:
+def _side_by_side(title: str, spent: Sequence[tuple[Arm, Spent]]) -> Section:
     columns = [Column("part", "")]
     for k, (cell, _) in enumerate(spent):
         columns += [Column(f"s{k}", elide(cell.label, WIDEST), right=True), Column(f"share{k}", "%", right=True)]
@@ -109,7 +109,7 @@ def _side_by_side(title: str, spent: Sequence[tuple[Cell, Spent]]) -> Section:
     return Section(title, columns, shown)
 
 
-def _notes(cell: Cell) -> list[str]:
+def _notes(cell: Arm) -> list[str]:
     told = _told(cell)
     if not told:
         return [f"{cell.label}: its real time is not known"] if cell.shown else []

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from queue_runner.source import git_commands, rules
-from queue_runner.source.scan import Entry, Tree
+from queue_runner.source.scan import Entry, SourceTree
 
 MANIFEST, CHANGED, WHOLE = "manifest.gz", "changed.tar", "tree.tar"
 _VERSION = 1
@@ -73,7 +73,7 @@ def read_manifest(snapshots: Path, tree_hash: str) -> Manifest:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
 
-def keep_manifest(snapshots: Path, tree: Tree, missing: Iterable[str]) -> None:
+def keep_manifest(snapshots: Path, tree: SourceTree, missing: Iterable[str]) -> None:
     """Store the manifest of the tree. Raises: OSError."""
     data = {
         "v": _VERSION,
@@ -84,7 +84,7 @@ def keep_manifest(snapshots: Path, tree: Tree, missing: Iterable[str]) -> None:
     _write(folder_of(snapshots, tree.hash) / MANIFEST, lambda stream: stream.write(packed))
 
 
-def keep_changed(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> tuple[str, ...]:
+def keep_changed(snapshots: Path, tree: SourceTree, same: Callable[[], bool]) -> tuple[str, ...]:
     """Store what no commit holds, up to the limits; return the paths that were too large.
 
     `same` returns afterwards whether the tree is unchanged. Raises: Vanished when it is not; OSError.
@@ -102,17 +102,17 @@ def keep_changed(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> tuple
     return tuple(missing)
 
 
-def keep_whole(snapshots: Path, tree: Tree, same: Callable[[], bool]) -> None:
+def keep_whole(snapshots: Path, tree: SourceTree, same: Callable[[], bool]) -> None:
     """Store the whole tree. `same` as in keep_changed. Raises: Vanished, OSError."""
     _write(folder_of(snapshots, tree.hash) / WHOLE, lambda stream: _pack(stream, tree, sorted(tree.entries)), same)
 
 
-def _pack(stream: IO[bytes], tree: Tree, paths: Iterable[str]) -> None:
+def _pack(stream: IO[bytes], tree: SourceTree, paths: Iterable[str]) -> None:
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         _add_all(archive, tree, paths)
 
 
-def _add_all(archive: tarfile.TarFile, tree: Tree, paths: Iterable[str]) -> None:
+def _add_all(archive: tarfile.TarFile, tree: SourceTree, paths: Iterable[str]) -> None:
     for path in paths:
         mode = tree.entries[path].mode
         try:
@@ -208,7 +208,7 @@ def _add_from_git(archive: tarfile.TarFile, wanted: Mapping[str, Entry], root: P
             git_commands.check_out(root, {path: (e.mode, e.oid) for path, e in wanted.items()}, place)
         except git_commands.GitFailed as error:
             raise Damaged(f"git cannot give it back: {error}") from error
-        tree = Tree(place, wanted, {})
+        tree = SourceTree(place, wanted, {})
         _add_all(archive, tree, wanted)
 
 

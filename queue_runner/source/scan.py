@@ -32,7 +32,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Tree:
+class SourceTree:
     """A tree as it was when scanned. Paths are relative to `root`; bytes that are not UTF-8 are escaped as by
     os.fsdecode. `changed` are the paths that `commit` does not hold with this content; without a commit, all."""
 
@@ -62,7 +62,7 @@ def content_hash(entries: Mapping[str, Entry]) -> str:
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
-def of_repository(folder: Path, home: Path | None = None) -> Tree:
+def of_repository(folder: Path, home: Path | None = None) -> SourceTree:
     """Return the work tree around `folder`: tracked files, and untracked ones that are not ignored and not too large.
 
     Untracked files below `home`, the queue's own folder, are not code.
@@ -87,7 +87,7 @@ def of_repository(folder: Path, home: Path | None = None) -> Tree:
         own = _below(home, root)
         look.at_untracked(name for name in _names(others.output()) if own is None or not name.startswith(own))
     look.hash_files()
-    return Tree(
+    return SourceTree(
         root,
         look.entries,
         look.told(),
@@ -98,7 +98,7 @@ def of_repository(folder: Path, home: Path | None = None) -> Tree:
     )
 
 
-def of_folder(folder: Path, home: Path | None = None) -> Tree:
+def of_folder(folder: Path, home: Path | None = None) -> SourceTree:
     """Return a folder outside of a repository, with everything below it that is not too large and not in `home`.
 
     Raises: MpsqError when it holds more than a source tree would; OSError.
@@ -106,7 +106,7 @@ def of_folder(folder: Path, home: Path | None = None) -> Tree:
     look = _Look(folder)
     look.at_untracked(_walk(folder, _below(home, folder)), refuse=True)
     look.hash_files()
-    return Tree(folder, look.entries, look.told(), "", None, frozenset(look.entries))
+    return SourceTree(folder, look.entries, look.told(), "", None, frozenset(look.entries))
 
 
 def _names(listing: bytes) -> list[str]:

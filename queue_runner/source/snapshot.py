@@ -14,7 +14,7 @@ from pathlib import Path
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.source import archive, git_commands, rules, scan
 from queue_runner.source.git_commands import Revision
-from queue_runner.source.scan import Tree
+from queue_runner.source.scan import SourceTree
 from queue_runner.spec import JobSpec
 
 _TRIES = 3
@@ -114,7 +114,7 @@ def _of_folder(cwd: Path, store: Path) -> Taken:
     return _taken(_settled(lambda: scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
 
 
-def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
+def _settled(look: Callable[[], SourceTree], store: Path, *, copy: bool) -> SourceTree:
     """Scan a tree and store it, until what was stored is what was scanned."""
     tree, path = look(), ""
     for _ in range(_TRIES):
@@ -135,7 +135,7 @@ def _settled(look: Callable[[], Tree], store: Path, *, copy: bool) -> Tree:
     )
 
 
-def _keep(store: Path, tree: Tree, same: Callable[[], bool], *, copy: bool) -> None:
+def _keep(store: Path, tree: SourceTree, same: Callable[[], bool], *, copy: bool) -> None:
     """Store what is not stored yet. Raises: archive.Vanished when the tree is no longer the `same` after that."""
     if copy and not archive.has_whole(store, tree.hash):
         archive.keep_whole(store, tree, same)
@@ -143,7 +143,7 @@ def _keep(store: Path, tree: Tree, same: Callable[[], bool], *, copy: bool) -> N
         archive.keep_manifest(store, tree, () if copy else archive.keep_changed(store, tree, same))
 
 
-def _check_size(tree: Tree) -> None:
+def _check_size(tree: SourceTree) -> None:
     total = 0
     for path in tree.entries:
         with contextlib.suppress(OSError):
@@ -155,7 +155,7 @@ def _check_size(tree: Tree) -> None:
         )
 
 
-def _revision(tree: Tree) -> Revision:
+def _revision(tree: SourceTree) -> Revision:
     """Return commit, branch and the patch for reading, without files that are too large to be stored."""
     diff: str | None = ""
     if tree.dirty and tree.commit:
@@ -171,7 +171,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _taken(tree: Tree, cwd: Path, revision: Revision | None, *, copied: bool) -> Taken:
+def _taken(tree: SourceTree, cwd: Path, revision: Revision | None, *, copied: bool) -> Taken:
     seen = (tree.hash, tree.commit, tree.branch or "", "" if revision is None else revision.diff or "", str(copied))
     digest = hashlib.sha256("\0".join([*seen, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
     inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
@@ -179,7 +179,7 @@ def _taken(tree: Tree, cwd: Path, revision: Revision | None, *, copied: bool) ->
     return Taken(kept, str(tree.root), inside, tree.code, notes=tuple(_told(tree, copied)))
 
 
-def _told(tree: Tree, copied: bool) -> Iterator[str]:
+def _told(tree: SourceTree, copied: bool) -> Iterator[str]:
     if tree.left_out:
         named = [f"{name} ({reason})" for name, reason in list(tree.left_out.items())[:_TOLD]]
         more = len(tree.left_out) - len(named)

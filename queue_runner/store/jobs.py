@@ -198,7 +198,7 @@ def submit(
     return group_id, ids
 
 
-def let_wait(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
+def add_dependencies(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
     """Add dependencies: (id, id of the job that it waits for, condition on that job). The caller must refuse cycles and
     existing dependencies."""
     rows = [{"job_id": job, "on_job_id": on, "condition": condition} for job, on, condition in pairs]

@@ -82,7 +82,7 @@ def next_change_at(connection: Connection, lane: str, now: float) -> float | Non
     return min((at for at in times if at is not None), default=None)
 
 
-def hopeless(connection: Connection, now: float, of: Sequence[int] | None = None) -> list[tuple[int, Ending]]:
+def unsatisfiable(connection: Connection, now: float, of: Sequence[int] | None = None) -> list[tuple[int, Ending]]:
     """Return runs that can never start, by id, and how each ends; only `of` these jobs if given."""
     within = () if of is None else (runs.c.job_id.between(min(of), max(of)),)
     missed = connection.execute(_MISSED.where(*within) if within else _MISSED)

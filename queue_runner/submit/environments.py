@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queue_runner.submit.request import Request
 
 
-def of(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
+def with_environments(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     """Return every cell in every environment with every set of MPS settings that the request names; unchanged if it
     names none.
 

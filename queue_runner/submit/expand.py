@@ -61,7 +61,9 @@ def expand(request: Request) -> list[JobSpec]:
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
         raise UsageError("--find-max tries each value once", "leave --repeats out; mpsq rerun repeats what it found")
-    return environments.of(request, list(_workload_cells(request) if request.workload else _command_cells(request)))
+    return environments.with_environments(
+        request, list(_workload_cells(request) if request.workload else _command_cells(request))
+    )
 
 
 def _workload_cells(request: Request) -> Iterator[JobSpec]:

@@ -192,8 +192,8 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
         snapshots.save(connection, kept)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
-    jobs.let_wait(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
-    late = dict(ready.hopeless(connection, time.time(), ids))
+    jobs.add_dependencies(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
+    late = dict(ready.unsatisfiable(connection, time.time(), ids))
     why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
     return Submitted(group, tuple(ids), (*notes, *sorted(why)))

@@ -50,7 +50,7 @@ class Limits:
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.spec = folder, spec
-        self.progress = Progress(spec)
+        self.progress = EventProgress(spec)
         self.next_disk = 0.0
 
     def sizes(self, outputs: Sequence[int]) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class Limits:
         return None
 
 
-class Progress:
+class EventProgress:
     """The trainer's progress: whether it still writes, and its phase (docs/protocol.md: phase and iter lines)."""
 
     def __init__(self, spec: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ import time
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, read, say, with_sleep
 from queue_runner.warden.limits import Limits, cancelled
-from queue_runner.warden.processes import Ending, Tree, row
+from queue_runner.warden.processes import ProcessTree, Termination, row
 from queue_runner.warden.spawn import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
 from queue_runner.warden.suspend import Pause
 
@@ -72,7 +72,7 @@ class Run:
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
-        self.tree = Tree(spec["tag"], self.own + "pids.jsonl")
+        self.tree = ProcessTree(spec["tag"], self.own + "pids.jsonl")
         self.pause = Pause(folder, self.tree)
         self.limits = Limits(folder, spec)
         self.trainer = Trainer()
@@ -129,7 +129,7 @@ class Run:
         asked = cancelled(self.folder, self.spec)
         return asked or self.limits.passed(self.running_s(), self.trainer.outputs)
 
-    def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Ending | None]:
+    def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
         stop, stopped, ending = None, False, None
         while not self.reap():
@@ -143,7 +143,7 @@ class Run:
                     if self.reap():
                         break
                     self.pause.forget()  # signalling also continues the processes
-                    stopped, ending = True, Ending(self.tree, self.spec["grace_s"])
+                    stopped, ending = True, Termination(self.tree, self.spec["grace_s"])
                 if ending:
                     ending.step()
                 else:
@@ -201,7 +201,7 @@ class Run:
             "output_bytes": sum(self.limits.sizes(trainer.outputs)),
         }
 
-    def sweep(self, ending: Ending) -> None:
+    def sweep(self, ending: Termination) -> None:
         """End remaining processes. The worker reports those that do not die: it finds the lane held, or the process."""
         give_up = awake() + ending.patience_s
         try:
@@ -240,7 +240,7 @@ class Run:
             say("the result is lost:", error, exit_)
         reach("warden.exited")
         if stop or not self.spec["allow_daemons"]:
-            self.sweep(ending or Ending(self.tree, self.spec["grace_s"]))
+            self.sweep(ending or Termination(self.tree, self.spec["grace_s"]))
         reach("warden.swept")
 
 

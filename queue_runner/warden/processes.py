@@ -107,7 +107,7 @@ def send(pid: int, start: float, *numbers: int) -> None:
         pass
 
 
-class Tree:
+class ProcessTree:
     """All processes started by the trainer, including detached ones."""
 
     def __init__(self, tag: str, notes: str) -> None:
@@ -166,11 +166,11 @@ class Tree:
                 pass  # the disk is full: the other traces must suffice
 
 
-class Ending:
+class Termination:
     """The escalation that ends a tree: SIGINT, after its grace SIGTERM, after that grace SIGKILL. A grace of 0 skips
     its signal."""
 
-    def __init__(self, tree: Tree, grace: dict[str, float]) -> None:
+    def __init__(self, tree: ProcessTree, grace: dict[str, float]) -> None:
         self.tree, self.int_s, self.term_s = tree, grace["int"], grace["int"] + grace["term"]
         self.patience_s = self.term_s + KILL_S
         self.began = awake()

@@ -18,7 +18,7 @@ from queue_runner.warden.processes import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from queue_runner.warden.processes import Row, Tree
+    from queue_runner.warden.processes import ProcessTree, Row
 
 
 ROUNDS_S = 2.0  # a tree that grows faster than it can be stopped is handled further at the next poll
@@ -27,7 +27,7 @@ ROUNDS_S = 2.0  # a tree that grows faster than it can be stopped is handled fur
 class Pause:
     """The suspension of the tree, in effect while the file `suspend` exists in the run's folder."""
 
-    def __init__(self, folder: str, tree: Tree) -> None:
+    def __init__(self, folder: str, tree: ProcessTree) -> None:
         self.tree = tree
         self.wish, self.told = f"{folder}/suspend", f"{folder}/warden/suspended"
         self.stopped: set[tuple[int, float]] = set()  # by us: a process stopped before stays stopped afterwards

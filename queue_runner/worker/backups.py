@@ -14,7 +14,7 @@ from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.store import backup
-from queue_runner.worker.throttled_log import Rarely
+from queue_runner.worker.throttled_log import ThrottledLog
 
 LOOK_AGAIN_S = 60.0
 """Interval at which the backup folder is checked."""
@@ -38,7 +38,7 @@ class Backups:
         self._every_s = config.backup_every_s
         self._keep = config.keep_backups
         self._log = log
-        self._complain = Rarely(log, 24 * 3600.0, clock)
+        self._complain = ThrottledLog(log, 24 * 3600.0, clock)
         self._now = now
         self._clock = clock
         self._born = now()

@@ -78,7 +78,7 @@ def run(
         dur_s = time.monotonic() - began
         noted = frozenset({(process.pid, start)} if start is not None else ())
         traces = processes.Traces(env["MPSQ_TAG"], frozenset({process.pid}), noted)
-        left = processes.find_leftovers(traces)
+        left = processes.find_orphans(traces)
         stubborn = processes.end_all(traces, 0.0, _TERM_S) if left else []
         tail.drain(pipe)
     if process.poll() is None and not stubborn:

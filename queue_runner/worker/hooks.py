@@ -68,7 +68,7 @@ class Hooks:
         self._calling = True
         try:
             if not self._buried:
-                self._bury()
+                self._reap()
                 self._buried = True
             while not self._stop.is_set() and self._next():
                 pass
@@ -132,7 +132,7 @@ class Hooks:
         except OSError:
             pass  # the tag remains
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """End what a dead worker left running and record it as lost: its result is unknown."""
         with looking(self._engine) as connection:
             left = store.running(connection)

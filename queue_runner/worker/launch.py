@@ -49,7 +49,7 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
         cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
         command = working_copy.command(run.spec, folder.tree, cwd)
     else:
-        command, cwd = command_line.of(run.spec, layout.snapshots), Path(run.spec.cwd)
+        command, cwd = command_line.build_argv(run.spec, layout.snapshots), Path(run.spec.cwd)
     env = environment(layout, run, folder)
     if origin is not None:
         checkpoint = str(checkpoints.copy(layout, origin, folder.resume))

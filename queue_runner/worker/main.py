@@ -31,7 +31,7 @@ from queue_runner.store import migrate
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks
 from queue_runner.worker.supervisor import Supervisor
-from queue_runner.worker.throttled_log import Rarely
+from queue_runner.worker.throttled_log import ThrottledLog
 
 BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0
@@ -55,7 +55,7 @@ class Worker:
         self._engine = open_engine(layout.db, keep_open=True)
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
         self._hooks = Hooks(layout, settings, self._engine, log.info)
-        self._complain = Rarely(log.error)
+        self._complain = ThrottledLog(log.error)
         self._stopped = threading.Event()
         self._rung = threading.Event()
         self._turn = threading.Lock()  # held by a step, and before the shutdown: see run

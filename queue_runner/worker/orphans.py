@@ -10,7 +10,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 
 
-def end_leftovers(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float, float]) -> list[processes.Process]:
+def end_orphans(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float, float]) -> list[processes.Process]:
     """End every remaining process of the run; return those that survived.
 
     `grace_s` are the seconds after SIGINT and after SIGTERM; 0 leaves a signal out. Blocks for at most their sum, and a

@@ -35,7 +35,7 @@ from queue_runner.worker import hooks, launch
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.finish import finish
 from queue_runner.worker.observer import Observer
-from queue_runner.worker.orphans import end_leftovers, lock_is_held, warden_is_there
+from queue_runner.worker.orphans import end_orphans, lock_is_held, warden_is_there
 from queue_runner.worker.outcome import of_exit, of_silence
 from queue_runner.worker.truncate_logs import compact_logs
 
@@ -96,10 +96,10 @@ class Supervisor:
         """End runs that wait for something that can no longer happen, and transitively those that wait for them."""
         while True:
             with looking(self._engine) as connection:
-                if not ready.hopeless(connection, time.time()):
+                if not ready.unsatisfiable(connection, time.time()):
                     return
             with writing(self._engine) as connection:
-                skipped = ready.hopeless(connection, now := time.time())
+                skipped = ready.unsatisfiable(connection, now := time.time())
                 for run_id, ending in skipped:
                     jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
                 if skipped:
@@ -204,7 +204,7 @@ class Supervisor:
         if spare_daemons and run.spec.allow_daemons:
             return True
         grace = (self._config.grace_int_s, self._config.grace_term_s)
-        survivors = end_leftovers(run, folder, DEFAULT_LANE, grace)
+        survivors = end_orphans(run, folder, DEFAULT_LANE, grace)
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
             self._block(

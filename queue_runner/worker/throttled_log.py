@@ -9,7 +9,7 @@ EVERY_S = 3600.0
 _MOST = 64
 
 
-class Rarely:
+class ThrottledLog:
     """A filter that passes a text on once, and again after `every_s` seconds with the number of repetitions."""
 
     def __init__(

@@ -7,7 +7,7 @@ from pathlib import Path
 from queue_runner.spec import JobSpec, Value
 
 
-def of(spec: JobSpec, snapshots: Path) -> list[str]:
+def build_argv(spec: JobSpec, snapshots: Path) -> list[str]:
     """Return the snapshotted workload with its options, or the command as submitted, with {cwd} as its folder."""
     if spec.kind != "workload":
         return [word.replace("{cwd}", spec.cwd) for word in spec.argv]

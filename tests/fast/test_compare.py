@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, fold, main_cache
-from queue_runner.analysis.grouping import Cell, group
+from queue_runner.analysis.grouping import Arm, group
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
 from tests.compare_support import NAMES, ask, row
@@ -17,7 +17,7 @@ def labels(family: Family) -> list[str]:
     return [cell.label for cell in family.cells]
 
 
-def by_label(family: Family) -> dict[str, Cell]:
+def by_label(family: Family) -> dict[str, Arm]:
     return {cell.label: cell for cell in family.cells}
 
 

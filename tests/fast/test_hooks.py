@@ -157,7 +157,7 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_it_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
     ended = run(f"(sleep 60 & echo $! > {tmp_path}/pid) ; exit 0")
     assert ended.state == "ok" and "1 process behind" in ended.output
-    assert not processes.find_leftovers(processes.Traces(tag="f" * 32))
+    assert not processes.find_orphans(processes.Traces(tag="f" * 32))
 
 
 def test_a_worker_that_stops_ends_it_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_runner.host import notify
-from queue_runner.worker.throttled_log import Rarely
+from queue_runner.worker.throttled_log import ThrottledLog
 
 EVIL = '" & (do shell script "touch x") & "\x1b[31m\n<b>&amp;'
 
@@ -38,7 +38,7 @@ def test_words() -> None:
 def test_the_same_complaint_is_said_rarely() -> None:
     said: list[str] = []
     now = [0.0]
-    complain = Rarely(said.append, every_s=60.0, clock=lambda: now[0])
+    complain = ThrottledLog(said.append, every_s=60.0, clock=lambda: now[0])
     for second in range(125):
         now[0] = float(second)
         complain("the disk is full", "traceback\n")
@@ -53,7 +53,7 @@ def test_the_same_complaint_is_said_rarely() -> None:
 
 
 def test_texts_that_never_end_do_not_fill_the_memory() -> None:
-    complain = Rarely(lambda _: None)
+    complain = ThrottledLog(lambda _: None)
     for number in range(1000):
         complain(str(number))
     assert len(complain._said) <= 64

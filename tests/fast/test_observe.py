@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.comparison import Question, compare
-from queue_runner.analysis.findings import Seen, observe, tenths
+from queue_runner.analysis.findings import RunDetails, describe, tenths
 from queue_runner.analysis.grouping import MAIN
 from tests.fast.test_compare import row
 
 
-def said(rows: list[dict[str, Any]], seen: Seen | None = None, **more: Any) -> str:
+def said(rows: list[dict[str, Any]], seen: RunDetails | None = None, **more: Any) -> str:
     (family,) = compare(rows, Question((*MAIN, "optimizer", "version"), **more))
-    return "\n".join(observe(family, seen or Seen()))
+    return "\n".join(describe(family, seen or RunDetails()))
 
 
 def run(device: str, compile: int, median_s: float, **more: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_compilation_pays_or_never_does() -> None:
 
 def test_evaluations_and_real_time_that_grew_beyond_the_iterations() -> None:
     eager, compiled = run("mps", 0, 0.221, real_s=3588.66), run("mps", 1, 0.3057, real_s=39039.74)
-    seen = Seen(last_eval={eager["run_id"]: (5000, 33.01034), compiled["run_id"]: (5000, 1255.91573)})
+    seen = RunDetails(last_eval={eager["run_id"]: (5000, 33.01034), compiled["run_id"]: (5000, 1255.91573)})
     text = said([eager, compiled], seen)
     assert "the last evaluating iteration (5,000) of mps compiled took 1,255.9 s against 33.0 s of mps eager" in text
     assert "real time of mps compiled grew 10.9 times" in text
@@ -121,7 +121,7 @@ def test_drift_is_told_of_the_run_that_drifted_most() -> None:
 )
 def test_step_0_losses(losses: tuple[float, float], dtype: str, sentence: str) -> None:
     rows = [run("cpu", 0, 0.2, dtype=dtype), run("mps", 0, 0.1, dtype=dtype)]
-    seen = Seen(step0={r["run_id"]: {"val": loss} for r, loss in zip(rows, losses, strict=True)})
+    seen = RunDetails(step0={r["run_id"]: {"val": loss} for r, loss in zip(rows, losses, strict=True)})
     assert sentence in said(rows, seen)
 
 

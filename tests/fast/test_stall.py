@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.warden.limits import LINE_BYTES_MAX, Progress
+from queue_runner.warden.limits import LINE_BYTES_MAX, EventProgress
 
 LIMITS = {"setup": 30.0, "measure": 5.0, "eval": 2000.0, "*": 60.0}
 
@@ -31,7 +31,7 @@ class Trainer:
     def __init__(self, folder: Path, limits: dict[str, float]) -> None:
         self.events = folder / "events.jsonl"
         self.output = 0
-        self.progress = Progress({"stall_s": limits, "events": str(self.events)})
+        self.progress = EventProgress({"stall_s": limits, "events": str(self.events)})
 
     def say(self, *events: object) -> None:
         with self.events.open("a") as stream:

@@ -22,10 +22,10 @@ from queue_runner.monitor import status, watch
 from queue_runner.monitor.dashboard import bar, frame
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
-from queue_runner.monitor.progress import NEWEST, Progress, Tracker
+from queue_runner.monitor.progress import NEWEST, RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.sparkline import ASCII_BARS, BARS, sparkline
-from queue_runner.monitor.status import Seen, Status
+from queue_runner.monitor.status import Observation, Status
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read, results
@@ -57,7 +57,7 @@ def found(queue: Layout) -> Status:
     return replace(
         status.read_status(queue),
         queue=QueueState(True, 4711, None, None),
-        progress=Progress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4),
+        progress=RunProgress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4),
         disk=DiskUse(5 << 30, 3 << 20, 0, 7 << 30, True),
         reasons={6: Reason("turn", "its turn, after 4.1", "", ""), 7: Reason("time", "22:30", "", "")},
         eta=Eta(),
@@ -193,7 +193,7 @@ def test_a_tracker_knows_what_a_whole_look_finds(queue: Layout) -> None:
 
 
 @pytest.fixture
-def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[Seen | None]]:
+def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[Observation | None]]:
     clock = itertools.count(1000.0, 0.5)
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     found = watch.look_again(queue, 10)
@@ -202,7 +202,7 @@ def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[S
 
 
 def test_a_look_reads_no_more_than_what_changed(
-    queue: Layout, looks: Iterator[Seen | None], monkeypatch: pytest.MonkeyPatch
+    queue: Layout, looks: Iterator[Observation | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = next(looks)
     assert first is not None and first.turn == 1 and len(first.newest_s) == 20
@@ -219,7 +219,7 @@ def test_a_look_reads_no_more_than_what_changed(
     assert next(looks) is not None and len(whole) == 2  # now and then all of it, for what time alone changes
 
 
-def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[Seen | None]) -> None:
+def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[Observation | None]) -> None:
     assert next(looks) is not None
     copy = queue.db.with_suffix(".copy")
     with sqlite3.connect(queue.db) as connection:

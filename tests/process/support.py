@@ -187,7 +187,7 @@ class WardenRun:
         )
 
     def leftovers(self) -> set[Process]:
-        return processes.find_leftovers(self.traces())
+        return processes.find_orphans(self.traces())
 
     def lane_is_free(self) -> bool:
         return not locks.is_held(self.lane)

@@ -76,7 +76,7 @@ def names(folder: Path) -> list[str]:
 
 def again(queue: Queue, job: int, **wanted: Any) -> rerun.Rerun:
     selector: Selector = parse_selector(str(job))
-    return rerun.rerun(queue.layout, [selector], rerun.Wanted(**wanted), "mpsq rerun")
+    return rerun.rerun(queue.layout, [selector], rerun.RerunOptions(**wanted), "mpsq rerun")
 
 
 def test_each_job_runs_the_code_that_it_was_queued_with(queue: Queue, code: Repository) -> None:

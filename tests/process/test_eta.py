@@ -182,7 +182,9 @@ def test_time_order_and_dependencies(past: Past) -> None:
     )
     with writing(past.engine) as connection:
         ok = Condition.OK
-        jobs.let_wait(connection, [(dependent, late, ok), (behind, held, ok), (on_failure, first, Condition.FAIL)])
+        jobs.add_dependencies(
+            connection, [(dependent, late, ok), (behind, held, ok), (on_failure, first, Condition.FAIL)]
+        )
     assert past.starts() == {
         f"{first}.1": (0, 10),
         f"{late}.1": (25, 35),
@@ -199,7 +201,7 @@ def test_a_queue_of_thousands_is_estimated_fast(past: Past) -> None:
     past.took(A, 10)
     ids = past.queue(*[NewJob(A, 10)] * 200)
     with writing(past.engine) as connection:
-        jobs.let_wait(connection, [(job, ids[0], Condition.ANY) for job in ids[1:]])
+        jobs.add_dependencies(connection, [(job, ids[0], Condition.ANY) for job in ids[1:]])
     begin = time.process_time()
     assert past.look().left_s == 20_000
     assert time.process_time() - begin < 5.0  # 0.1 s on an idle machine; a quadratic walk takes minutes

@@ -47,7 +47,7 @@ def states(queue: Queue) -> list[object]:
 
 
 def alive(queue: Queue, call_id: int) -> bool:
-    return bool(processes.find_leftovers(processes.Traces(tag=hooks.tag_of(queue.layout, call_id))))
+    return bool(processes.find_orphans(processes.Traces(tag=hooks.tag_of(queue.layout, call_id))))
 
 
 def test_a_hook_is_told_what_happened(queue: Queue) -> None:
@@ -161,4 +161,4 @@ def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
     assert ended.output.startswith("started\n")
     assert ended.output.endswith("[mpsq: it was ended at its time limit (hook_timeout_s)]")
     assert len((tmp_path / "pids").read_text().split()) == 2
-    assert not processes.find_leftovers(processes.Traces(tag="f" * 32))
+    assert not processes.find_orphans(processes.Traces(tag="f" * 32))

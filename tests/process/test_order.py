@@ -61,7 +61,7 @@ def play(engine: Engine, given: list[Job], *, fails: tuple[int, ...] = (), until
 
 def skip(connection: Connection, now: float) -> list[str]:
     told: list[str] = []
-    while late := ready.hopeless(connection, now):
+    while late := ready.unsatisfiable(connection, now):
         for run_id, ending in late:
             jobs.move(connection, run_id, Verb.SKIP, actor="test", ending=ending)
             told.append(f"-{connection.exec_driver_sql(f'SELECT job_id FROM runs WHERE id = {run_id}').scalar_one()}")

@@ -226,7 +226,7 @@ def test_reruns_and_what_is_missing_are_no_searches(layout: Layout) -> None:
     submit.store(layout, plan(find_max="batch_size=4"))
     while end(layout, 4) is not None:
         pass
-    rerun.rerun(layout, [parse_selector("1")], rerun.Wanted(), "test")
+    rerun.rerun(layout, [parse_selector("1")], rerun.RerunOptions(), "test")
     with open_engine(layout.db).connect() as connection:
         spec = connection.execute(text("SELECT spec_json FROM jobs ORDER BY id DESC")).scalars().first()
     assert json.loads(str(spec))["find_max"] == "" and json.loads(str(spec))["params"]["batch_size"] == 4

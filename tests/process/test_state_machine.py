@@ -226,7 +226,7 @@ class Queue(RuleBasedStateMachine):
         """What a worker does before it claims."""
         while True:
             with writing(self.engine) as connection:
-                late = waiting.hopeless(connection, 0.0)
+                late = waiting.unsatisfiable(connection, 0.0)
                 for run_id, ending in late:
                     jobs.move(connection, run_id, Verb.SKIP, actor="test", ending=ending)
             gone = [name for name in self.places if self.met(self.runs[name].job) is None]

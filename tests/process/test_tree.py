@@ -16,7 +16,7 @@ import pytest
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome
 from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
-from queue_runner.source.scan import Tree, of_repository
+from queue_runner.source.scan import SourceTree, of_repository
 from queue_runner.spec import JobSpec
 
 pytestmark = pytest.mark.needs_program("git")
@@ -340,7 +340,7 @@ def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
 def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = iter(range(100))
 
-    def busy(folder: Path, home: Path) -> Tree:
+    def busy(folder: Path, home: Path) -> SourceTree:
         tree = of_repository(folder, home)
         (repo / "log.json").write_text(str(next(count)))
         return tree

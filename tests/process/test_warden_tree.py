@@ -15,7 +15,7 @@ import pytest
 
 from queue_runner.host import processes
 from queue_runner.host.processes import Process, Traces
-from queue_runner.warden.processes import Ending, Row
+from queue_runner.warden.processes import Row, Termination
 from tests.process.support import WardenRun, identity, is_alive, python, until
 
 Make = Callable[..., WardenRun]
@@ -129,16 +129,16 @@ def test_only_the_runs_own_are_ended(warden_run: Make) -> None:
         sessions=frozenset({os.getsid(0)}),
         noted=frozenset({(me.pid, me.start), (parent.pid, parent.start)}),
     )
-    found = processes.find_leftovers(mine)
+    found = processes.find_orphans(mine)
     assert me not in found and parent not in found, "neither ourselves nor whom we descend from"
     other = tree[0]
     later = Process(other.pid, other.start + 1)
     assert not processes.send(later, 9), "a later process with the pid of a noted one"
     assert is_alive(other)
-    assert processes.find_leftovers(Traces(noted=frozenset({(later.pid, later.start)}))) == set()
+    assert processes.find_orphans(Traces(noted=frozenset({(later.pid, later.start)}))) == set()
     reused = Traces(sessions=frozenset({run.trainer().pid}), noted=frozenset({(run.trainer().pid, 1)}))
-    assert processes.find_leftovers(reused) == set(), "a later session with the number of a noted one"
-    assert processes.find_leftovers(Traces(tag=run.tag, boot_id="another boot")) == set()
+    assert processes.find_orphans(reused) == set(), "a later session with the number of a noted one"
+    assert processes.find_orphans(Traces(tag=run.tag, boot_id="another boot")) == set()
 
 
 def test_what_will_not_die_is_returned() -> None:
@@ -173,6 +173,6 @@ def test_one_look_that_finds_nothing_is_not_enough_for_the_worker() -> None:
 
 def test_one_look_that_finds_nothing_is_not_enough_for_the_warden() -> None:
     looks = ScriptedLooks(True, False, True, False)
-    ending = Ending(looks, {"int": 0.0, "term": 0.0})  # type: ignore[arg-type]
+    ending = Termination(looks, {"int": 0.0, "term": 0.0})  # type: ignore[arg-type]
     assert [ending.step(), ending.step(), ending.step()] == [False, False, True]
     assert looks.looks == 5

@@ -12,7 +12,7 @@ _TOLD = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
 _ASKED = ("device", "dtype", "config")
 
 
-def of(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+def arguments_by_run(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
     """Return by run the words in which the commands of one subject differ, as the factor `arguments`."""
     subjects: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

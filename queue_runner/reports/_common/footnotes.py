@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import MAIN, Cell, taints, value_of
+from queue_runner.analysis.grouping import MAIN, Arm, taints, value_of
 from queue_runner.model import Ending, Outcome, State
 from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import FEW_ITERS
@@ -113,7 +113,7 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _left_out(cells: Sequence[Cell], found: Taints, context: Context) -> Iterable[str]:
+def _left_out(cells: Sequence[Arm], found: Taints, context: Context) -> Iterable[str]:
     rows = [row for cell in cells for row in cell.left_out]
     if rows:
         yield f"! left out of the numbers: {_by_reason(rows, found)}"
@@ -149,13 +149,13 @@ def why(row: Mapping[str, Any], found: Taints) -> str:
     return said or ("told no results" if row["valid"] else "no reason stored")
 
 
-def _waiting(cells: Sequence[Cell]) -> Iterable[str]:
+def _waiting(cells: Sequence[Arm]) -> Iterable[str]:
     n = sum(row["state"] != State.DONE for cell in cells for row in cell.runs)
     if n:
         yield f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
 
 
-def _mixed_first_iteration(cells: Sequence[Cell]) -> Iterable[str]:
+def _mixed_first_iteration(cells: Sequence[Arm]) -> Iterable[str]:
     if any("unsynced" in taints(row) and row["first_iter_s"] is not None for cell in cells for row in cell.shown):
         yield "1st iter and compile of a log whose clock is not ours include its first evaluation"
 
@@ -185,7 +185,7 @@ def _is(machine: str, context: Context) -> str:
     return ", ".join(str(text) for text in words if text) or "nothing is known of it"
 
 
-def _pooled(cells: Sequence[Cell], context: Context) -> Iterable[str]:
+def _pooled(cells: Sequence[Arm], context: Context) -> Iterable[str]:
     """Warn of rows that pool runs with different factors, which --group-by allows."""
     if not context.options.group_by:
         return

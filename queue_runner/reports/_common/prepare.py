@@ -42,7 +42,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     rows = list(rows)
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
     versions = _software(rows, context)
-    arguments = _arguments.of(rows)
+    arguments = _arguments.arguments_by_run(rows)
     newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
     machines = [row["machine_hash"] or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)

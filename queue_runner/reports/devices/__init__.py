@@ -8,8 +8,8 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.findings import Seen, observe
-from queue_runner.analysis.grouping import Cell
+from queue_runner.analysis.findings import RunDetails, describe
+from queue_runner.analysis.grouping import Arm
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.devices import rows as _rows
@@ -94,7 +94,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         if k >= n_shown:
             continue
         sections += tables.sections(family, family_rows, marks)
-        said = observe(family, seen)
+        said = describe(family, seen)
         if len(families) > 1 and said:
             lines.append(tables.caption(family, family_rows) + ":")
         lines += said
@@ -115,12 +115,12 @@ def _newest_first(families: Sequence[Family]) -> list[Family]:
     return sorted(families, key=lambda family: -newest[id(family)])
 
 
-def _look(families: Sequence[Family], context: Context) -> Seen:
+def _look(families: Sequence[Family], context: Context) -> RunDetails:
     """Read data missing from the summaries, for one run of each cell."""
-    cells: list[Cell] = [cell for family in families if len(family.cells) > 1 for cell in family.cells if cell.shown]
+    cells: list[Arm] = [cell for family in families if len(family.cells) > 1 for cell in family.cells if cell.shown]
     chosen = [cell.shown[0] for cell in cells][:MOST_LOOKED_AT]
     if not chosen:
-        return Seen()
+        return RunDetails()
     ids = ", ".join(str(int(row["run_id"])) for row in chosen)
     step0: dict[int, dict[str, float]] = {}
     for sql in (
@@ -138,4 +138,4 @@ def _look(families: Sequence[Family], context: Context) -> Seen:
             for found in context.read(sql, [row["run_id"]]):
                 if found["phase"] == "eval_iter":
                     last_eval[row["run_id"]] = (found["i"], found["dur_s"])
-    return Seen(step0, last_eval)
+    return RunDetails(step0, last_eval)

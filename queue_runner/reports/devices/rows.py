@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner.analysis import peaks as hardware
 from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
-from queue_runner.analysis.grouping import Cell, taints
+from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.reports._common.report import Context
 
 _PEAKS = (
@@ -27,7 +27,7 @@ class Peaks:
         self._cores: dict[str, int | None] = {}
         self._measured: dict[tuple[Any, ...], hardware.Peak] | None = None
 
-    def of(self, cell: Cell) -> hardware.Peak | None:
+    def of(self, cell: Arm) -> hardware.Peak | None:
         """Return the peak for a cell's runs."""
         key = cell.key
         name = next((row["device_name"] for row in cell.shown if row["device_name"]), None)
@@ -83,7 +83,7 @@ class Peaks:
         return self._cores[machine]
 
 
-def row_of(family: Family, cell: Cell, peaks: Peaks) -> dict[str, Any]:
+def row_of(family: Family, cell: Arm, peaks: Peaks) -> dict[str, Any]:
     """Return all values the report has for a cell."""
     key = cell.key
     median_s, (spread_s, spread_over) = cell.median_s, cell.spread_s
@@ -146,7 +146,7 @@ def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in key.items() if name not in named and value is not None}
 
 
-def _shared(cell: Cell, name: str) -> Any:
+def _shared(cell: Arm, name: str) -> Any:
     """Return the value common to the cell's runs; None where --group-by pools different ones."""
     values = {row[name] for row in cell.shown or cell.runs[:1]}
     return values.pop() if len(values) == 1 else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.grouping import Cell
+from queue_runner.analysis.grouping import Arm
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.report import Context, Result, Row, Section
@@ -135,7 +135,7 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
     return found
 
 
-def _losses(family: Family, context: Context) -> Iterable[tuple[Cell, _Loss | None]]:
+def _losses(family: Family, context: Context) -> Iterable[tuple[Arm, _Loss | None]]:
     """Compare the losses of one run per cell with a baseline run of the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
     read = {row["run_id"]: divergence.losses(row, context) for row in base[:1]}
@@ -160,7 +160,7 @@ def _same_course(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return (one["seed"], one["data_sha256"]) == (other["seed"], other["data_sha256"])
 
 
-def _row(family: Family, cell: Cell, peaks: _rows.Peaks, loss: _Loss | None) -> dict[str, Any]:
+def _row(family: Family, cell: Arm, peaks: _rows.Peaks, loss: _Loss | None) -> dict[str, Any]:
     base = cell is family.baseline
     return {
         **_rows.row_of(family, cell, peaks),

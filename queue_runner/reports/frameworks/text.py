@@ -10,7 +10,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family, judge
-from queue_runner.analysis.grouping import Cell, word
+from queue_runner.analysis.grouping import Arm, word
 from queue_runner.analysis.significance import Word
 from queue_runner.reports._common import footnotes
 from queue_runner.reports._common.report import Context
@@ -23,7 +23,7 @@ def frameworks(family: Family) -> set[str]:
     return {str(cell.key.get("framework")) for cell in family.cells if cell.shown}
 
 
-def cost(family: Family, cell: Cell) -> float:
+def cost(family: Family, cell: Arm) -> float:
     """Return seconds per iteration, or per token where iterations differ in size."""
     return (cell.median_s or math.inf) / ((cell.work(family.per_work) or 1.0) if family.per_work else 1.0)
 
@@ -55,8 +55,8 @@ def lines(family: Family, found: Sequence[Mapping[str, Any]], context: Context) 
     yield from _told_otherwise(family, context)
 
 
-def _by_framework(family: Family) -> list[list[Cell]]:
-    found: dict[Any, list[Cell]] = {}
+def _by_framework(family: Family) -> list[list[Arm]]:
+    found: dict[Any, list[Arm]] = {}
     for cell in family.cells:
         if cell.times:
             found.setdefault(cell.key["framework"], []).append(cell)

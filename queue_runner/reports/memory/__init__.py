@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, families
-from queue_runner.analysis.grouping import SUBJECT, Cell, taints, word
+from queue_runner.analysis.grouping import SUBJECT, Arm, taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare, select_runs
@@ -105,12 +105,12 @@ def _tables(found: Sequence[Family]) -> list[list[Family]]:
     return labelled
 
 
-def _label(cell: Cell, family: Family, differ: Sequence[str]) -> str:
+def _label(cell: Arm, family: Family, differ: Sequence[str]) -> str:
     told = [word(name, value) for name in differ if (value := family.common.get(name)) is not None]
     return " ".join([cell.label, *told])
 
 
-def _series(cell: Cell, row: Mapping[str, Any], context: Context) -> Series | None:
+def _series(cell: Arm, row: Mapping[str, Any], context: Context) -> Series | None:
     first, last = context.options.iters or (0, 2**62)
     sql = (
         "SELECT i, phase, allocated_bytes, reserved_bytes FROM v_iteration WHERE run_id = ? AND i BETWEEN ? AND ?"

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import Cell
+from queue_runner.analysis.grouping import Arm
 
 FEWEST = 20
 """Minimum number of measured iterations for a statement on growth."""
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 class Series:
     """The memory of one run by iteration."""
 
-    cell: Cell
+    cell: Arm
     run: Mapping[str, Any]
     points: Sequence[Point]
 

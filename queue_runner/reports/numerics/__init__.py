@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.grouping import Cell, taints
+from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare, select_runs
@@ -86,14 +86,14 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, lines, [*_notes_of(told), *older])
 
 
-def _baseline(family: Family) -> Cell | None:
+def _baseline(family: Family) -> Arm | None:
     """Return the requested baseline, else the family's, else the first cell if there are no times to choose by."""
     if family.baseline is not None:
         return family.baseline
     return family.cells[0] if family.why == "" and family.cells else None
 
 
-def _partings(family: Family, base: Cell, context: Context) -> list[Parting]:
+def _partings(family: Family, base: Arm, context: Context) -> list[Parting]:
     """Compare each run, the baseline's others included, with the baseline's first run of the same seed and data."""
     known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in base.used:
@@ -145,7 +145,7 @@ def _title(family: Family) -> str:
 
 
 def _section(
-    family: Family, base: Cell, found: Sequence[Parting], reference: Mapping[int, Mapping[str, float]]
+    family: Family, base: Arm, found: Sequence[Parting], reference: Mapping[int, Mapping[str, float]]
 ) -> Section:
     """Build a row for each cell, from its run with the largest difference, with the number of runs."""
     columns = [
@@ -194,7 +194,7 @@ def _off(x: float | None) -> str:
     return "nan" if x is not None and not math.isfinite(x) else off_words(x)
 
 
-def _lines(family: Family, base: Cell, found: Sequence[Parting]) -> Iterable[str]:
+def _lines(family: Family, base: Arm, found: Sequence[Parting]) -> Iterable[str]:
     floor = [parting for parting in found if parting.cell is base]
     if floor:
         worst = _worst(floor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import Cell
+from queue_runner.analysis.grouping import Arm
 from queue_runner.reports._common.report import Context
 
 LEVELS = (1e-3, 1e-2)
@@ -23,7 +23,7 @@ class Parting:
     same infinity.
     """
 
-    cell: Cell
+    cell: Arm
     run: Mapping[str, Any]
     baseline: Mapping[str, Any]
     points: Sequence[tuple[int, float, float, float | None]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.grouping import Cell, labelled, order
+from queue_runner.analysis.grouping import Arm, labelled, order
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports._common.settings import whatever_their_length
@@ -135,7 +135,7 @@ def _table(model: str, families: Mapping[str, Family], peaks: _rows.Peaks) -> Ta
     return Table(model, title, families, rows)
 
 
-def _place(cell: Cell) -> tuple[tuple[str, str], ...]:
+def _place(cell: Arm) -> tuple[tuple[str, str], ...]:
     """Return a cell's key without the parts in which training and evaluation differ."""
     return tuple((name, str(value)) for name, value in cell.key.items() if name not in ("subject", "optimizer"))
 
