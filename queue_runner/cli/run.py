@@ -160,7 +160,8 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
 def _judge(rows: Sequence[Row]) -> None:
     from queue_runner.errors import WaitedJobFailed
     from queue_runner.monitor import wait
+    from queue_runner.monitor.attempts import last_attempts
 
-    counted, failed = wait.last_attempts(rows), wait.failed(rows)
+    counted, failed = last_attempts(rows), wait.failed(rows)
     if failed:
         raise WaitedJobFailed(wait.failure(len(failed), len(counted)), f"mpsq why {failed[0]['run']}")

@@ -31,6 +31,7 @@ def wait(
     from queue_runner.errors import WaitedJobFailed
     from queue_runner.monitor import listing, queue_state
     from queue_runner.monitor import wait as use_case
+    from queue_runner.monitor.attempts import last_attempts
     from queue_runner.text import plain
 
     layout = home()
@@ -51,7 +52,7 @@ def wait(
             once(use_case.held_sentence(held))
 
     rows = use_case.until_done(layout, selectors, timeout_s, on_waiting)
-    counted = use_case.last_attempts(rows)
+    counted = last_attempts(rows)
     failed = use_case.failed(rows)
     if json:
         print_json("mpsq.wait/1", ok=not failed, runs=[listing.run_object(row) for row in rows])

@@ -11,6 +11,7 @@ from queue_runner import failpoints
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.model import Outcome, Selector, State
+from queue_runner.monitor.attempts import last_attempts
 from queue_runner.paths import Layout
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def retry(
     named = any(selector.number is not None for selector in selectors)
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        last = _last(resolve.siblings(connection, rows))
+        last = last_attempts(resolve.siblings(connection, rows))
         apart = {selector.job for selector in selectors}
         again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
         if not again:
@@ -81,15 +82,6 @@ def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
 def _interleaved(row: Row) -> int:
     """Return a run's place in the seeded order of its grid: ids follow it, numbers do not."""
     return int(row["id"])
-
-
-def _last(rows: Sequence[Row]) -> list[Row]:
-    last: dict[tuple[int, int], Row] = {}
-    for row in rows:
-        key = (row["job_id"], row["repeat"])
-        if key not in last or row["attempt"] > last[key]["attempt"]:
-            last[key] = row
-    return list(last.values())
 
 
 def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool, apart: Container[int | None]) -> bool:

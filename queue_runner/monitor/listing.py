@@ -11,6 +11,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Selector, State
+from queue_runner.monitor.attempts import last_attempts
 from queue_runner.store import read
 
 Row = Mapping[str, Any]
@@ -107,7 +108,7 @@ def boolean(value: int | None) -> bool | None:
 def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
     runs = [run_object(row) for row in rows]
-    first, last = runs[0], _last_attempts(runs)
+    first, last = runs[0], last_attempts(runs)
     times = sorted(r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None)
     return (
         {"job": first["job_id"]}
@@ -128,10 +129,6 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _middle(times: Sequence[float]) -> float | None:
     return sum(times[len(times) // 2 - 1 : len(times) // 2 + 1]) / 2 if times else None
-
-
-def _last_attempts(runs: Sequence[Row]) -> list[Row]:
-    return list({r["repeat"]: r for r in sorted(runs, key=lambda r: r["attempt"])}.values())
 
 
 def state_of(runs: Sequence[Row]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.errors import WaitTimeout
 from queue_runner.model import Outcome, Selector, State
+from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -84,16 +85,6 @@ def held_sentence(rows: Sequence[Row]) -> str:
         which, own = f"{units.count(len(rows))} runs are", "themselves"
     names = " ".join(jobs[:5]) + (" ..." if len(jobs) > 5 else "")
     return f"{which} held back and will not start by {own}: mpsq release {names}"
-
-
-def last_attempts(rows: Sequence[Row]) -> list[Row]:
-    """Return the last attempt, the one that counts, of each repeat of each job."""
-    last: dict[tuple[int, int], Row] = {}
-    for row in rows:
-        key = (row["job_id"], row["repeat"])
-        if key not in last or row["attempt"] > last[key]["attempt"]:
-            last[key] = row
-    return list(last.values())
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:

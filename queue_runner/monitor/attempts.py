@@ -1,0 +1,18 @@
+"""The attempt of a repeat that counts: its last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def last_attempts(rows: Sequence[Row]) -> list[Row]:
+    """Return the last attempt, the one that counts, of each repeat of each job."""
+    last: dict[tuple[int, int], Row] = {}
+    for row in rows:
+        key = (row["job_id"], row["repeat"])
+        if key not in last or row["attempt"] > last[key]["attempt"]:
+            last[key] = row
+    return list(last.values())
