@@ -1,8 +1,7 @@
-"""Start the warden from the copy in a run's folder: `python -I -S RUN/program/queue_runner/warden RUN`."""
+"""Start the warden from the copy in a run's folder: `python -I -S -B RUN/program/queue_runner/warden RUN`."""
 
 import sys
 
-sys.dont_write_bytecode = True
 sys.path[0] = sys.path[0].removesuffix("/queue_runner/warden")
 from queue_runner.warden.main import main  # noqa: E402
 

@@ -1,6 +1,6 @@
 """The warden: starts one trainer, supervises it to its end, and leaves its true status on disk. One per run.
 
-A worker copies this folder into the run's and starts it there, `python -I -S FOLDER RUN`: it needs only the standard
+A worker copies this folder into the run's and starts it there, `python -I -S -B FOLDER RUN`: it needs only the standard
 library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
 Its steps and files, in order (docs/architecture.md):
 

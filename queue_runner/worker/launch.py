@@ -141,7 +141,7 @@ def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:
     """
     with folder.warden_log.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(folder.warden_program), str(folder.path)],
+            [sys.executable, "-I", "-S", "-B", str(folder.warden_program), str(folder.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

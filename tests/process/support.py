@@ -101,7 +101,7 @@ class WardenRun:
             environment |= {"MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(self.stops)}
         with (self.folder / "warden" / "warden.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(self.program), str(self.folder)],
+                [sys.executable, "-I", "-S", "-B", str(self.program), str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
