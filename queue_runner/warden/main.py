@@ -35,7 +35,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-
 POLL_S = 0.25  # for cancel and limits
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files from removing the lane's lock
 RESCAN_S = 0.02  # while ending the tree

@@ -1,1 +1,1 @@
-"""What is trained on: texts, images, pairs of sentences, and the order in which they come."""
+"""Training data: texts, images, pairs of sentences, and the order in which they come."""

@@ -18,7 +18,7 @@ TYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16, "fp64":
 
 
 class BenchJax(Jax):
-    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
+    """The Framework of harness.microbench.run and the Matrices of harness.microbench.matmul."""
 
     in_order = False
 

@@ -1,1 +1,1 @@
-"""What is MLX's own in the harness."""
+"""The side of the harness that belongs to MLX."""

@@ -18,7 +18,7 @@ TYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16, "fp64": mx
 
 
 class BenchMlx(Mlx):
-    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
+    """The Framework of harness.microbench.run and the Matrices of harness.microbench.matmul."""
 
     in_order = True
 

@@ -1,1 +1,1 @@
-"""What is tinygrad's own in the harness."""
+"""The side of the harness that belongs to tinygrad."""

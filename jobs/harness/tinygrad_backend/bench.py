@@ -20,7 +20,7 @@ TYPES = {"fp32": dtypes.float32, "bf16": dtypes.bfloat16, "fp16": dtypes.float16
 
 
 class BenchTinygrad(Tinygrad):
-    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
+    """The Framework of harness.microbench.run and the Matrices of harness.microbench.matmul."""
 
     in_order = True
 

@@ -16,7 +16,7 @@ TYPES = {**DTYPES, "fp64": torch.float64}
 
 
 class BenchTorch(Torch):
-    """What Framework of harness.microbench.run and Matrices of harness.microbench.matmul ask for."""
+    """The Framework of harness.microbench.run and the Matrices of harness.microbench.matmul."""
 
     in_order = True
 
