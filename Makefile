@@ -36,10 +36,8 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## what is generated: docs/cli.md and the table of completion
+docs: $(STAMP)  ## what is generated: docs/cli.md
 	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
-	$(BIN)/python -m queue_runner.cli.completion_table > queue_runner/cli/complete_table.py.new
-	mv queue_runner/cli/complete_table.py.new queue_runner/cli/complete_table.py
 
 sizes:  ## modules, lines and tokens by wing
 	@$(PYTHON) tests/sizes.py

@@ -14,7 +14,7 @@ and `hint`. Durations are seconds, times of day Unix seconds, sizes bytes; None 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,17 +35,14 @@ from queue_runner.monitor import wait as waiting
 from queue_runner.monitor import why as asking
 from queue_runner.paths import Layout
 from queue_runner.reports._common.options import read_options
-from queue_runner.spec import Value
 from queue_runner.store import read
 from queue_runner.submit import plan as submitting
-from queue_runner.submit.request import Request
+from queue_runner.submit.options import of_json, request
 
 if TYPE_CHECKING:
     import pandas
 
     from queue_runner.store.edit import Where
-
-OneOrMore = str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -87,46 +84,22 @@ class Client:
         workload: str | None = None,
         *,
         command: Sequence[str] = (),
-        device: OneOrMore | None = None,
-        compile: OneOrMore | None = None,
-        config: OneOrMore | None = None,
-        dtype: OneOrMore | None = None,
-        framework: OneOrMore | None = None,
-        env_name: OneOrMore | None = None,
-        mps: OneOrMore = (),
-        set: Mapping[str, Value | Sequence[Value]] | None = None,
-        env: Mapping[str, str] | None = None,
-        tags: Sequence[str] = (),
         after: Sequence[Id | tuple[Id, str]] = (),
-        repeats: int = 1,
         **options: Any,
     ) -> Group:
         """Queue a workload or a `command` over a grid of settings; a list of values is swept.
 
-        `after` holds ids, or pairs of an id and ok, any or fail. `options` are the other fields of
-        queue_runner.submit.request.Request: priority, at, deadline, hold, retries, timeout_s, name, cwd, ...
+        `options` are those of `mpsq submit` in Python's types: device=["cpu", "mps"], set={"lr": [1e-3, 1e-4]},
+        repeats=4, timeout=90, ... `after` holds ids, or pairs of an id and ok, any or fail.
 
         Raises: UsageError for invalid or missing input; nothing is stored then.
         """
-        request = Request(
-            workload=workload,
-            argv=tuple(command),
-            device=_list(device),
-            compile=_list(compile),
-            config=_list(config),
-            dtype=_list(dtype),
-            framework=_list(framework),
-            env_name=_list(env_name),
-            mps=(mps,) if isinstance(mps, str) else tuple(mps),
-            home=str(self._layout.home),
-            sets=tuple(f"{key}={_list(value)}" for key, value in (set or {}).items()),
-            env=tuple(f"{key}={value}" for key, value in (env or {}).items()),
-            tags=tuple(tags),
-            after=tuple(f"{one[0]}:{one[1]}" if isinstance(one, tuple) else str(one) for one in after),
-            repeats=repeats,
-            **{"title": "Client.submit", **_known(options)},
-        )
-        stored = submitting.store(ensure_home(self._layout.home), submitting.plan(request))
+        waits = [f"{one[0]}:{one[1]}" if isinstance(one, tuple) else str(one) for one in after]
+        title = options.pop("title", "Client.submit")
+        given = {"workload": workload, "command": command or None, "after": waits or None, **options}
+        said = {name: value for name, value in of_json(given, whole=True).items() if value is not None}
+        planned = submitting.plan(request(said, title, home=str(self._layout.home)))
+        stored = submitting.store(ensure_home(self._layout.home), planned)
         return Group(stored.group, stored.jobs)
 
     def wait(self, *ids: Id, timeout_s: float | None = None) -> bool:
@@ -225,27 +198,3 @@ def _selectors(ids: Sequence[Id]) -> list[Selector]:
     if not ids:
         raise UsageError("that needs a job", 'name one: 12, "12.3", "g4" or "@last"')
     return [parse_selector(str(one)) for one in ids]
-
-
-def _list(values: Value | Sequence[Value] | None) -> str | None:
-    """Return one value, or several joined by commas, as on the command line."""
-    if values is None or isinstance(values, str):
-        return values
-    return ",".join(_word(v) for v in values) if isinstance(values, Sequence) else _word(values)
-
-
-def _word(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options unchanged. Raises: UsageError for one that a submission does not have."""
-    from queue_runner.errors import did_you_mean
-
-    fields = Request.__dataclass_fields__
-    for name in options:
-        if name not in fields:
-            raise UsageError(
-                f'submit has no option "{name}"', did_you_mean(name, fields, "see queue_runner.submit.request.Request")
-            )
-    return options

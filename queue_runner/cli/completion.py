@@ -19,7 +19,7 @@ def completion(
     install: Annotated[bool, typer.Option("--install", help="Write it where that shell looks for it.")] = False,
 ) -> None:
     """Print what a shell needs to complete commands, options, ids and names with TAB."""
-    from queue_runner.cli import shells
+    from queue_runner.cli.complete import shells
 
     if not install:
         print(shells.script(shell), end="")

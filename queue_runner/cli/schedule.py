@@ -26,7 +26,9 @@ EPILOG = (
 
 
 class WithSubmit(WithCommand):
-    """What follows `--` is a command line of submit."""
+    """The same, where the command line of submit follows `--`."""
+
+    behind = "submit"
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", '"MINUTE HOUR DAY MONTH WEEKDAY"', "-- SUBMIT_ARGUMENTS ..."]

@@ -5,10 +5,11 @@ They become one plan, all or none. A line may wait for others of the file by the
 
 from __future__ import annotations
 
+import graphlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -133,30 +134,17 @@ def _siblings(
 
 
 def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Sequence[Line]) -> None:
-    """Raise UsageError for a dependency cycle. No recursion: a chain may be as long as the file."""
-    done = [False] * len(lines)
-    for start in range(len(lines)):
-        way: list[int] = []
-        on_the_way: set[int] = set()
-        left: list[Iterator[int]] = [iter([start])]
-        while left:
-            following = next(left[-1], None)
-            if following is None:
-                left.pop()
-                if way:
-                    done[way[-1]] = True
-                    on_the_way.remove(way.pop())
-            elif following in on_the_way:
-                circle = [*way[way.index(following) :], following]
-                chain = " waits for ".join(lines[number].where for number in circle[:12])
-                raise UsageError(
-                    f"jobs would wait for each other: {chain}{' ...' if len(circle) > 12 else ''}",
-                    'leave one of these out of "after"',
-                )
-            elif not done[following]:
-                way.append(following)
-                on_the_way.add(following)
-                left.append(iter([other for other, _ in waits[following]]))
+    """Raise UsageError for a dependency cycle."""
+    graph = {number: [other for other, _ in siblings] for number, siblings in enumerate(waits)}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1][::-1]
+        chain = " waits for ".join(lines[number].where for number in circle[:12])
+        raise UsageError(
+            f"jobs would wait for each other: {chain}{' ...' if len(circle) > 12 else ''}",
+            'leave one of these out of "after"',
+        ) from error
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

@@ -1,52 +1,168 @@
-"""Request of a submission, as filled in by the command line, a file or the Python client."""
+"""Request of a submission: each option of `mpsq submit` is declared here, once, with its type, help and target.
+
+The command line (cli/submit_options.py), the lines of --from and the Python client (submit/options.py) and completion
+derive from the declarations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from queue_runner.errors import UsageError
+from queue_runner.units import parse_duration
 
 DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
 
 
+class Kind(Enum):
+    """The type of an option, described as the type of a JSON value."""
+
+    TEXT = "a text"
+    TIME = 'a time, such as 90, "15m" or "2h"'
+    LIST = "a value or a list of values"
+    NUMBER = "a whole number"
+    FLAG = "true or false"
+    WORDS = "a text or a list of texts"
+    PAIRS = 'an object, such as {"lr": 0.001}'
+    COMMAND = 'a list of words, such as ["python", "train.py"]'
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the option may be given several times."""
+        return self in (Kind.WORDS, Kind.PAIRS)
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of an option: its name as in a file (`env_name` is --env-name), and the field that it sets."""
+
+    name: str
+    field: str
+    kind: Kind
+    help: str
+    metavar: str
+    convert: Callable[[Any], Any] | None
+
+    @property
+    def flag(self) -> str:
+        """The option as it is given on a command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def read(self, value: Any) -> Any:
+        """Return the field's value. Raises: UsageError for an invalid time or mode."""
+        if self.convert is not None:
+            return self.convert(value)
+        if self.kind is Kind.TIME:
+            return parse_duration(value, self.flag) if value else getattr(Request, self.field)
+        return tuple(value) if self.kind.repeatable or self.kind is Kind.COMMAND else value
+
+
+def _option(
+    kind: Kind,
+    help: str,
+    metavar: str = "",
+    *,
+    default: Any = None,
+    name: str = "",
+    convert: Callable[[Any], Any] | None = None,
+) -> Any:
+    if kind.repeatable or kind is Kind.COMMAND:
+        default = ()
+    elif kind is Kind.FLAG:
+        default = False
+    return field(
+        default=default, metadata={"kind": kind, "help": help, "metavar": metavar, "name": name, "convert": convert}
+    )
+
+
+def _copies(snapshot: str | bool) -> bool:
+    if isinstance(snapshot, bool):
+        return snapshot
+    if snapshot not in ("off", "copy"):
+        raise UsageError(f'--snapshot takes off or copy, not "{snapshot}"', "copy runs it in a copy of its folder")
+    return snapshot == "copy"
+
+
 @dataclass(frozen=True)
 class Request:
-    """A request for either a workload or a command (argv), never both. Lists are comma-separated."""
+    """A request for either a workload or a command (argv), never both. Texts of LIST options are comma-separated.
 
-    workload: str | None = None
-    argv: tuple[str, ...] = ()
-    framework: str | None = None
-    device: str | None = None
-    compile: str | None = None
-    config: str | None = None
-    dtype: str | None = None
-    sets: tuple[str, ...] = ()
-    seed: int = DEFAULT_SEED
-    repeats: int = 1
-    priority: int = 0
-    name: str | None = None
-    tags: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    cwd: str | None = None
-    python: str | None = None
-    timeout_s: float | None = None
-    parser: str | None = None
-    allow_daemons: bool = False
-    copy: bool = False
-    allow_changed: bool = False
-    stall: tuple[str, ...] = ()
-    order_seed: int | None = None
+    A field's order is that of `mpsq submit --help`. The fields are stored with a schedule: a new one needs a default.
+    """
+
+    workload: str | None = _option(Kind.TEXT, "A name of mpsq workloads, or a command after --.", "[WORKLOAD]")
+    argv: tuple[str, ...] = _option(Kind.COMMAND, "The command after --.", name="command")
+    device: str | None = _option(Kind.LIST, "cpu, mps, cuda, cuda:1 or auto; a list is swept.", "LIST")
+    compile: str | None = _option(Kind.LIST, "off, on or both (False and True are understood).", "MODE")
+    config: str | None = _option(Kind.LIST, "The workload's preset; a list is swept.", "LIST")
+    dtype: str | None = _option(Kind.LIST, "fp32, bf16 or fp16; a list is swept.", "LIST")
+    framework: str | None = _option(Kind.LIST, "For a workload that has several; a list is swept.", "LIST")
+    sets: tuple[str, ...] = _option(Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set")
+    repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 4 or more.", "N", default=1)
+    seed: int = _option(Kind.NUMBER, f"Seed of the workload, {DEFAULT_SEED} by default.", "N", default=DEFAULT_SEED)
+    order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
+    priority: int = _option(Kind.NUMBER, "Higher runs first, then older; 0 by default.", "N", default=0)
+    name: str | None = _option(Kind.TEXT, "Its name in lists and reports.", "NAME")
+    tags: tuple[str, ...] = _option(Kind.WORDS, "A tag to select it by. Repeatable.", "WORD", name="tag")
+    env: tuple[str, ...] = _option(Kind.PAIRS, "An environment variable of the job. Repeatable.", "NAME=VALUE")
+    cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
+    python: str | None = _option(Kind.TEXT, "The interpreter of a workload.", "PATH")
+    env_name: str | None = _option(Kind.LIST, "Environments of mpsq env; several are swept.", "LIST")
+    mps: tuple[str, ...] = _option(
+        Kind.WORDS, "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: swept.", "NAME=VALUE,..."
+    )
+    timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
+    parser: str | None = _option(Kind.TEXT, "Parse the command's output live, as nanogpt does.", "NAME")
+    allow_daemons: bool = _option(Kind.FLAG, "Do not end processes that the job leaves running.")
+    after: tuple[str, ...] = _option(
+        Kind.WORDS, "Wait until 12, g4 or @last has succeeded. Repeatable.", "ID[:any|fail]"
+    )
+    at: str | None = _option(Kind.TEXT, 'Not before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
+    deadline: str | None = _option(Kind.TEXT, "Skip it if it has not started by then.", "TIME")
+    hold: bool = _option(Kind.FLAG, "Queue it on hold, until mpsq release.")
+    note: str | None = _option(Kind.TEXT, "A note to keep with it.", "TEXT")
+    retries: int = _option(Kind.NUMBER, "Retry automatically, up to N times; 0 by default.", "N", default=0)
+    backoff_s: float = _option(
+        Kind.TIME,
+        "Wait before the first retry; doubled before each further one, up to a day.",
+        "TIME",
+        default=0.0,
+        name="backoff",
+    )
+    retry_on: str | None = _option(Kind.LIST, "What is retried: failed (the default), lost, stalled.", "LIST")
+    resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
+    stall: tuple[str, ...] = _option(
+        Kind.PAIRS, "End a run that reports nothing for this long. Repeatable.", "[PHASE=]TIME"
+    )
+    find_max: str | None = _option(Kind.TEXT, "Find the largest batch_size that works.", "KEY[=FIRST[:LAST]]")
+    copy: bool = _option(
+        Kind.TEXT,
+        "copy: run a command in a copy of its folder as it is now.",
+        "MODE",
+        default=False,
+        name="snapshot",
+        convert=_copies,
+    )
+    allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed by then.")
+
     title: str = "mpsq submit"
-    after: tuple[str, ...] = ()
-    at: str | None = None
-    deadline: str | None = None
-    hold: bool = False
-    note: str | None = None
-    retries: int = 0
-    backoff_s: float = 0.0
-    retry_on: str | None = None
-    resume: bool = False
-    env_name: str | None = None
-    mps: tuple[str, ...] = ()  # each a set of settings; several are swept
     home: str | None = None  # queue of its environments and workloads; MPSQ_HOME or the default if None
-    find_max: str | None = None
     environment: Mapping[str, str] | None = None  # the job's environment; that of this process if None
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option(
+            one.metadata["name"] or one.name,
+            one.name,
+            *(one.metadata[key] for key in ("kind", "help", "metavar", "convert")),
+        )
+        for one in fields(Request)
+        if one.metadata
+    )
+}
+"""Every option of a submission, by name, in the order of the help."""

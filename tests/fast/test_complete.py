@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.cli import complete, complete_table, completion_table, shells
-from queue_runner.cli.complete_line import split, text_behind_break
-from queue_runner.cli.complete_values import KINDS
+from queue_runner.cli import complete
+from queue_runner.cli.complete import after_break, shells, split
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.store.engine import open_engine, writing
-from tests.cli_support import ROOT, TOY, Cli, full_queue, stand_in_venv
+from tests.cli_support import TOY, Cli, full_queue, stand_in_venv
 
 
 @pytest.fixture
@@ -46,18 +45,6 @@ def offered(line: str) -> list[str]:
 def how(line: str) -> str:
     *words, current = split(line)
     return complete.answer(words[1:], current).how
-
-
-def test_the_table_is_that_of_the_commands() -> None:
-    made = completion_table.module()
-    path = ROOT / "queue_runner" / "cli" / "complete_table.py"
-    assert path.read_text() == made, "run: make docs"
-
-
-def test_every_kind_of_value_is_known() -> None:
-    for name, (_about, arguments, _repeats, options, _behind) in complete_table.COMMANDS.items():
-        for kind in (*arguments, *(said[0] for said in options.values() if said[0] is not None)):
-            assert kind in KINDS, name
 
 
 @pytest.mark.parametrize(
@@ -185,11 +172,11 @@ def test_odd_questions(arguments: list[str], capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().err == ""
 
 
-def test_it_imports_neither_typer_nor_sqlalchemy(queue: Path) -> None:
+def test_it_does_not_wait_for_sqlalchemy(queue: Path) -> None:
     code = (
         "import sys; from queue_runner.cli.complete import main\n"
         "for line in ('mpsq cancel ', 'mpsq submit nanogpt --config ', 'mpsq config set '): main(['fish', line])\n"
-        "print([m for m in ('typer', 'click', 'sqlalchemy', 'apscheduler', 'rich') if m in sys.modules])"
+        "print([m for m in ('sqlalchemy', 'apscheduler', 'rich', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, timeout=30)
     assert ran.stdout.splitlines()[-1] == "[]" and "\n6\t" in ran.stdout
@@ -212,9 +199,9 @@ def test_words(line: str, words: list[str]) -> None:
 
 
 def test_what_bash_replaces() -> None:
-    assert text_behind_break("--device=cuda:", "=:") == ""
-    assert text_behind_break("--device=cuda:", "=") == "cuda:"
-    assert text_behind_break("12:an", " \t") == "12:an"
+    assert after_break("--device=cuda:", "=:") == ""
+    assert after_break("--device=cuda:", "=") == "cuda:"
+    assert after_break("12:an", " \t") == "12:an"
 
 
 def test_install_writes_where_the_shell_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

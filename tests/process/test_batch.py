@@ -6,17 +6,17 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from queue_runner.submit import from_file
 from queue_runner.submit import options as asking
-from queue_runner.submit.request import Request
+from queue_runner.submit.request import OPTIONS, Request
 from tests.cli_support import Cli, Ran, empty_queue, use_toy_workloads
 
 TOY = {"workload": "toy"}
@@ -53,12 +53,18 @@ def query(layout: Layout, sql: str) -> list[Any]:
         return [tuple(row.values()) for row in connection.execute(sql)]
 
 
-def test_every_option_of_submit_can_be_in_a_file() -> None:
-    from queue_runner.cli.submit_options import _options
-
-    assert set(signature(_options).parameters) | {"command"} == set(asking.OPTIONS)
+def test_options_become_the_fields_of_a_request() -> None:
     kept = asking.request({"device": "cpu", "seed": 3, "timeout": "2h", "snapshot": "copy", "set": ["a=1"]}, "t")
     assert kept == Request(device="cpu", seed=3, timeout_s=7200.0, copy=True, sets=("a=1",), title="t")
+
+
+def test_an_option_declared_in_the_request_is_one_of_the_command_line_and_of_a_file(mpsq: Cli) -> None:
+    shown = mpsq.ok("submit", "--help").out
+    for option in OPTIONS.values():
+        if option.name not in ("workload", "command"):
+            assert f"{option.flag} " in shown
+        with pytest.raises(UsageError, match=rf'"{option.name}(\.no)?" (is|holds) '):
+            asking.of_json({option.field: {"no": None}}, whole=True)
 
 
 def test_a_file_says_what_options_say(layout: Layout, mpsq: Cli, submit: From) -> None:
@@ -175,7 +181,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b"", "jobs.jsonl holds no job"),
         (b"\n \r\n", "jobs.jsonl holds no job"),
         (b'{"workload": "toy"}\n{"workload": "tyo"}', 'line 2: no workload "tyo"\n\nhint: did you mean "toy"?'),
-        (b'{"workload": "toy", "devcie": "cpu"}', 'line 1: no key "devcie"\n\nhint: did you mean "device"?'),
+        (b'{"workload": "toy", "devcie": "cpu"}', 'line 1: no option "devcie"\n\nhint: did you mean "device"?'),
         (b'{"workload": "toy", "order_seed": 1}', "is of the whole file, not of one job"),
         (
             b'{"workload": "toy", "set": {"lrr": 1}}',

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.cli import shells
+from queue_runner.cli.complete import shells
 from queue_runner.paths import Layout
 from queue_runner.submit import plan, schedules
 from queue_runner.submit.request import Request

@@ -23,8 +23,38 @@ _FIXED = {
 _LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on", "env_name"})
 """Kinds of which several may be given, a comma between."""
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-_PACKAGE = Path(__file__).resolve().parents[1]
-_WAITS = {
+_PACKAGE = Path(__file__).resolve().parents[2]
+_BY_PARAMETER = {
+    "import set_": "",
+    "workloads words": "workload",
+    "report format": "format",
+    "report group": "group",
+}
+_BY_METAVAR = {
+    "ID": "id",
+    "[ID]...": "id",
+    "ID...": "id",
+    "ID[:any|fail]": "after",
+    "[NAME] [ID]...": "report",
+    "[WORKLOAD]": "workload",
+    "WORD": "tag",
+    "KEY=VALUE": "set",
+    "[PHASE=]TIME": "phase",
+    "NAME=VALUE,...": "mps",
+    "ENV": "env_name",
+    "NAME|ID": "schedule",
+    "ZONE": "zone",
+    "KEY": "key",
+    "[KEY]": "key",
+    "FOLDER": "folder",
+    "PATH": "file",
+    "FILE": "file",
+    "[FILE]": "file",
+    "FILE...": "file",
+    "SHELL": "shell",
+}
+"""Kinds of values by what the help calls them."""
+_RUN_STATES = {
     "cancel": ("QUEUED", "HELD", "RUNNING"),
     "hold": ("QUEUED",),
     "release": ("HELD",),
@@ -33,20 +63,6 @@ _WAITS = {
     "retry": ("DONE",),
 }
 """Which runs a command is for; others are for all."""
-
-
-Option = tuple[str | None, bool, str]
-"""The kind of its value (None: it takes none, "": one that nobody can guess), whether it is repeatable, its help."""
-
-
-class Command(NamedTuple):
-    """A command as complete_table.py has it. `arguments` are kinds of values, and the last may be one of many."""
-
-    help: str
-    arguments: tuple[str, ...]
-    many: bool
-    options: dict[str, Option]
-    behind: str  # what follows `--`: "command", "submit" or nothing
 
 
 class Answer(NamedTuple):
@@ -69,8 +85,14 @@ class Line(NamedTuple):
         return given[-1] if given else None
 
 
-def safe(word: str) -> bool:
-    """Whether a shell takes the word as it is: what came from a job must not run when it is completed."""
+def kind_of(command: str, parameter: Any) -> str:
+    """Return the kind of value that an option or argument takes: by its metavar, else its own name."""
+    own = _BY_PARAMETER.get(f"{command} {parameter.name}")
+    return own if own is not None else _BY_METAVAR.get(parameter.metavar, parameter.name)
+
+
+def is_safe(word: str) -> bool:
+    """Return whether a shell takes the word literally: text from a job must not be executed on completion."""
     return _PLAIN.fullmatch(word) is not None
 
 
@@ -102,8 +124,8 @@ def _ids(current: str, line: Line) -> list[Candidate]:
 
     with completion.opened(_db()) as connection:
         if "." in current:
-            return completion.runs(connection, current.partition(".")[0], _WAITS.get(line.command))
-        jobs = completion.jobs(connection, current, _WAITS.get(line.command))
+            return completion.runs(connection, current.partition(".")[0], _RUN_STATES.get(line.command))
+        jobs = completion.jobs(connection, current, _RUN_STATES.get(line.command))
         return [*jobs, *completion.groups(connection, current)]
 
 
@@ -279,5 +301,3 @@ _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "mps": _mps,
     "zone": _zones,
 }
-KINDS = frozenset({"", "file", "folder", *_FIXED, *_FINDERS})
-"""Every kind of value that the table of commands may name."""
