@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ASIDE = "runs-set-aside"
+"""Folder, in the home, of runs whose names others have been given. Nothing removes it."""
 READ_MAX_BYTES = 16 << 20
 """Limit for a file that a job may have written; the warden never writes more."""
 _CAUSES = ("cancel", "timeout", "stall", "output", "disk")
@@ -80,6 +82,18 @@ class RunDir:
     @property
     def noted_pids(self) -> Path:
         return self.path / "warden" / "pids.jsonl"
+
+    def has_run(self) -> bool:
+        """Return whether a trainer may have been started here: there is a fence, a record of the end, or output."""
+        warden = self.path / "warden"
+        left = (warden / "started", warden / "exit.json", self.stdout, self.stderr, self.events, self.out)
+        return not self.path.is_symlink() and any(os.path.lexists(path) for path in left)
+
+    def set_aside(self) -> Path:
+        """Move the folder out of the way of a run of the same name; return its new path. Raises: OSError."""
+        folder = self.path.parents[1] / ASIDE
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return self.path.rename(folder / f"{self.path.name}-{time.time_ns()}")
 
     def started(self) -> dict[str, Any] | None:
         """Return the fence, which exists once the trainer may have been started. A torn fence counts as existing."""

@@ -72,16 +72,20 @@ def backup() -> None:
 @app.command("restore")
 def restore(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The newest backup when not given.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Begin a new, empty queue whose ids go on after the old.")] = False,
 ) -> None:
     """Put a backup in the place of the database; what was there is kept.
 
     No worker may run. Where something waits in it the queue is paused: what has run since would run again.
     """
+    from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
     from queue_runner.store import restore as use_case
 
-    done = use_case.restore(ensure_home(), file)
-    print(f"restored {done.source}; start the worker again")
+    if new and file is not None:
+        raise UsageError("restore takes a file or --new, not both", "--new needs no backup")
+    done = use_case.begin_anew(ensure_home()) if new else use_case.restore(ensure_home(), file)
+    print(f"restored {done.source}; start the worker again" if done.source else "the queue is new and empty")
     if done.kept is not None:
         say(f"the database from before is kept as {done.kept}")
     if done.set_aside is not None:

@@ -24,8 +24,11 @@ def _service(layout: Layout) -> Service:
 def install() -> None:
     """Install and start the service; also after an upgrade."""
     from queue_runner.host.home import ensure_home
+    from queue_runner.store import read
 
-    print(_service(ensure_home()).install())
+    layout = ensure_home()
+    read.is_there(layout.db)  # of a lost queue the worker would refuse to start
+    print(_service(layout).install())
     say("mpsq status shows what it does; its log is in the logs folder beside the database")
 
 

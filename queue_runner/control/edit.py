@@ -186,10 +186,10 @@ def pause(layout: Layout, reason: str | None) -> bool:
     """Keep the lane from starting runs, or let it continue if `reason` is None. Returns whether that is a change.
     Raises: MpsqError (store)."""
     from queue_runner.model import DEFAULT_LANE
-    from queue_runner.store import lanes, migrate
+    from queue_runner.store import lanes, migrate, read
     from queue_runner.store.engine import open_engine, writing
 
-    if not layout.db.exists():
+    if not read.is_there(layout.db):
         ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:

@@ -20,8 +20,8 @@ from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
-from queue_runner.store.backup import remedy, stored
-from queue_runner.store.read import HEAD, reading, schema_revision
+from queue_runner.store.backup import problems, remedy, stored
+from queue_runner.store.read import HEAD, lost, schema_revision
 
 _STALE_S = 7 * 86400.0
 """Warn when the newest backup lacks more than a week of changes."""
@@ -83,17 +83,18 @@ def _cannot_write(folder: Path) -> str | None:
 
 def store(layout: Layout) -> Iterator[Check]:
     """Check the database: its schema, its integrity, and the size of its log."""
-    if not layout.db.exists():
-        yield Check("store", "ok", "no queue yet; the first submit makes it")
-        return
     try:
         revision = schema_revision(layout.db)
-        with reading(layout.db, any_schema=True) as connection:
-            found = [str(next(iter(row.values()))) for row in connection.execute("PRAGMA quick_check(5)")]
+        if revision is None:
+            if error := lost(layout.db):
+                raise error
+            yield Check("store", "ok", "no queue yet; the first submit creates it")
+            return
+        found = problems(layout.db, quick=True)
     except MpsqError as error:
         yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")
         return
-    if found != ["ok"]:
+    if found:
         yield Check("store", "fail", f"the database is damaged: {found[0]}", remedy(layout))
     elif revision != HEAD:
         newer = revision is not None and revision > HEAD

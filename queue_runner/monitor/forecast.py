@@ -43,7 +43,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
     """Forecast how long a plan takes, after the runs that already wait; without a queue nothing is known."""
     specs = [(job.spec, job.repeats) for job in planned.jobs]
     n_runs = len(planned.order)
-    if not layout.db.exists():
+    if not read.is_there(layout.db):
         return Forecast((None,) * len(specs), 0.0, n_runs, 0, 0.0, n_runs)
     gap_s = config.load(layout.config).cooldown_s
     with read.reading(layout.db) as connection:

@@ -146,7 +146,7 @@ class _Looks:
 
     def _read(self, now: float) -> Observation:
         self._read_at = self._progress_at = now
-        read.check_schema(self._connection)  # another mpsq may have migrated it meanwhile
+        read.check_schema(self._connection, self._layout.db)  # another mpsq may have migrated it meanwhile
         use = self._status.disk if self._status is not None and now - self._disk_at < _DISK_S else None
         if use is None:
             self._disk_at = now

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from queue_runner.errors import DamageError, MpsqError
 from queue_runner.paths import Layout
-from queue_runner.store.read import DAMAGE, reading
+from queue_runner.store.read import DAMAGE, no_queue, reading, schema_revision
 
 AUTO = "auto"
 BY_HAND = "by-hand"
@@ -38,6 +38,8 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
                 f"the database is damaged and was not backed up: {found[0]}",
                 f"mpsq db check says more; {remedy(layout)}",
             )
+        if schema_revision(partial) is None:
+            raise no_queue(layout.db)
         sync(partial)
         partial.replace(target)
         sync(layout.backups)
@@ -66,13 +68,15 @@ def copy_to(source: sqlite3.Connection, partial: Path) -> None:
         copy.close()
 
 
-def problems(db: Path, limit: int = 100) -> list[str]:
-    """Return what SQLite finds wrong with a file: nothing when it is sound."""
+def problems(db: Path, limit: int = 100, *, quick: bool = False) -> list[str]:
+    """Return what SQLite finds wrong with a file: nothing when it is sound. `quick` omits indexes and references."""
     found: list[str] = []
     with reading(db, any_schema=True) as connection:
         try:
-            found += [str(next(iter(row.values()))) for row in connection.execute(f"PRAGMA integrity_check({limit})")]
-            found += [f"dangling reference in {row['table']}" for row in connection.execute("PRAGMA foreign_key_check")]
+            check = f"PRAGMA {'quick_check' if quick else 'integrity_check'}({limit})"
+            found += [str(next(iter(row.values()))) for row in connection.execute(check)]
+            rows = [] if quick else connection.execute("PRAGMA foreign_key_check")
+            found += [f"dangling reference in {row['table']}" for row in rows]
         except sqlite3.DatabaseError as error:
             found.append(f"SQLite cannot read it: {error}")
     return [line for line in found if line != "ok"]

@@ -31,7 +31,7 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Eng
     """
     if check and (revision := schema_revision(db)) != HEAD:
         if revision is None:
-            raise no_queue()
+            raise no_queue(db)
         raise SchemaError(f"the database is at schema {revision}, this mpsq writes {HEAD}", "run mpsq db upgrade")
     engine = create_engine(
         f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, connect_args={"timeout": BUSY_TIMEOUT_S}

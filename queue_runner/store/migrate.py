@@ -13,7 +13,7 @@ from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import access_lock, backup
-from queue_runner.store.read import HEAD, reading, schema_revision
+from queue_runner.store.read import HEAD, lost, reading, schema_revision
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -31,7 +31,7 @@ def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
 def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
     """Create or upgrade the database. Return the path of the backup, None where there was nothing to back up.
 
-    Raises: SchemaError (newer file, worker running, run active), MpsqError (disk, damage).
+    Raises: SchemaError (newer file, worker running, run active), DamageError (the old one was lost), MpsqError (disk).
     """
     lock = access_lock.alone(layout.db)
     try:
@@ -39,7 +39,9 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
         if revision == HEAD:
             return None
         if revision is None:
-            _apply(layout.db)
+            if error := lost(layout.db):
+                raise error
+            create(layout.db)
             return None
         _refuse_newer(revision)
         worker = None if holds_worker_lock else locks.try_lock(locks.worker_lock_path(layout.home))
@@ -51,7 +53,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
         try:
             _refuse_active(layout)
             saved = backup.make(layout, label=f"before-{HEAD}")
-            _apply(layout.db)
+            create(layout.db)
             return str(saved)
         finally:
             if worker is not None:
@@ -91,7 +93,8 @@ def _config() -> Config:
     return config
 
 
-def _apply(db: Path) -> None:
+def create(db: Path) -> None:
+    """Create a database, or bring one to this code's schema. Nobody else may use it meanwhile."""
     from alembic import command
 
     from queue_runner.store.engine import open_engine, writing

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.model import Selector
+from queue_runner.paths import Layout
 
 Row = dict[str, Any]
 
@@ -37,9 +38,45 @@ PROBES = (
 """The last attempt of every probe of a search (--find-max), including others of its group with the same request."""
 
 
-def no_queue() -> MpsqError:
-    """Return the error for a missing queue: there is nothing that a command could act on."""
-    return MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+def no_queue(db: Path) -> MpsqError:
+    """Return the error for a missing database: there is no queue yet, or it was lost."""
+    return lost(db) or MpsqError("there is no queue here yet", "submit a job first: mpsq submit nanogpt --config tiny")
+
+
+def lost(db: Path) -> DamageError | None:
+    """Return the error for a missing or empty database whose queue has left runs or backups: a new queue would begin
+    at job 1 and take their names. None where nothing was lost, and for any other file."""
+    place = Layout(db.parent)
+    if db != place.db:
+        return None
+    runs, backups = (sorted(path.name for path in _listed(folder)) for folder in (place.runs, place.backups))
+    counts = [
+        f"{len(names)} {word}{'s' * (len(names) > 1)}" for names, word in ((runs, "run"), (backups, "backup")) if names
+    ]
+    if not counts:
+        return None
+    newest = next((name for name in reversed(backups) if name.startswith("mpsq-") and name.endswith(".db")), None)
+    hint = "mpsq db restore --new begins a new queue and moves the old runs aside"
+    if newest:
+        hint = f"mpsq db restore puts the newest backup back, {newest}; {hint}"
+    state = "empty" if db.exists() else "gone"
+    return DamageError(f"the database {db} is {state}, but there is what its queue left: {', '.join(counts)}", hint)
+
+
+def is_there(db: Path) -> bool:
+    """Return whether there is a queue. Raises: DamageError where it was lost."""
+    if schema_revision(db) is not None:
+        return True
+    if error := lost(db):
+        raise error
+    return False
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
@@ -54,7 +91,7 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     this code reads, unless `any_schema`.
     """
     if not db.exists():
-        raise no_queue()
+        raise no_queue(db)
     try:
         connection = sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=30.0, isolation_level=None)
     except sqlite3.Error as error:
@@ -62,7 +99,7 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     connection.row_factory = _as_dict
     try:
         if not any_schema:
-            check_schema(connection)
+            check_schema(connection, db)
         yield connection
     except sqlite3.DatabaseError as error:
         kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
@@ -71,9 +108,9 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
         connection.close()
 
 
-def check_schema(connection: sqlite3.Connection) -> None:
+def check_schema(connection: sqlite3.Connection, db: Path) -> None:
     """Check the schema. Raises: SchemaError when it is not the one this code reads, MpsqError when there is none."""
-    _refuse_other(_revision(connection))
+    _refuse_other(_revision(connection), db)
 
 
 def stamp(db: Path) -> tuple[object, ...]:
@@ -113,9 +150,9 @@ def _revision(connection: sqlite3.Connection) -> str | None:
     return str(row["version_num"]) if row else None
 
 
-def _refuse_other(revision: str | None) -> None:
+def _refuse_other(revision: str | None, db: Path) -> None:
     if revision is None:
-        raise no_queue()
+        raise no_queue(db)
     if revision != HEAD:
         word = "newer" if revision > HEAD else "older"
         hint = "use the mpsq that made it, or a newer one" if word == "newer" else "run mpsq db upgrade"

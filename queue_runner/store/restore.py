@@ -12,6 +12,7 @@ import re
 import shutil
 import sqlite3
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,19 +21,22 @@ from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.store import access_lock, backup
+from queue_runner.run_dir import RunDir
+from queue_runner.store import access_lock, backup, migrate
 from queue_runner.store.engine import checkpoint
 from queue_runner.store.read import HEAD, reading, schema_revision
 
+_RUN = re.compile(r"(\d{1,18})\.\d{1,9}")
 _WHY = "the database was restored: see what waits, and then mpsq resume"
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of a restore. `kept` is the path of the old database, `set_aside` the folder with the runs unknown to
-    the restored one; None where there were none. `paused`: something waits or runs in it."""
+    """The result of a restore. `source` is the backup, None for an empty database; `kept` the path of the old database
+    and `set_aside` the folder with the runs unknown to the restored one, None where there were none. `paused`: there
+    are runs in it that have not ended."""
 
-    source: Path
+    source: Path | None
     kept: Path | None
     set_aside: Path | None
     paused: bool
@@ -48,6 +52,19 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
     if source is None:
         raise MpsqError(f"there is no backup in {layout.backups}", "name a file: mpsq db restore FILE")
     _refuse_unfit(source)
+    return _replace(layout, source)
+
+
+def begin_anew(layout: Layout) -> Restored:
+    """Replace the database, lost or damaged, by an empty one. Its ids continue above those of the old queue's runs and
+    backups, and the folders of the old runs are moved aside.
+
+    Raises: MpsqError (a run is active, disk), AlreadyRunning (a worker).
+    """
+    return _replace(layout, None)
+
+
+def _replace(layout: Layout, source: Path | None) -> Restored:
     worker = locks.try_lock(locks.worker_lock_path(layout.home))
     if worker is None:
         raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C")
@@ -55,8 +72,11 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
     with worker, access_lock.alone(layout.db):
         _refuse_active(layout)
         try:
-            with reading(source, any_schema=True) as connection:
-                backup.copy_to(connection, partial)
+            if source is None:
+                _create_above(partial, _highest_job(layout))
+            else:
+                with reading(source, any_schema=True) as connection:
+                    backup.copy_to(connection, partial)
             paused, known = _prepare(partial)
             aside = _set_aside(layout, known)
             kept = _keep_old(layout)
@@ -71,6 +91,27 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
         finally:
             partial.unlink(missing_ok=True)
     return Restored(source, kept, aside, paused)
+
+
+def _create_above(db: Path, highest: int) -> None:
+    """Create a database whose next group and job have ids above `highest`: there are never more groups than jobs."""
+    db.unlink(missing_ok=True)
+    migrate.create(db)
+    with closing(sqlite3.connect(db, isolation_level=None)) as connection:
+        rows = [("groups", highest), ("jobs", highest)]
+        connection.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", rows)
+        connection.execute("PRAGMA journal_mode=DELETE")  # one plain file, to be renamed
+
+
+def _highest_job(layout: Layout) -> int:
+    """Return the highest id of a job of which a run's folder, a backup or a readable database is left."""
+    names = (_RUN.match(path.name) for path in layout.home.glob("runs*/*.*"))  # also those that were set aside
+    highest = max((int(name[1]) for name in names if name), default=0)
+    for db in (layout.db, *layout.backups.glob("*.db")):
+        with suppress(sqlite3.Error, MpsqError), reading(db, any_schema=True) as connection:
+            for row in connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'"):
+                highest = max(highest, row["seq"])
+    return highest
 
 
 def _refuse_unfit(source: Path) -> None:
@@ -111,14 +152,11 @@ def _prepare(db: Path) -> tuple[bool, set[str]]:
 
 def _set_aside(layout: Layout, known: set[str]) -> Path | None:
     """Move the folders of later runs away: their numbers will be reused."""
-    unknown = [p for p in layout.runs.glob("*.*") if re.fullmatch(r"\d+\.\d+", p.name) and p.name not in known]
+    unknown = [path for path in layout.runs.glob("*.*") if _RUN.fullmatch(path.name) and path.name not in known]
     if not unknown:
         return None
-    folder = layout.home / time.strftime("runs-before-restore-%Y%m%d-%H%M%S", time.gmtime())
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for path in unknown:
-        path.rename(folder / path.name)
-    return folder
+    moved = [RunDir(path).set_aside() for path in unknown]
+    return moved[0].parent
 
 
 def _keep_old(layout: Layout) -> Path | None:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,16 @@ from queue_runner.workloads import command_line
 SPEC_VERSION = 1
 
 
-def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: RunId | None = None) -> RunDir:
-    """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced.
+def prepare(
+    layout: Layout,
+    config: Config,
+    run: Claimed,
+    lane_fd: int,
+    origin: RunId | None = None,
+    log: Callable[[str], None] = lambda _: None,
+) -> RunDir:
+    """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced; one in
+    which a run has left anything is moved aside.
 
     `origin` is the run whose checkpoint it resumes from.
 
@@ -39,7 +47,9 @@ def prepare(layout: Layout, config: Config, run: Claimed, lane_fd: int, origin: 
     when the checkpoint is.
     """
     folder = RunDir(layout.run_dir(run.id))
-    if folder.path.is_dir() and not folder.path.is_symlink():
+    if folder.has_run():
+        log(f"run {run.id}: another run of this name has left its folder, which is moved to {folder.set_aside()}")
+    elif folder.path.is_dir() and not folder.path.is_symlink():
         shutil.rmtree(folder.path)
     else:
         folder.path.unlink(missing_ok=True)

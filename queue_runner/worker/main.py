@@ -27,7 +27,7 @@ from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqEr
 from queue_runner.host import locks, open_file_limit, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
-from queue_runner.store import migrate
+from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks
 from queue_runner.worker.supervisor import Supervisor
@@ -184,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
         settings = config.load(layout.config)
         held = _take(layout)
+        _refuse_damaged(layout)
         _migrate(layout)
         open_file_limit.allow()
         log.info("worker %d on %s", os.getpid(), layout.home)
@@ -214,6 +215,12 @@ def _migrate(layout: paths.Layout) -> None:
                 log.info("%s; the worker begins when it has ended", error.message)
             told = True
             time.sleep(BUSY_TICK_S)
+
+
+def _refuse_damaged(layout: paths.Layout) -> None:
+    """Raise DamageError for a database in which SQLite finds damage: what is read from it may start the wrong run."""
+    if read.schema_revision(layout.db) is not None and (found := backup.problems(layout.db, quick=True)):
+        raise DamageError(f"the database is damaged: {found[0]}", backup.remedy(layout))
 
 
 def _take(layout: paths.Layout) -> locks.Lock:

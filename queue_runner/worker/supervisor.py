@@ -259,7 +259,8 @@ class Supervisor:
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
                 _, *before = retries.segments(connection, run.run_id)
-            folder = launch.prepare(self._layout, self._config, run, lane.fd, before[0][1] if before else None)
+            origin = before[0][1] if before else None
+            folder = launch.prepare(self._layout, self._config, run, lane.fd, origin, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request

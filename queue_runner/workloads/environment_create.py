@@ -103,7 +103,7 @@ def _known(layout: Layout, name: str) -> Path:
 
 def _users(layout: Layout, name: str, folder: Path) -> list[int]:
     """Return the unfinished jobs that use it, by its name or by the path of its interpreter."""
-    if not layout.db.exists():
+    if not read.is_there(layout.db):
         return []
     sql = (
         "SELECT DISTINCT job_id FROM v_run WHERE state <> 'DONE' AND (json_extract(spec_json, '$.env_name') = ?"
@@ -116,7 +116,7 @@ def _users(layout: Layout, name: str, folder: Path) -> list[int]:
 
 def _schedules(layout: Layout, name: str) -> list[str]:
     """Return the schedules that name it."""
-    if not layout.db.exists():
+    if not read.is_there(layout.db):
         return []
     sql = "SELECT name, json_extract(request_json, '$.env_name') AS environments FROM schedules ORDER BY id"
     with read.reading(layout.db) as connection:

@@ -250,4 +250,4 @@ def test_watch_refuses_what_it_cannot_do(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq("status", "--watch", "--json")
     assert ran.code == 2 and "hint: mpsq status --json prints it once" in ran.err
     (queue.home / "mpsq.db").unlink()
-    assert "there is no queue here yet" in mpsq("status", "--watch").err
+    assert "but there is what its queue left: 5 runs" in mpsq("status", "--watch").err
