@@ -45,7 +45,12 @@ def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")
         )
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C, and launchd's sweep of a dead job, reach the whole process group
         )
     except OSError as error:
         return Awake(None, f"nothing keeps this machine from sleep: {Path(command[0]).name}: {error.strerror}")

@@ -147,6 +147,7 @@ class Supervisor:
     def _watch(self, run: Claimed, folder: RunDir) -> None:
         if self._observer is None or self._observer.run_id != run.run_id:
             self._observer = Observer(self._engine, run, folder, self._config.sample_s)
+            self._keep_awake((folder.started() or {}).get("warden_pid"))  # adopted: its helper may be gone
         self._observer.observe()
         with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
@@ -281,11 +282,15 @@ class Supervisor:
         failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)
-        if self._config.keep_awake:
-            keep_awake(self._warden.pid)  # its helper ends with the warden
+        self._keep_awake(self._warden.pid)
         self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
+
+    def _keep_awake(self, warden_pid: object) -> None:
+        """Keep the machine awake while this warden lives. The helper ends with it."""
+        if self._config.keep_awake and isinstance(warden_pid, int):
+            keep_awake(warden_pid)
 
     def _refuse(self, run: Claimed, ending: Ending) -> bool:
         """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
