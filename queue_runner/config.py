@@ -1,11 +1,12 @@
 """Settings in HOME/config.toml: one table of keys, each with a default, a unit and a sentence of help.
 
-`load` returns a frozen Config. Writing preserves the file's comments (config_file.py).
+`load` returns a frozen Config; `set_value` changes one key and keeps the rest of the file, comments included.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import math
 import re
 import tomllib
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from queue_runner.errors import ConfigError, UsageError, did_you_mean
+from queue_runner.atomic_file import replacing
+from queue_runner.errors import ConfigError, MpsqError, UsageError, did_you_mean
 from queue_runner.units import parse_duration, parse_size
 
 Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers"]
@@ -134,17 +136,50 @@ def load(path: Path) -> Config:
     return to_config(read(path), path)
 
 
+def set_value(path: Path, name: str, text: str) -> Value:
+    """Set a key, or an entry (`peak_tflops.mps`), to a value as typed. Return it as stored.
+
+    Raises: UsageError (unknown key, bad value), MpsqError (the file is broken or cannot be written).
+    """
+    import tomlkit
+
+    value = from_text(name, text)
+    first, dot, entry = name.partition(".")
+    try:
+        # a separate lock file: the rename would leave the next writer holding a lock on the replaced file
+        with path.with_name(path.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            old = _text(path)
+            parse(old, path)  # tomllib's errors, as everywhere
+            document = tomlkit.parse(old)
+            if dot:
+                document.setdefault(first, tomlkit.table())[entry] = value
+            else:
+                document[first] = value
+            edited = tomlkit.dumps(document)
+            to_config(parse(edited, path), path)
+            with replacing(path.resolve(), durable=True) as partial:
+                partial.write_bytes(edited.encode())
+    except OSError as error:
+        hint = "mend its permissions, or free some space"
+        raise MpsqError(f"{path} cannot be written: {error.strerror}", hint) from error
+    return value
+
+
 def read(path: Path) -> dict[str, Any]:
     """Return the unchecked content of the file, {} when missing. Raises: ConfigError when it cannot be read as TOML."""
+    return parse(_text(path), path)
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        return {}
+        return ""
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text", f"save it as UTF-8, or {_OTHERWISE}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", f"mend it, or {_OTHERWISE}") from error
-    return parse(text, path)
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:

@@ -62,10 +62,10 @@ def set_(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")],
 ) -> None:
     """Change one setting; comments in the file stay."""
-    from queue_runner import config_file
+    from queue_runner import config
     from queue_runner.host.home import ensure_home
 
-    print(f"{key} = {_words(config_file.set_value(ensure_home().config, key, value))}")
+    print(f"{key} = {_words(config.set_value(ensure_home().config, key, value))}")
     say("a running worker takes it over when it is started again")
 
 

@@ -171,7 +171,8 @@ def test_why_chooses_the_run_that_tells_most(queue: Layout, mpsq: Cli) -> None:
 
 
 def test_reading_needs_no_heavy_import(queue: Layout) -> None:
-    heavy = ("sqlalchemy", "alembic", "apscheduler", "rich", "psutil", "platformdirs", "pydantic", "torch", "asyncio")
+    heavy = ("sqlalchemy", "alembic", "apscheduler", "rich", "psutil", "platformdirs", "tomlkit", "pydantic", "torch")
+    heavy += ("asyncio",)
     program = (
         "import sys; from queue_runner.cli.main import main\n"
         "for line in ('status', 'list', 'show 1', 'why 4', 'logs 1', 'wait 1', 'db path', 'workloads'):\n"

@@ -44,6 +44,7 @@ OWNERS = {
     "apscheduler": {"worker", "submit"},  # submit: the triggers of crontab lines, without a scheduler
     "typer": {"cli"},
     "tabulate": {"root"},
+    "tomlkit": {"root"},
     "rich": {"monitor"},
     "torch": set(),
     "tiktoken": set(),

@@ -1,0 +1,41 @@
+"""Replacement of a file at once: its readers find the old content or the new one, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool, mode: int = 0o600) -> Iterator[Path]:
+    """Yield a new, empty file beside `path`, which takes its place when the block ends; after an error `path` is as it
+    was. `durable`: the content and the new name are flushed to the disk and so survive a power failure.
+
+    Raises: OSError.
+    """
+    import tempfile
+
+    descriptor, name = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
+    os.close(descriptor)
+    partial = Path(name)
+    try:
+        yield partial
+        partial.chmod(mode)
+        if durable:
+            _flush(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if durable:
+        _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
