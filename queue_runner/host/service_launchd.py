@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import plistlib
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ExpatError
 
+from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError
 from queue_runner.host.launchctl import LAUNCHCTL, Control, Printed
 from queue_runner.host.service_base import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
@@ -217,11 +217,8 @@ class Launchd:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.open("ab").close()  # launchd opens it before it starts the program: fail early
             self.plist.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, partial = tempfile.mkstemp(prefix=".mpsq-", dir=self.plist.parent)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-            Path(partial).chmod(0o644)
-            Path(partial).replace(self.plist)
+            with replacing(self.plist, durable=False, mode=0o644) as partial:
+                partial.write_bytes(content)
         except OSError as error:
             raise MpsqError(
                 f"{error.filename or self.plist} cannot be written: {error.strerror}", "mend it, then again"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError
 from queue_runner.host.command import plain_environment
 from queue_runner.host.service_base import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
@@ -217,11 +217,8 @@ WantedBy=default.target
         try:
             self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, partial = tempfile.mkstemp(prefix=".mpsq-", dir=self.path.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            Path(partial).chmod(0o644)
-            Path(partial).replace(self.path)
+            with replacing(self.path, durable=False, mode=0o644) as partial:
+                partial.write_text(text, encoding="utf-8")
         except OSError as error:
             place = error.filename or self.path
             raise MpsqError(f"{place} cannot be written: {error.strerror}", "mend it, then again") from error

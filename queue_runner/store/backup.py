@@ -5,12 +5,12 @@ A backup counts only after a check: copies of a damaged database would in time r
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 import time
 from pathlib import Path
 
+from queue_runner.atomic_file import replacing
 from queue_runner.errors import DamageError, MpsqError
 from queue_runner.paths import Layout
 from queue_runner.store.read import DAMAGE, no_queue, reading, schema_revision
@@ -28,25 +28,20 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
     """
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = _free_name(layout.backups, label)
-    partial = target.with_suffix(".partial")
     try:
-        with reading(layout.db, any_schema=True) as source:
-            copy_to(source, partial)
-        found = problems(partial)
-        if found:
-            raise DamageError(
-                f"the database is damaged and was not backed up: {found[0]}",
-                f"mpsq db check says more; {remedy(layout)}",
-            )
-        if schema_revision(partial) is None:
-            raise no_queue(layout.db)
-        sync(partial)
-        partial.replace(target)
-        sync(layout.backups)
+        with replacing(target, durable=True) as partial:
+            with reading(layout.db, any_schema=True) as source:
+                copy_to(source, partial)
+            found = problems(partial)
+            if found:
+                raise DamageError(
+                    f"the database is damaged and was not backed up: {found[0]}",
+                    f"mpsq db check says more; {remedy(layout)}",
+                )
+                if schema_revision(partial) is None:
+                    raise no_queue(layout.db)
     except OSError as error:
         raise MpsqError(f"the backup could not be written: {error.strerror or error}", _FREE) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return target
 
 
@@ -54,8 +49,7 @@ _FREE = "free some space, then mpsq db backup"
 
 
 def copy_to(source: sqlite3.Connection, partial: Path) -> None:
-    """Copy a database into a newly created file. Raises: MpsqError."""
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    """Copy a database into an empty file. Raises: MpsqError."""
     copy = sqlite3.connect(partial, isolation_level=None)
     try:
         source.backup(copy)
@@ -113,12 +107,3 @@ def remedy(layout: Layout) -> str:
     if stored(layout.backups):
         return "stop the worker, then mpsq db restore: it puts the newest backup back"
     return f"there is no backup: move {layout.db} away, and the next submit makes a new one"
-
-
-def sync(path: Path) -> None:
-    """Flush a file or folder to the disk. Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner import failpoints
+from queue_runner.atomic_file import replacing
 from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
@@ -68,34 +69,28 @@ def _replace(layout: Layout, source: Path | None) -> Restored:
     worker = locks.try_lock(locks.worker_lock_path(layout.home))
     if worker is None:
         raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C")
-    partial = layout.home / "mpsq.db.partial"
     with worker, access_lock.alone(layout.db):
         _refuse_active(layout)
         try:
-            if source is None:
-                _create_above(partial, _highest_job(layout))
-            else:
-                with reading(source, any_schema=True) as connection:
-                    backup.copy_to(connection, partial)
-            paused, known = _prepare(partial)
-            aside = _set_aside(layout, known)
-            kept = _keep_old(layout)
-            backup.sync(partial)
-            failpoints.reach("restore.before_rename")
-            partial.replace(layout.db)
-            backup.sync(layout.home)
+            with replacing(layout.db, durable=True) as partial:
+                if source is None:
+                    _create_above(partial, _highest_job(layout))
+                else:
+                    with reading(source, any_schema=True) as connection:
+                        backup.copy_to(connection, partial)
+                paused, known = _prepare(partial)
+                aside = _set_aside(layout, known)
+                kept = _keep_old(layout)
+                failpoints.reach("restore.before_rename")
         except OSError as error:
             raise MpsqError(
                 f"the database could not be restored: {error.strerror or error}", "free some space"
             ) from error
-        finally:
-            partial.unlink(missing_ok=True)
     return Restored(source, kept, aside, paused)
 
 
 def _create_above(db: Path, highest: int) -> None:
     """Create a database whose next group and job have ids above `highest`: there are never more groups than jobs."""
-    db.unlink(missing_ok=True)
     migrate.create(db)
     with closing(sqlite3.connect(db, isolation_level=None)) as connection:
         rows = [("groups", highest), ("jobs", highest)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from pathlib import Path
 
+from queue_runner.atomic_file import replacing
 from queue_runner.run_dir import RunDir
 
 
@@ -19,20 +19,16 @@ def compact_logs(folder: RunDir, keep_bytes: int) -> None:
         try:
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_size > keep_bytes:
-                path.with_suffix(".partial").unlink(missing_ok=True)  # a job may have put a link there
                 _cut(path, status.st_size, keep_bytes // 2)
         except OSError:
-            with contextlib.suppress(OSError):
-                path.with_suffix(".partial").unlink(missing_ok=True)
+            continue
 
 
 def _cut(path: Path, size: int, half: int) -> None:
-    partial = path.with_suffix(".partial")
-    with path.open("rb") as source, partial.open("wb") as target:
+    with replacing(path, durable=False) as partial, path.open("rb") as source, partial.open("wb") as target:
         _copy(source.fileno(), 0, half, target.fileno())
         os.write(target.fileno(), b"\n[mpsq: %d bytes in the middle of this log were not kept]\n" % (size - 2 * half))
         _copy(source.fileno(), size - half, half, target.fileno())
-    partial.replace(path)
 
 
 def _copy(source: int, offset: int, count: int, target: int) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
@@ -182,7 +183,6 @@ def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv
         {name: text for name, text in packages.items() if name not in _TOOLS},
         time.time(),
     )
-    partial = venv.folder / f".{RECORD}"
-    partial.write_text(made.record(), encoding="utf-8")
-    partial.rename(venv.folder / RECORD)
+    with replacing(venv.folder / RECORD, durable=False) as partial:
+        partial.write_text(made.record(), encoding="utf-8")
     return made
