@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from queue_runner.host import process_table
+from queue_runner.host import processes
 
 Named = int | tuple[int, float]
 """A process: its pid, or (pid, start) in the kernel's own units, so that a reused pid is not mistaken for it."""
@@ -83,12 +83,12 @@ class PsutilSource:
         found = {}
         for one in named:
             pid, start = one if isinstance(one, tuple) else (one, None)
-            seen = process_table.look(pid)  # not psutil's create_time, which moves when the clock is set
-            if seen is None or (start is not None and not process_table.same_start(seen.process.start, start)):
+            seen = processes.look(pid)  # not psutil's create_time, which moves when the clock is set
+            if seen is None or (start is not None and not processes.same_start(seen.start, start)):
                 continue
             with contextlib.suppress(psutil.Error):
                 times = psutil.Process(pid).cpu_times()
-                found[pid, seen.process.start] = ProcessTime(seen.parent, times.user + times.system)
+                found[pid, seen.start] = ProcessTime(seen.parent, times.user + times.system)
         return found
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.errors import MpsqError
+from queue_runner.warden.files import grants
+from queue_runner.warden.processes import row
 
 _HOLDER_BYTES_MAX = 4096
 _QUESTIONS_LAST_S = 1.0
@@ -50,12 +52,10 @@ class Lock:
 
         Raises: OSError when it cannot be written, ValueError when it is longer than 4 KiB.
         """
-        from queue_runner.host import process_table  # deferred: most importers never write
-
-        own = process_table.look(os.getpid())
+        own = row(os.getpid())
         holder = {
             "pid": os.getpid(),
-            "start": own.process.start if own else None,
+            "start": own.start if own else None,
             "host": socket.gethostname(),
             **(about or {}),
         }
@@ -171,7 +171,7 @@ def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
         raise MpsqError(
             f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of yours on a local disk"
         ) from error
-    while not _grants(fd, fcntl.LOCK_SH):
+    while not grants(fd, fcntl.LOCK_SH):
         if time.monotonic() > deadline:
             os.close(fd)
             raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", f"look for {by} that hangs, and end it")
@@ -189,7 +189,7 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _grants(fd, fcntl.LOCK_SH)
+        return not grants(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
 
@@ -206,17 +206,9 @@ def read_holder(path: Path) -> dict[str, Any] | None:
 
 def _try(fd: int) -> str:
     """Return taken, held (by another process) or asked (another process was only querying)."""
-    if _grants(fd, fcntl.LOCK_EX):
+    if grants(fd, fcntl.LOCK_EX):
         return "taken"
-    return "asked" if _grants(fd, fcntl.LOCK_SH) else "held"
-
-
-def _grants(fd: int, kind: int) -> bool:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return "asked" if grants(fd, fcntl.LOCK_SH) else "held"
 
 
 def _is_file_at(fd: int, path: Path) -> bool:

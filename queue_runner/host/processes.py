@@ -1,23 +1,36 @@
-"""Processes by identity (pid, start time), and the termination of a run's remaining processes."""
+"""The processes of a run as the worker sees them: found by the traces that they leave, and ended.
+
+It adds to the warden's view (warden/processes.py) what outlives a warden: notes in files, and holders of the lane. On
+macOS other users' processes come from psutil. With its start time a pid identifies a process uniquely. psutil's
+create_time would not do on macOS: since psutil 7.1 it changes whenever the clock is set.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner.host import clocks, process_table
-from queue_runner.host.process_table import LINUX, Process, ProcessRow, same_start
-
-__all__ = ["Process", "Traces", "end_all", "find_orphans", "same_process", "send", "stage", "start_time"]
+from queue_runner.host import boot
+from queue_runner.warden import processes
+from queue_runner.warden.files import LINUX, awake, read
+from queue_runner.warden.processes import Row, Termination, descendants
 
 KILL_S = 3.0
 """How long SIGKILL is repeated before a process counts as unkillable (it hangs in the kernel)."""
 
+_SAME_START_S = 0.02  # macOS only: psutil's and libproc's differ in rounding
 _RESCAN_S = 0.02
+
+
+@dataclass(frozen=True, order=True)
+class Process:
+    """A process, distinguishable from a later one of the same pid."""
+
+    pid: int
+    start: float
 
 
 @dataclass(frozen=True)
@@ -39,10 +52,22 @@ class Traces:
     boot_id: str | None = None
 
 
+def look(pid: int) -> Row | None:
+    """Return the row of a process; None when there is no such process (on macOS: or a zombie)."""
+    if LINUX:
+        return processes.row_linux(pid)
+    return processes.row_darwin(pid) or _look_psutil(pid)
+
+
 def start_time(pid: int) -> float | None:
     """Return the process's start time in the kernel's units; None when there is no such process."""
-    seen = process_table.look(pid)
-    return seen.process.start if seen else None
+    seen = look(pid)
+    return seen.start if seen else None
+
+
+def same_start(one: float, other: float) -> bool:
+    """Return whether two start times are the same."""
+    return one == other if LINUX else abs(one - other) < _SAME_START_S
 
 
 def same_process(pid: int, start: float) -> bool:
@@ -51,54 +76,25 @@ def same_process(pid: int, start: float) -> bool:
     return now is not None and same_start(now, start)
 
 
-def find_orphans(traces: Traces) -> set[Process]:
+def find_orphans(traces: Traces) -> dict[int, Row]:
     """Find all living processes of the run and their descendants, never this process or its ancestors."""
-    if traces.boot_id is not None and traces.boot_id != clocks.boot_id():
-        return set()
-    table = process_table.table()
+    if traces.boot_id is not None and traces.boot_id != boot.boot_id():
+        return {}
+    table = processes.table(look)
     spared = _ancestors(table, os.getpid())
     sessions = _still_theirs(traces, table)
     noted = dict(traces.noted)
     holds_lane = _lane_of(traces)
 
-    def is_known(seen: ProcessRow) -> bool:
-        pid = seen.process.pid
-        if pid in noted and same_start(seen.process.start, noted[pid]):
+    def is_known(pid: int, seen: Row) -> bool:
+        if pid in noted and same_start(seen.start, noted[pid]):
             return True
-        if (seen.session in sessions or seen.group in sessions) and process_table.is_ours(pid):
+        if (seen.session in sessions or seen.group in sessions) and _is_ours(pid):
             return True
-        return (traces.tag is not None and process_table.has_tag(pid, traces.tag)) or holds_lane(pid)
+        return (traces.tag is not None and _has_tag(pid, traces.tag)) or holds_lane(pid)
 
-    found = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(seen)}
-    found |= {pid for pid in _below(table, found) if pid not in spared and not table[pid].ended}
-    return {table[pid].process for pid in found}
-
-
-def send(process: Process, number: int) -> bool:
-    """Signal exactly this process, and continue it if stopped, so that it can act on the signal.
-
-    Return False when it is gone, or may not be signalled by us.
-    """
-    if process.pid <= 1 or process.pid == os.getpid():
-        return False
-    try:
-        if not LINUX or not hasattr(os, "pidfd_open"):
-            if not same_process(process.pid, process.start):
-                return False
-            os.kill(process.pid, number)
-            os.kill(process.pid, signal.SIGCONT)
-            return True
-        pidfd = os.pidfd_open(process.pid)
-        try:
-            if not same_process(process.pid, process.start):
-                return False
-            signal.pidfd_send_signal(pidfd, number)
-            signal.pidfd_send_signal(pidfd, signal.SIGCONT)
-        finally:
-            os.close(pidfd)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+    found = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(pid, seen)}
+    return {pid: table[pid] for pid in descendants(table, found) - spared if not table[pid].ended}
 
 
 def end_all(
@@ -107,41 +103,26 @@ def end_all(
     term_s: float = 5.0,
     *,
     kill_s: float = KILL_S,
-    find: Callable[[Traces], set[Process]] = find_orphans,
+    find: Callable[[Traces], dict[int, Row]] = find_orphans,
 ) -> list[Process]:
     """End the run's remaining processes: SIGINT, after `int_s` SIGTERM, after `term_s` more SIGKILL, repeated until two
     scans in a row find nothing. A grace of 0 skips its signal.
 
     Return those that did not die: [] guarantees that none remain. Blocks for the sum of the times at most.
     """
-    began = time.monotonic()
-    sent: set[tuple[Process, int]] = set()
-    while True:
-        left = find(traces)
-        if not left and not find(traces):
-            return []
-        passed = time.monotonic() - began
-        if passed > int_s + term_s + kill_s:
-            return sorted(left)
-        number = stage(passed, int_s, term_s)
-        for process in left:
-            if (process, number) not in sent or number == signal.SIGKILL:
-                send(process, number)
-                sent.add((process, number))
+    ending = Termination(lambda: find(traces), {"int": int_s, "term": term_s})
+    give_up = awake() + int_s + term_s + kill_s
+    while not ending.step():
+        if awake() > give_up:
+            return sorted(Process(pid, seen.start) for pid, seen in find(traces).items())
         time.sleep(_RESCAN_S)
+    return []
 
 
-def stage(passed_s: float, int_s: float, term_s: float) -> signal.Signals:
-    """Return the signal that is due `passed_s` seconds after termination began."""
-    if passed_s < int_s:
-        return signal.SIGINT
-    return signal.SIGTERM if passed_s < int_s + term_s else signal.SIGKILL
+# -- what can be known of a process ---------------------------------------------------------------------------------
 
 
-# -- what can be known from the table -------------------------------------------------------------------------------
-
-
-def _ancestors(table: dict[int, ProcessRow], pid: int) -> set[int]:
+def _ancestors(table: dict[int, Row], pid: int) -> set[int]:
     """Return the process itself, all its ancestors, and init."""
     found = {0, 1}
     while pid not in found:
@@ -150,29 +131,42 @@ def _ancestors(table: dict[int, ProcessRow], pid: int) -> set[int]:
     return found
 
 
-def _below(table: dict[int, ProcessRow], roots: set[int]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid, seen in table.items():
-        children.setdefault(seen.parent, []).append(pid)
-    found: set[int] = set()
-    todo = list(roots)
-    while todo:
-        for pid in children.get(todo.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                todo.append(pid)
-    return found
-
-
-def _still_theirs(traces: Traces, table: dict[int, ProcessRow]) -> set[int]:
+def _still_theirs(traces: Traces, table: dict[int, Row]) -> set[int]:
     """Return sessions and groups whose id was not reused: the leader's pid is free or still the leader's."""
     noted = dict(traces.noted)
 
     def is_theirs(number: int) -> bool:
         leader = table.get(number)
-        return leader is None or number not in noted or same_start(leader.process.start, noted[number])
+        return leader is None or number not in noted or same_start(leader.start, noted[number])
 
     return {number for number in traces.sessions if number > 1 and is_theirs(number)}
+
+
+def _is_ours(pid: int) -> bool:
+    """Return whether the process is this user's."""
+    if LINUX:
+        try:
+            return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116
+        except OSError:
+            return False
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).uids().effective == os.geteuid())
+    except (psutil.Error, OSError):
+        return False
+
+
+def _has_tag(pid: int, tag: str) -> bool:
+    """Return whether the process was started with MPSQ_TAG=tag. Apple's own binaries hide their environment."""
+    if LINUX:
+        return processes.has_tag(pid, tag)
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).environ().get("MPSQ_TAG") == tag)
+    except (psutil.Error, OSError):
+        return False
 
 
 def _lane_of(traces: Traces) -> Callable[[int], bool]:
@@ -187,5 +181,56 @@ def _lane_of(traces: Traces) -> Callable[[int], bool]:
             except OSError:
                 return lambda pid: False
             taker = note.get("pid")
-            return lambda pid: process_table.is_ours(pid) and process_table.holds_lock(pid, lane, file, taker)
+            return lambda pid: _is_ours(pid) and _holds_lock(pid, lane, file, taker)
     return lambda pid: False
+
+
+def _holds_lock(pid: int, path: Path, file: os.stat_result, taker: int | None) -> bool:
+    """Return whether the process holds the flock on `path` (whose stat is `file`) that the process `taker` took.
+
+    Having the file open is not holding it: another queue's worker opens it to try. On Linux fdinfo distinguishes the
+    two, and shows who took the lock (0: a process that is gone, or is outside this container). Elsewhere nothing does,
+    so a process that also has a worker's lock open is assumed to be a worker.
+    """
+    if LINUX:
+        try:
+            return _holds_lock_linux(pid, path.name, file, taker)
+        except OSError:
+            return False  # gone, or another user's
+    import psutil
+
+    try:
+        names = {Path(opened.path).name for opened in psutil.Process(pid).open_files()}
+    except (psutil.Error, OSError):
+        return False
+    return path.name in names and not any(n.startswith("worker-") and n.endswith(".lock") for n in names)
+
+
+def _holds_lock_linux(pid: int, name: str, file: os.stat_result, taker: int | None) -> bool:
+    for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+        try:
+            if not os.readlink(f"/proc/{pid}/fd/{number}").endswith(name):  # noqa: PTH115
+                continue
+            opened = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
+            info = read(f"/proc/{pid}/fdinfo/{number}")
+        except FileNotFoundError:
+            continue  # closed in the meantime
+        if (opened.st_dev, opened.st_ino) != (file.st_dev, file.st_ino):
+            continue
+        for line in info.splitlines():
+            words = line.split()  # lock: 1: FLOCK ADVISORY WRITE 4711 fd:01:1234 0 EOF
+            if words[:1] == [b"lock:"] and words[2:3] == [b"FLOCK"] and words[4:5] == [b"WRITE"]:
+                return int(words[5]) in (0, taker)
+    return False
+
+
+def _look_psutil(pid: int) -> Row | None:
+    """Look up another user's process, of which the parent matters and the start time does not."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        return Row(process.ppid(), os.getpgid(pid), os.getsid(pid), process.create_time(), ended)
+    except (psutil.Error, OSError):
+        return None

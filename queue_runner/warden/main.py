@@ -27,7 +27,7 @@ import time
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, read, say, with_sleep
 from queue_runner.warden.limits import Limits, cancelled
-from queue_runner.warden.processes import ProcessTree, Termination, row
+from queue_runner.warden.processes import KILL_S, ProcessTree, Termination, row
 from queue_runner.warden.spawn import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
 from queue_runner.warden.suspend import Pause
 
@@ -142,7 +142,7 @@ class Run:
                     if self.reap():
                         break
                     self.pause.forget()  # signalling also continues the processes
-                    stopped, ending = True, Termination(self.tree, self.spec["grace_s"])
+                    stopped, ending = True, Termination(self.tree.find, self.spec["grace_s"])
                 if ending:
                     ending.step()
                 else:
@@ -202,11 +202,11 @@ class Run:
 
     def sweep(self, ending: Termination) -> None:
         """End remaining processes. The worker reports those that do not die: it finds the lane held, or the process."""
-        give_up = awake() + ending.patience_s
+        give_up = awake() + ending.term_s + KILL_S
         try:
             while not ending.step():
                 if awake() > give_up:
-                    say("will not die:", *ending.tree.find())
+                    say("will not die:", *ending.find())
                     return
                 self.wait(RESCAN_S)
                 self.reap()
@@ -239,7 +239,7 @@ class Run:
             say("the result is lost:", error, exit_)
         reach("warden.exited")
         if stop or not self.spec["allow_daemons"]:
-            self.sweep(ending or Termination(self.tree, self.spec["grace_s"]))
+            self.sweep(ending or Termination(self.tree.find, self.spec["grace_s"]))
         reach("warden.swept")
 
 

@@ -1,6 +1,7 @@
-"""The warden's view of processes: which belong to the run, and how they are ended.
+"""The process table, and the processes of a run: which belong to it, and how they are ended.
 
-Copied into the run's folder: standard library only, so it reads /proc, or libproc on macOS.
+Copied into the run's folder: standard library only, so it reads /proc, or libproc on macOS. The worker's view of
+processes (host/processes.py) is built on it.
 """
 
 # importing pathlib would add a fifth to the start time, so:
@@ -15,12 +16,12 @@ from queue_runner.warden.files import LINUX, awake, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 
 NOTE_S = 0.5  # between notes of descendants, or longer: a scan may cost one percent of one core
-KILL_S = 10.0  # how long SIGKILL is repeated on remaining processes
+KILL_S = 10.0  # how long SIGKILL is repeated before a process counts as unkillable: it hangs in the kernel
 NOTED_MAX = 50_000
 
 
@@ -88,6 +89,35 @@ def pids_darwin() -> list[int]:
 row: Callable[[int], Row | None] = row_linux if LINUX else row_darwin
 
 
+def table(look: Callable[[int], Row | None] = row) -> dict[int, Row]:
+    """Return all visible processes by pid."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else pids_darwin()
+    return {pid: found for pid in pids if (found := look(pid))}
+
+
+def descendants(table: dict[int, Row], roots: Iterable[int]) -> set[int]:
+    """Return the roots and all processes below them."""
+    children: dict[int, list[int]] = {}
+    for pid, each in table.items():
+        children.setdefault(each.parent, []).append(pid)
+    found: set[int] = set()
+    todo = list(roots)
+    while todo:
+        pid = todo.pop()
+        if pid not in found:
+            found.add(pid)
+            todo += children.get(pid, ())
+    return found
+
+
+def has_tag(pid: int, tag: str) -> bool:
+    """Return whether the process was started with MPSQ_TAG=tag, by its environment in /proc."""
+    try:
+        return f"MPSQ_TAG={tag}".encode() in read(f"/proc/{pid}/environ").split(b"\0")
+    except OSError:
+        return False
+
+
 def send(pid: int, start: float, *numbers: int) -> None:
     """Signal exactly this process, by pidfd where there is one."""
     try:
@@ -111,7 +141,7 @@ class ProcessTree:
     """All processes started by the trainer, including detached ones."""
 
     def __init__(self, tag: str, notes: str) -> None:
-        self.tag = f"MPSQ_TAG={tag}".encode()
+        self.tag = tag
         self.notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.noted: set[tuple[int, float]] = set()
         self.sessions: dict[int, float | None] = {}  # session -> start time of its leader, if seen
@@ -119,29 +149,21 @@ class ProcessTree:
 
     def find(self) -> dict[int, Row]:
         """Find descendants (on Linux with orphans: subreaper), noted processes, those of their sessions, and tagged."""
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else pids_darwin()
-        table = {pid: found for pid in pids if (found := row(pid))}
-        children: dict[int, list[int]] = {}
-        for pid, each in table.items():
-            children.setdefault(each.parent, []).append(pid)
-        sessions = {s for s, start in self.sessions.items() if s not in table or start in (None, table[s].start)}
-        seen: set[int] = set()
-        todo = [pid for pid, each in table.items() if (pid, each.start) in self.noted or each.session in sessions]
-        todo += children.get(os.getpid(), [])
-        if LINUX:
-            todo += [pid for pid in table if self.is_tagged(pid)]
-        while todo:
-            pid = todo.pop()
-            if pid > 1 and pid != os.getpid() and pid not in seen:
-                seen.add(pid)
-                todo += children.get(pid, [])
-        return {pid: table[pid] for pid in seen if not table[pid].ended}
-
-    def is_tagged(self, pid: int) -> bool:
-        try:
-            return self.tag in read(f"/proc/{pid}/environ").split(b"\0")
-        except OSError:
-            return False
+        seen = table()
+        seen.pop(os.getpid(), None)
+        sessions = {s for s, start in self.sessions.items() if s not in seen or start in (None, seen[s].start)}
+        roots = [
+            pid
+            for pid, each in seen.items()
+            if pid > 1
+            and (
+                (pid, each.start) in self.noted
+                or each.session in sessions
+                or each.parent == os.getpid()
+                or (LINUX and has_tag(pid, self.tag))
+            )
+        ]
+        return {pid: seen[pid] for pid in descendants(seen, roots) if not seen[pid].ended}
 
     def note(self) -> None:
         """Record the processes found, for a worker that may have to end them without us."""
@@ -167,19 +189,18 @@ class ProcessTree:
 
 
 class Termination:
-    """The escalation that ends a tree: SIGINT, after its grace SIGTERM, after that grace SIGKILL. A grace of 0 skips
-    its signal."""
+    """The escalation that ends the processes that `find` finds: SIGINT, after its grace SIGTERM, after that grace
+    SIGKILL. A grace of 0 skips its signal."""
 
-    def __init__(self, tree: ProcessTree, grace: dict[str, float]) -> None:
-        self.tree, self.int_s, self.term_s = tree, grace["int"], grace["int"] + grace["term"]
-        self.patience_s = self.term_s + KILL_S
+    def __init__(self, find: Callable[[], dict[int, Row]], grace: dict[str, float]) -> None:
+        self.find, self.int_s, self.term_s = find, grace["int"], grace["int"] + grace["term"]
         self.began = awake()
         self.sent: set[tuple[int, float, int]] = set()
 
     def step(self) -> bool:
         """Send the signals that are due. Return True once two scans in a row find no process."""
-        left = self.tree.find()
-        if not left and not self.tree.find():
+        left = self.find()
+        if not left and not self.find():
             return True
         passed = awake() - self.began
         number = signal.SIGINT if passed < self.int_s else signal.SIGTERM if passed < self.term_s else signal.SIGKILL

@@ -19,7 +19,7 @@ from queue_runner.config import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
-from queue_runner.host.clocks import boot_id
+from queue_runner.host.boot import boot_id
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir

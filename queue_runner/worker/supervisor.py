@@ -17,7 +17,7 @@ from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
 from queue_runner.host import locks, wakeup
-from queue_runner.host.clocks import boot_id
+from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.monitor import disk_usage

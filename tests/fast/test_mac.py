@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from queue_runner import paths
-from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit, process_table
+from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit
+from queue_runner.host import processes as host_processes
 from queue_runner.host.command import Asked
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
@@ -117,7 +118,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
     library = LibSystem(p77=(2, 1, 70, 1_763_000_000, 250_000), p78=(4, 77, 70, 1_763_000_001, 0))
     monkeypatch.setattr(processes, "_loaded", [library])
     monkeypatch.setattr(processes.os, "getsid", lambda pid: 70)
-    monkeypatch.setattr(process_table, "LINUX", False)
+    monkeypatch.setattr(host_processes, "LINUX", False)
     return library
 
 
@@ -126,8 +127,7 @@ def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
     assert row is not None
     assert (row.parent, row.group, row.session, row.start) == (77, 70, 70, 1_763_000_001.0)
     assert row.stopped and not row.ended
-    seen = process_table.look(77)
-    assert seen is not None and seen.process == process_table.Process(77, 1_763_000_000.25)
+    assert host_processes.start_time(77) == 1_763_000_000.25
 
 
 def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from queue_runner import warden
-from queue_runner.host import locks, process_table, processes
-from queue_runner.host.clocks import boot_id
+from queue_runner.host import locks, processes
+from queue_runner.host.boot import boot_id
 from queue_runner.host.processes import Process, Traces
 from queue_runner.run_dir import RunDir
 
@@ -38,13 +38,13 @@ def until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: 
 
 def is_alive(process: Process) -> bool:
     """Whether it is there and no zombie."""
-    seen = process_table.look(process.pid)
-    return seen is not None and not seen.ended and processes.same_start(seen.process.start, process.start)
+    seen = processes.look(process.pid)
+    return seen is not None and not seen.ended and processes.same_start(seen.start, process.start)
 
 
 def is_there(pid: int) -> bool:
     """Whether a process of that pid lives; a zombie that nobody has reaped yet does not."""
-    seen = process_table.look(pid)
+    seen = processes.look(pid)
     return seen is not None and not seen.ended
 
 
@@ -187,7 +187,7 @@ class WardenRun:
         )
 
     def leftovers(self) -> set[Process]:
-        return processes.find_orphans(self.traces())
+        return {Process(pid, seen.start) for pid, seen in processes.find_orphans(self.traces()).items()}
 
     def lane_is_free(self) -> bool:
         return not locks.is_held(self.lane)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.control import cancel, suspend
-from queue_runner.host import process_table
+from queue_runner.host import processes
 from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector
 from queue_runner.store import read
@@ -244,7 +244,7 @@ def test_a_warden_that_dies_leaves_no_sleeping_tree(queue: Queue) -> None:
     (row,) = queue.done()
     assert row["outcome"] == "LOST" and row["paused_at"] is None
     for pid in noted:
-        seen = process_table.look(pid)
+        seen = processes.look(pid)
         assert seen is None or seen.ended
 
 

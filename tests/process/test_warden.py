@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import locks, processes
-from queue_runner.host.clocks import boot_id
+from queue_runner.host.boot import boot_id
 from tests.process.support import WardenRun, a_fifo, identity, is_alive, is_there, python, until
 
 Make = Callable[..., WardenRun]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import locks, processes
-from tests.process.support import WardenRun, is_alive, python, until
+from tests.process.support import WardenRun, is_alive, is_there, python, until
 
 Make = Callable[..., WardenRun]
 
@@ -115,7 +115,7 @@ def test_killed_before_it_could_note_the_trainer_the_trainer_is_found_all_the_sa
     assert run.noted() == []
     run.kill_warden()
     (found,) = run.leftovers()
-    assert found in processes.find_orphans(processes.Traces(tag=run.tag))
+    assert found.pid in processes.find_orphans(processes.Traces(tag=run.tag))
     assert processes.end_all(run.traces(), 1, 1) == []
     assert not is_alive(found)
 
@@ -134,17 +134,17 @@ os._exit(0)
     run = reach(warden_run, "warden.exited", python(program), False)
     until((Path(run.spec["cwd"]) / "ready").exists, "the holder")
     run.kill_warden()
-    assert processes.find_orphans(processes.Traces(tag=run.tag)) == set(), "no tag"
+    assert processes.find_orphans(processes.Traces(tag=run.tag)) == {}, "no tag"
     by_lane = processes.Traces(tag=run.tag, lane=run.lane)
     (holder,) = processes.find_orphans(by_lane)
     noted = locks.read_holder(run.lane)
     run.lane.write_text(f'{{"token":"another run", "pid":{noted["pid"] if noted else 0}}}\n')
-    assert processes.find_orphans(by_lane) == set(), "the lane is another run's: its holder is not ours to end"
+    assert processes.find_orphans(by_lane) == {}, "the lane is another run's: its holder is not ours to end"
     run.lane.write_text(f'{{"token":"{run.tag}", "pid":1}}\n')
-    assert processes.find_orphans(by_lane) == set(), "taken by another than the one who wrote the note"
+    assert processes.find_orphans(by_lane) == {}, "taken by another than the one who wrote the note"
     run.lane.write_text(f'{{"token":"{run.tag}", "pid":{os.getpid()}}}\n')
     assert processes.end_all(by_lane, 0.5, 0.5) == []
-    assert not is_alive(holder)
+    assert not is_there(holder)
     assert run.lane_is_free()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from queue_runner.host import processes
 from queue_runner.host.processes import Process, Traces
-from queue_runner.warden.processes import Row, Termination
+from queue_runner.warden.processes import Row, Termination, send
 from tests.process.support import WardenRun, identity, is_alive, python, until
 
 Make = Callable[..., WardenRun]
@@ -130,20 +130,19 @@ def test_only_the_runs_own_are_ended(warden_run: Make) -> None:
         noted=frozenset({(me.pid, me.start), (parent.pid, parent.start)}),
     )
     found = processes.find_orphans(mine)
-    assert me not in found and parent not in found, "neither ourselves nor whom we descend from"
+    assert me.pid not in found and parent.pid not in found, "neither ourselves nor whom we descend from"
     other = tree[0]
     later = Process(other.pid, other.start + 1)
-    assert not processes.send(later, 9), "a later process with the pid of a noted one"
-    assert is_alive(other)
-    assert processes.find_orphans(Traces(noted=frozenset({(later.pid, later.start)}))) == set()
+    send(later.pid, later.start, 9)
+    assert is_alive(other), "a later process with the pid of a noted one"
+    assert processes.find_orphans(Traces(noted=frozenset({(later.pid, later.start)}))) == {}
     reused = Traces(sessions=frozenset({run.trainer().pid}), noted=frozenset({(run.trainer().pid, 1)}))
-    assert processes.find_orphans(reused) == set(), "a later session with the number of a noted one"
-    assert processes.find_orphans(Traces(tag=run.tag, boot_id="another boot")) == set()
+    assert processes.find_orphans(reused) == {}, "a later session with the number of a noted one"
+    assert processes.find_orphans(Traces(tag=run.tag, boot_id="another boot")) == {}
 
 
 def test_what_will_not_die_is_returned() -> None:
-    stuck = Process(2**22 + 5, 1)
-    assert processes.end_all(Traces(), 0, 0, kill_s=0.1, find=lambda _: {stuck}) == [stuck]
+    assert processes.end_all(Traces(), 0, 0, kill_s=0.1, find=lambda _: ABSENT) == [NOBODY]
 
 
 class ScriptedLooks:
@@ -159,20 +158,21 @@ class ScriptedLooks:
 
     def find(self) -> dict[int, Row]:
         """As Tree.find: a process that does not exist, or nobody."""
-        return {NOBODY.pid: Row(1, 1, 1, NOBODY.start, False)} if self.look() else {}
+        return ABSENT if self.look() else {}
 
 
 NOBODY = Process(2**22 + 5, 1)
+ABSENT = {NOBODY.pid: Row(1, 1, 1, NOBODY.start, False)}
 
 
 def test_one_look_that_finds_nothing_is_not_enough_for_the_worker() -> None:
     looks = ScriptedLooks(True, False, True, False)
-    assert processes.end_all(Traces(), 0, 0, find=lambda _: {NOBODY} if looks.look() else set()) == []
+    assert processes.end_all(Traces(), 0, 0, find=lambda _: looks.find()) == []
     assert looks.looks == 5, "somebody; nobody, somebody; nobody, nobody"
 
 
 def test_one_look_that_finds_nothing_is_not_enough_for_the_warden() -> None:
     looks = ScriptedLooks(True, False, True, False)
-    ending = Termination(looks, {"int": 0.0, "term": 0.0})  # type: ignore[arg-type]
+    ending = Termination(looks.find, {"int": 0.0, "term": 0.0})
     assert [ending.step(), ending.step(), ending.step()] == [False, False, True]
     assert looks.looks == 5
