@@ -76,11 +76,6 @@ class Layout:
         """Path of the user's own workloads."""
         return self.home / "workloads"
 
-    @property
-    def sizes(self) -> Path:
-        """Path of the folder sizes cached by queue_runner.monitor.disk_usage."""
-        return self.home / "sizes"
-
     def run_dir(self, run_id: object) -> Path:
         """Return the folder of a run by its name, `12.3`."""
         return self.runs / str(run_id)

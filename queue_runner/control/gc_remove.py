@@ -17,7 +17,6 @@ from queue_runner.control.gc_find import Item
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
 from queue_runner.host import trash as discard
-from queue_runner.monitor import disk_usage
 from queue_runner.paths import Layout
 from queue_runner.store import delete
 from queue_runner.store.engine import open_engine, writing
@@ -83,8 +82,6 @@ def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, de
                         _note(connection, item)
         failpoints.reach("gc.aside")
         _remove("runs", trash, stuck)
-        for item in gone:
-            disk_usage.remember(layout, item.name)
         yield from gone
 
 

@@ -96,7 +96,7 @@ def look(
         ended=read.ended(connection, ENDED),
         schedules=read.schedules(connection),
         hooks=hooks(connection, now),
-        disk=disk_use or disk_usage.look(layout, [running["run"]] if running is not None else []),
+        disk=disk_use or disk_usage.look(layout),
         eta=eta.estimate(connection, rows, now, left_s=at.left_s if at else None, gap_s=gap_s),
         expected=len(waits),
     )

@@ -30,7 +30,7 @@ PROGRESS_S = 1.0
 """Interval at which the running run is read: the worker stores its events about as often."""
 ANEW_S = 10.0
 """Interval at which the queue is read even if nothing was committed: some reasons depend on time alone."""
-_DISK_S = 60.0
+_DISK_S = 180.0
 _DUMB = ("dumb", "unknown")
 _ON_SCREEN = 60
 """Number of waiting runs read for a screen."""

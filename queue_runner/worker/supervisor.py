@@ -20,7 +20,6 @@ from queue_runner.host import locks, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
-from queue_runner.monitor import disk_usage
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
@@ -177,7 +176,6 @@ class Supervisor:
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
         working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
-        disk_usage.remember(self._layout, run.id)  # now that it no longer writes and nothing is measured
         self._observer = None
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))

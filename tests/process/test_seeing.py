@@ -173,4 +173,3 @@ def test_ctrl_c_ends_following_and_not_the_job(queue: Queue, terminal: Callable[
     assert [row["state"] for row in queue.rows()] == ["RUNNING"]
     (queue.folder / "go").touch()
     assert queue.done()[0]["outcome"] == "SUCCEEDED"
-    assert queue.layout.sizes.exists()
