@@ -158,7 +158,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             parser=request.parser,
             **place,
         )
-        launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env, spec.cwd)
+        launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env)
         yield first.of_command(spec, asked, begin) if asked else spec
 
 

@@ -8,36 +8,29 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from queue_runner.errors import UsageError
 
 _TORCHRUN = ("--nproc_per_node", "--nnodes")
-_ACCELERATE = ("--num_processes", "--num_machines")
 _MPI = ("-np", "-n", "-c", "--np", "--n")
 _LAUNCHERS = {
     "torchrun": _TORCHRUN,
     "torch.distributed.run": _TORCHRUN,
     "torch.distributed.launch": _TORCHRUN,
-    "accelerate": _ACCELERATE,
-    "accelerate.commands.launch": _ACCELERATE,
-    "deepspeed": ("--num_gpus", "--num_nodes"),
+    "accelerate": ("--num_processes", "--num_machines"),
     "mpirun": _MPI,
     "mpiexec": _MPI,
-    "horovodrun": ("-np", "--num_proc"),
-    "srun": ("-n", "--ntasks"),
 }
-"""Programs and modules (`python -m`) that start several processes, and the options for their number."""
+"""Programs and modules (`python -m`) that start several processes on a Mac, and the options for their number."""
+_SEVERAL = re.compile(r"(?:\d+:)?(?:0*[2-9]|0*[1-9]\d+|cpu)")
+"""A number above 1; torchrun also takes a range (1:4) and cpu, one for each core."""
 _MODULES = {
     "torchrun": "torch.distributed.run",
     "accelerate": "accelerate.commands.launch, without the word launch,",
     "deepspeed": "deepspeed.launcher.runner",
 }
 """The same launchers for `python -m`."""
-_SPREAD = re.compile(r"MULTI_(?!CPU)\w+|FSDP|DEEPSPEED|MEGATRON_LM")
-"""Values of distributed_type in accelerate's configuration that start num_processes; others start one."""
-_CONFIG = re.compile(r"(?:^|[{,])\s*[\"']?(num_processes|num_machines|distributed_type)[\"']?\s*:\s*[\"']?(\w+)", re.M)
-_MOST_CONFIG_BYTES = 65_536
 
 GONE = {
     "use_mps_device": "leave it away, the Trainer takes mps by itself where it is available (not with --use_cpu)",
@@ -78,52 +71,19 @@ def gone(argv: Sequence[str]) -> list[str]:
     ]
 
 
-def several(argv: Sequence[str], environment: Mapping[str, str] | None = None, folder: str = ".") -> str | None:
+def several(argv: Sequence[str]) -> str | None:
     """Return how a command starts several training processes, such as `torchrun --nproc_per_node=4`; None if it does
-    not or this is uncertain. `environment` and `folder` are those of the job: accelerate's configuration and torchrun's
-    variables are looked up there."""
-    words, environment = list(_words(argv)), environment or {}
+    not or this is uncertain."""
+    words = list(_words(argv))
     for at, word in enumerate(words):
         name = PurePath(word).name
         if name not in _LAUNCHERS or (name == "accelerate" and words[at + 1 : at + 2] != ["launch"]):
             continue
-        said: dict[str, str] = {}
         for option, value in _options(words[at + 1 :]):
-            said[_whole(option, _LAUNCHERS[name])] = value
-        if name.startswith("accelerate"):
-            if (how := _by_accelerate(said, environment, folder)) is not None:
-                return how
-        elif _LAUNCHERS[name] == _TORCHRUN:
-            for option in _TORCHRUN:
-                if option not in said and (value := environment.get(f"PET_{option[2:].upper()}", "")):
-                    said[option] = value  # torchrun also reads its options from these
-        for option in _LAUNCHERS[name]:
-            if _is_more_than_one(value := said.get(option, "")):
+            if option == "--multi_gpu":
+                return f"{name} launch --multi_gpu"
+            if option in _LAUNCHERS[name] and _SEVERAL.fullmatch(value):
                 return f"{name} {option}{'=' if option.startswith('--') else ' '}{value}"
-    return None
-
-
-def _by_accelerate(said: Mapping[str, str], environment: Mapping[str, str], folder: str) -> str | None:
-    """Return how `accelerate launch` starts several processes without a number: by a flag, or by its configuration."""
-    if "--multi_gpu" in said:
-        return "accelerate launch --multi_gpu"
-    if "--num_processes" in said or "--cpu" in said:
-        return None
-    if (named := said.get("--config_file")) is not None:
-        path = Path(folder, Path(named).expanduser())
-    else:
-        cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home(), ".cache")
-        hub = environment.get("HF_HOME") or Path(cache, "huggingface")
-        path = Path(hub, "accelerate", "default_config.yaml")
-    try:
-        with path.open("rb") as stream:
-            text = stream.read(_MOST_CONFIG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
-    told = dict(_CONFIG.findall(text))
-    number = told.get("num_processes", "")
-    if _is_more_than_one(number) and _SPREAD.fullmatch(told.get("distributed_type", "")):
-        return f"accelerate launch, whose configuration {path} says num_processes: {number}"
     return None
 
 
@@ -137,14 +97,12 @@ def instead(program: str) -> str:
     )
 
 
-def refuse_several_on_mps(
-    argv: Sequence[str], device: str | None, environment: Mapping[str, str], folder: str = "."
-) -> None:
+def refuse_several_on_mps(argv: Sequence[str], device: str | None, environment: Mapping[str, str]) -> None:
     """Raise UsageError for a launch of several processes that would train on Apple's GPU."""
     if device != "mps":
         return
-    how = several(argv, environment, folder)
-    if how is None and re.fullmatch(r"0*[1-9]\d{0,5}", size := environment.get("WORLD_SIZE", "")) and int(size) > 1:
+    how = several(argv)
+    if how is None and _SEVERAL.fullmatch(size := environment.get("WORLD_SIZE", "")):
         how = f"WORLD_SIZE={size}"
     if how is not None:
         raise UsageError(
@@ -171,15 +129,3 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             name, equals, value = word.partition("=")
             option = "--" + name[2:].replace("-", "_") if name.startswith("--") else name
             yield option, value if equals else next(iter(words[at + 1 : at + 2]), "")
-
-
-def _whole(option: str, known: Sequence[str]) -> str:
-    """Return the full name of an abbreviated option: argparse accepts `--nproc` for --nproc_per_node."""
-    return next((whole for whole in known if len(option) > 5 and whole.startswith(option)), option)
-
-
-def _is_more_than_one(value: str) -> bool:
-    counted = value.rpartition(":")[2]  # --nnodes 1:4
-    if counted == "cpu":  # of torchrun: one per core
-        return True
-    return counted.isdecimal() and len(counted) < 7 and int(counted) > 1

@@ -99,8 +99,8 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
     found += launchers.gone(request.argv)
-    unsaid = next((spec for spec in specs if spec.device is None), None)
-    if sys.platform == "darwin" and unsaid and (how := launchers.several(request.argv, unsaid.env, unsaid.cwd)):
+    unsaid = any(spec.device is None for spec in specs)
+    if sys.platform == "darwin" and unsaid and (how := launchers.several(request.argv)):
         found.append(f"{how}: on a Mac several processes can train together on the CPU only, not on mps")
     if request.copy and (named := _names_its_folder(request)):
         found.append(f"{named} is named in the command: what it reads there is not the copy")

@@ -19,13 +19,10 @@ SEVERAL = [
     ("python -m torch.distributed.run --nproc_per_node 8 train.py", "torch.distributed.run --nproc_per_node=8"),
     ("caffeinate -i accelerate launch --num_processes 2 run_glue.py", "accelerate --num_processes=2"),
     ("accelerate launch --multi_gpu run_glue.py", "accelerate launch --multi_gpu"),
-    ("torchrun --nproc=2 train.py", "torchrun --nproc_per_node=2"),
     ("torchrun --nproc_per_node=cpu train.py", "torchrun --nproc_per_node=cpu"),
     ("mpirun -np 4 python train.py", "mpirun -np 4"),
     ("mpiexec -n 2 python train.py", "mpiexec -n 2"),
     ("mpirun --np 3 ./train", "mpirun --np=3"),
-    ("deepspeed --num_gpus=2 train.py", "deepspeed --num_gpus=2"),
-    ("srun --ntasks=2 python train.py", "srun --ntasks=2"),
 ]
 ONE = [
     "torchrun train.py",
@@ -55,36 +52,6 @@ def test_several_processes_are_recognised(command: str, how: str) -> None:
 def test_one_process_is_left_alone(command: str) -> None:
     assert launchers.several(command.split()) is None
     launchers.refuse_several_on_mps(command.split(), "mps", {"WORLD_SIZE": "1"})
-
-
-CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_machines: 1\nnum_processes: {n}\n"
-
-
-def test_accelerate_may_start_several_by_its_configuration(tmp_path: Path) -> None:
-    """Without --num_processes it takes what `accelerate config` wrote; without that, a Mac's one device."""
-    home, words = {"HF_HOME": str(tmp_path)}, ["accelerate", "launch", "train.py"]
-    path = tmp_path / "accelerate" / "default_config.yaml"
-    assert launchers.several(words, home) is None
-    path.parent.mkdir()
-    for kind, n, many in (("MULTI_GPU", 4, True), ("FSDP", 2, True), ("MULTI_GPU", 1, False), ("MPS", 2, False)):
-        path.write_text(CONFIG.format(kind=kind, n=n))
-        assert (launchers.several(words, home) is not None) is many
-    path.write_text(CONFIG.format(kind="DEEPSPEED", n=3))
-    with pytest.raises(UsageError, match=r"default_config\.yaml says num_processes: 3: several processes cannot"):
-        launchers.refuse_several_on_mps(words, "mps", home)
-    assert launchers.several(["accelerate", "launch", "--num_processes", "1", "train.py"], home) is None
-    named = ["accelerate", "launch", "--config_file", "mine.json", "train.py"]
-    assert launchers.several(named, home, str(tmp_path)) is None
-    (tmp_path / "mine.json").write_text('{"distributed_type": "MULTI_GPU",\n "num_processes": 2}')
-    assert "mine.json says num_processes: 2" in str(launchers.several(named, home, str(tmp_path)))
-    (tmp_path / "mine.json").write_bytes(b"\xff\0: [")
-    assert launchers.several(named, home, str(tmp_path)) is None
-
-
-def test_torchrun_takes_its_options_from_variables_too() -> None:
-    words = ["torchrun", "train.py"]
-    assert launchers.several(words, {"PET_NPROC_PER_NODE": "2"}) == "torchrun --nproc_per_node=2"
-    assert launchers.several([*words[:1], "--nproc_per_node=1", *words[1:]], {"PET_NPROC_PER_NODE": "2"}) is None
 
 
 @pytest.mark.parametrize(
