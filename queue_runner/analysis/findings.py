@@ -13,6 +13,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair, break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.grouping import MAIN, Arm, taints, word
+from queue_runner.analysis.significance import Word
 
 STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
@@ -55,7 +56,7 @@ def _ratios(family: Family) -> list[str]:
     pairs = [pair for pair in against if frozenset((pair.cell, pair.baseline)) not in twins]
     lines = [ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
     lines += [ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
-    need = max((p.verdict.need for p in [*pairs, *family.twins] if p.verdict.word == "too few repeats"), default=0)
+    need = max((p.verdict.need for p in [*pairs, *family.twins] if not p.verdict.decided), default=0)
     return [*lines, f"a verdict needs {need} runs each: add --repeats {need}"] if need else lines
 
 
@@ -66,11 +67,11 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     slower = pair.ratio < 1
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
     how = "slower" if slower else "faster"
-    judged = verdict.word != "too few repeats"
-    if same := verdict.word in ("no difference shown", "practically the same"):
+    judged = verdict.decided
+    if same := verdict.word in (Word.NO_DIFFERENCE, Word.SAME):
         subject = f"{cell} and {base}"
-        nothing = verdict.word.startswith("no")
-        text = f"no difference shown between {subject}" if nothing else f"{subject} are practically the same"
+        nothing = verdict.word is Word.NO_DIFFERENCE
+        text = f"{verdict.word} between {subject}" if nothing else f"{subject} are {verdict.word}"
         text += f": {units.ratio(pair.ratio)}"
     elif not judged and times == units.ratio(1.0):
         text = f"{cell} measured as fast as {base}"
@@ -97,7 +98,7 @@ def _limits(pair: Pair, inverted: bool) -> str:
     words.append("one run each" if verdict.n == verdict.n_baseline == 1 else runs)
     if pair.verdict.p_corrected is not None:
         words.append(f"p {units.number(pair.verdict.p_corrected, 2)}")
-    return ", ".join(words) + (": no verdict" if verdict.word == "too few repeats" else "")
+    return ", ".join(words) + ("" if verdict.decided else ": no verdict")
 
 
 def without_mode(cell: Arm) -> str:

@@ -51,10 +51,18 @@ class Verdict:
     n_baseline: int
     need: int
 
+    @property
+    def decided(self) -> bool:
+        """Whether there were enough runs for a verdict."""
+        return self.word is not Word.TOO_FEW
+
+    @property
+    def short(self) -> str:
+        """The word, or how many runs would give one."""
+        return str(self.word) if self.decided else f"need {self.need} runs each"
+
     def __str__(self) -> str:
-        if self.word is Word.TOO_FEW:
-            return f"too few repeats (need {self.need} runs each)"
-        return str(self.word)
+        return self.short if self.decided else f"{self.word} ({self.short})"
 
     def mirrored(self) -> Verdict:
         """Return the verdict on the baseline against the arm."""

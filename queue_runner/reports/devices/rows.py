@@ -137,6 +137,7 @@ def row_of(family: Family, cell: Arm, peaks: Peaks) -> dict[str, Any]:
         "p": pair.verdict.p if pair else None,
         "p_corrected": pair.verdict.p_corrected if pair else None,
         "verdict": str(pair.verdict) if pair else None,
+        "judged": pair.verdict if pair else None,  # for the readable tables: not a column
         "taints": sorted({kind for row in cell.shown for kind in taints(row)}),
     }
 

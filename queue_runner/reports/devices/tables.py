@@ -141,7 +141,7 @@ def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
             "speedup": units.ratio(row["speedup"]),
             "interval": units.ratio_interval(row["speedup_low"], row["speedup_high"]),
             "p": units.number(row["p_corrected"], 2),
-            "verdict": str(row["verdict"] or units.MISSING).removeprefix("too few repeats (").removesuffix(")"),
+            "verdict": row["judged"].short if row["judged"] else units.MISSING,
         }
         for row in rows
         if not row["is_baseline"] and row["speedup"] is not None

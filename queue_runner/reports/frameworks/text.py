@@ -73,8 +73,7 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str
     first, second = able[:2]
     verdict = judge(combinations(able, 2), family.per_work)[first, second]
     version = {row["label"]: row["framework_version"] for row in found}
-    few = verdict.word == Word.TOO_FEW
-    words = f"no verdict, {verdict}" if few else str(verdict)
+    words = str(verdict) if verdict.decided else f"no verdict, {verdict}"
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (
         f"{fastest}: {first.label} ({first.key['framework']} {version[first.label] or 'of unknown version'}),"

@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.significance import Word
+from queue_runner.analysis.significance import Verdict
 from queue_runner.reports._common import footnotes
 from queue_runner.reports._common.settings import FEW_ITERS
 
@@ -56,10 +56,9 @@ def _answers(table: Table) -> Iterator[str]:
         base = next(row["label"] for row in rows if row["is_baseline"])
         interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
         within = f" ({interval})" if best["speedup_low"] is not None else ""
-        words = str(best["verdict"])
-        judged = not words.startswith(Word.TOO_FEW)
-        times = f"{'is' if judged else 'measured'} {units.ratio(best['speedup'])}"
-        verdict = words if judged else f"no verdict, {words}"
+        judged: Verdict = best["judged"]
+        times = f"{'is' if judged.decided else 'measured'} {units.ratio(best['speedup'])}"
+        verdict = str(judged) if judged.decided else f"no verdict, {judged}"
         yield f"{table.about}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
 
 

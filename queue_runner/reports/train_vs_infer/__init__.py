@@ -108,6 +108,7 @@ def _row(cell: Gain, cells: Sequence[Gain], judged: Judged) -> dict[str, Any]:
         "speedup_high": verdict.high if verdict else None,
         "p_corrected": verdict.p_corrected if verdict else None,
         "verdict": str(verdict) if verdict else None,
+        "judged": verdict,  # for the readable table: not a column
         "taints": sorted({kind for row in cell.used for kind in taints(row)}),
     }
 
@@ -167,7 +168,8 @@ def _tables(cells: Sequence[Gain], judged: Judged, marks: Mapping[str, str]) -> 
     ]
     yield Section(_title(cells[0]), columns, shown)
     if tested := [row for row in shown if row["speedup_low"] is not None]:
-        yield Section("", _VERDICTS, [{**row, "interval": _interval(row), "word": _word(row)} for row in tested])
+        found = [{**row, "interval": _interval(row), "word": row["judged"].short} for row in tested]
+        yield Section("", _VERDICTS, found)
 
 
 _VERDICTS = (
@@ -182,10 +184,6 @@ _VERDICTS = (
 
 def _interval(row: Mapping[str, Any]) -> str:
     return units.ratio_interval(row["speedup_low"], row["speedup_high"])
-
-
-def _word(row: Mapping[str, Any]) -> str:
-    return str(row["verdict"]).removeprefix("too few repeats (").removesuffix(")")
 
 
 def _shown(cell: Gain, row: dict[str, Any], cells: Sequence[Gain], marks: Mapping[str, str]) -> dict[str, Any]:
