@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy Core. docs/schema.md explains them; the views in views.py are the public read contract.
+"""The tables, as SQLAlchemy Core. docs/schema.md explains them; the views in views.sql are the public read contract.
 
 Times of day are Unix seconds (`_at`), durations seconds (`_s`), sizes bytes. Migrations must end in exactly this
 schema: a test compares the two.

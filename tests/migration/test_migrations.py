@@ -16,7 +16,7 @@ from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import backup, jobs, migrate, read, schema, views
+from queue_runner.store import backup, jobs, migrate, read, schema
 from queue_runner.store.engine import open_engine, writing
 
 
@@ -40,8 +40,8 @@ def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path
     by_schema = tmp_path / "schema.db"
     with writing(open_engine(by_schema, check=False)) as connection:
         schema.metadata.create_all(connection)
-        for statement in (*views.VIEWS.values(), *views.TRIGGERS.values()):
-            connection.exec_driver_sql(statement)
+    with sqlite3.connect(by_schema) as added:
+        added.executescript(Path(schema.__file__).with_name("views.sql").read_text())
     assert shape(layout.db) == shape(by_schema)
 
 
@@ -108,10 +108,9 @@ def test_eight_processes_make_one_database(layout: Layout) -> None:
     assert read.schema_revision(layout.db) == read.HEAD
 
 
-def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(views.VIEWS, "v_run", "not SQL")  # the schema of a test that never comes to its end
+def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
     engine = open_engine(layout.db, check=False)
     with pytest.raises(Exception, match="syntax error"), writing(engine) as connection:
         schema.metadata.create_all(connection)
-        connection.exec_driver_sql(views.VIEWS["v_run"])
+        connection.exec_driver_sql("not SQL")
     assert shape(layout.db) == {}
