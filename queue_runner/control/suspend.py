@@ -43,22 +43,21 @@ def keep_filed(connection: Connection, run_id: int, folder: RunDir) -> None:
     The folder is read first: a request is committed before it is filed, so one that is in the folder but not in the
     store was withdrawn.
     """
-    from queue_runner.store import suspend as pauses
+    from queue_runner.store import jobs
 
     filed = os.path.lexists(folder.suspend)
-    wished = pauses.is_wished(connection, run_id)
+    wished = jobs.suspend_requested(connection, run_id)
     if wished != filed:
         folder.request_pause(wished)
 
 
 def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, within_s: float) -> list[Changed]:
-    from queue_runner.store import resolve
-    from queue_runner.store import suspend as pauses
+    from queue_runner.store import jobs, resolve
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        new = {row["run"] for row in rows if pauses.wish(connection, row["id"], suspended, "user")}
+        new = {row["run"] for row in rows if jobs.request_suspend(connection, row["id"], suspended, "user")}
     failpoints.reach("suspend.committed")
     running = [row for row in rows if row["state"] == State.RUNNING]
     for row in running:

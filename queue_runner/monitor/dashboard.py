@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 from rich.console import Console
@@ -14,7 +15,6 @@ from rich.text import Text
 from queue_runner import units
 from queue_runner.monitor import status_text
 from queue_runner.monitor.progress import RunProgress
-from queue_runner.monitor.sparkline import sparkline
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.text import plain
 
@@ -22,6 +22,13 @@ FOOTER = "Ctrl-C leaves; the queue goes on"
 _INDENT = 9
 """Columns before a value: the width of the longest name and two spaces."""
 _BAR_MOST, _SPARK_MOST = 40, 60
+BARS = "▁▂▃▄▅▆▇█"
+ASCII_BARS = "_.:-=+*#"
+_LEAST_SPAN = 0.05
+"""Smallest span of a sparkline's scale, relative to the fastest iteration: the noise of a steady run is drawn as a flat
+line, not blown up to the full height."""
+_FENCES = 3.0
+"""Multiple of the interquartile range above the upper quartile: values beyond are far out (Tukey 1977) and cut off."""
 _FEW_ENDED = 3
 _HEAD = 3
 """Lines of a table before its rows: an empty one, the titles, the rule."""
@@ -184,6 +191,36 @@ def bar(share: float, columns: int, *, ascii: bool) -> str:
     full = min(int(share * columns), columns)
     done, left = ("#", "-") if ascii else ("━", "─")
     return done * full + left * (columns - full)
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    """A row of bars of the newest iterations' times, scaled so that one slow iteration does not flatten the others.
+
+    `bars` has a character per iteration. The lowest bar is `low_s`, the full height `high_s`; `beyond`
+    iterations are slower than that, the slowest `max_s`. Seconds."""
+
+    bars: str
+    low_s: float
+    high_s: float
+    beyond: int
+    max_s: float
+
+
+def sparkline(times_s: Sequence[float], *, ascii: bool = False) -> Sparkline | None:
+    """Return the bars of `times_s`, the oldest first; None if there is nothing to draw."""
+    times = [t for t in times_s if t == t and t >= 0]
+    if not times:
+        return None
+    ordered = sorted(times)
+    low = ordered[0]
+    q1, q3 = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+    high = max(t for t in ordered if t <= q3 + _FENCES * (q3 - q1))
+    span = max(high - low, _LEAST_SPAN * low) or 1.0
+    letters = ASCII_BARS if ascii else BARS
+    last = len(letters) - 1
+    drawn = "".join(letters[min(last, int(min((t - low) / span, 1.0) * len(letters)))] for t in times)
+    return Sparkline(drawn, low, high, sum(t > high for t in times), ordered[-1])
 
 
 def _body(waiting: list[str], ended: list[str], count: int, room: int) -> list[Line]:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
-from queue_runner.model import Selector, State
-from queue_runner.monitor import follow_queue, listing, logs, queue_state
+from queue_runner.model import Selector, State, parse_selector
+from queue_runner.monitor import listing, logs, queue_state
 from queue_runner.monitor.log_text import Outputs
 from queue_runner.monitor.logs import Row, Source
 from queue_runner.monitor.queue_state import START_A_WORKER
+from queue_runner.monitor.why import Why, explain_all
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -24,6 +25,8 @@ from queue_runner.store import read
 POLL_S = 0.2
 _ANEW_S = 2.0
 """Interval at which the store is read even if its files look unchanged, and at which the worker is checked."""
+_QUEUE_ANEW_S = 10.0
+"""Interval at which the queue is read even if nothing changed: some reasons depend on time alone."""
 _PATIENCE_S = 5.0
 """How long a finished run is kept open for a worker to come back and record its end."""
 _PIECES = 1024
@@ -69,7 +72,7 @@ class Follower:
         keep: Keep | None = None,
     ) -> None:
         self._layout = layout
-        self._queue = follow_queue.Looks(layout, selector)
+        self._queue = _Queue(layout, selector)
         self._open_logs = open_logs
         self._tail = tail
         self._say = out.say
@@ -172,13 +175,13 @@ class Follower:
 
     def _tell_why(self, left: Sequence[Row]) -> None:
         """Report why the runs wait: once, and again when the reason changes."""
-        why = self._queue.why(left)
-        if why.kind == self._told:
+        reason = self._queue.why(left)
+        if reason.kind == self._told:
             return
-        self._told = why.kind
-        if why.kind == "next" or (why.kind == "worker" and self._keep is not None):
+        self._told = reason.kind
+        if reason.kind == "next" or (reason.kind == "worker" and self._keep is not None):
             return  # nothing to wait for
-        self._say(why.sentence + (f"\n    {why.next_step}" if why.next_step else ""))
+        self._say(reason.sentence + (f"\n    {reason.next_step}" if reason.next_step else ""))
 
     def _look_for_a_worker(self, row: Row | None, *, finished: bool = False) -> None:
         """Ensure that there is a worker, or report when it goes or comes; `row` is the running run, if any."""
@@ -208,3 +211,45 @@ class Follower:
         if queue_state.is_supervised(RunDir(self._layout.runs / row["run"])):
             return "the worker is gone; the run goes on under its warden"
         return "neither a worker nor a warden watches the run"
+
+
+class _Queue:
+    """A reader of the runs of a selector while none of them is running: their state, and what they wait for.
+
+    Another run may be measured meanwhile, and its numbers are stored every second: the queue is read again only after a
+    change that affects its order - a job event, the lane, a worker.
+    """
+
+    def __init__(self, layout: Layout, selector: Selector) -> None:
+        self._layout = layout
+        self._selector = selector
+        self._stamp: object = None
+        self._mark: object = None
+        self._read_at = float("-inf")
+        self._why: Why | None = None
+
+    def read(self) -> Sequence[Row]:
+        """Return the rows of v_run of all selected runs. Raises: UsageError, MpsqError (store)."""
+        with read.reading(self._layout.db) as connection:
+            self._mark = (queue_state.worker(self._layout), queue_state.history(connection))
+            self._read_at, self._why = time.monotonic(), None
+            return read.select(connection, [self._selector])
+
+    def look(self) -> Sequence[Row] | None:
+        """Return the rows if they may have changed, None if nothing happened. Raises: MpsqError (store)."""
+        stamp = (read.stamp(self._layout.db), queue_state.worker(self._layout))
+        late = time.monotonic() - self._read_at >= _QUEUE_ANEW_S
+        if stamp == self._stamp and not late:
+            return None
+        self._stamp = stamp
+        with read.reading(self._layout.db) as connection:
+            mark = (queue_state.worker(self._layout), queue_state.history(connection))
+        return self.read() if late or mark != self._mark else None
+
+    def why(self, left: Sequence[Row]) -> Why:
+        """Return what the first of these waiting runs waits for, as of when the rows were read."""
+        if self._why is None:
+            row = min(left, key=lambda row: (row["state"] == State.HELD, -row["priority"], row["position"]))
+            with read.reading(self._layout.db) as connection:
+                self._why = explain_all(self._layout, connection, [parse_selector(row["run"])])[0]
+        return self._why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
 
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
@@ -39,6 +40,12 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
     alive, pid = worker(layout)
     lane = read.lane(connection, DEFAULT_LANE)
     return QueueState(alive, pid, lane["blocked_reason"] if alive else None, lane["paused_at"], lane["paused_reason"])
+
+
+def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
+    """Return a value that changes with the queue, but not with the numbers of a running run."""
+    last = connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
+    return last, *read.lane(connection, DEFAULT_LANE).values()
 
 
 def is_supervised(folder: RunDir) -> bool:

@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from queue_runner.host.low_priority import Wait, descriptor, give_way
-from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import queue_state, status, status_text
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.status import Observation, Status
@@ -125,7 +124,7 @@ class _Looks:
         now = time.monotonic()
         if (committed := self._commits()) != self._committed or now - self._read_at >= ANEW_S:
             self._committed = committed
-            mark = (committed[1:], self._history())
+            mark = (committed[1:], queue_state.history(self._connection))
             if mark != self._mark or now - self._read_at >= ANEW_S:
                 self.turn += mark != self._mark
                 self._mark = mark
@@ -138,11 +137,6 @@ class _Looks:
         """Return a value that changes whenever anything is committed, or a worker comes or goes."""
         version = self._connection.execute("PRAGMA data_version").fetchone()["data_version"]
         return version, *queue_state.worker(self._layout)
-
-    def _history(self) -> tuple[Any, ...]:
-        """Return a value that changes with the queue, but not with the numbers of a running run."""
-        last = self._connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
-        return last, *read.lane(self._connection, DEFAULT_LANE).values()
 
     def _read(self, now: float) -> Observation:
         self._read_at = self._progress_at = now

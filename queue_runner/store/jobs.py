@@ -287,6 +287,33 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     return list(found)
 
 
+def request_suspend(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:
+    """Request that a running run be suspended, or continued. Return whether that is new; False if it is not RUNNING.
+
+    A run that was suspended and then could not be started waits again, and keeps the request until it is withdrawn.
+    """
+    if suspended:
+        fits = (runs.c.paused_at.is_(None), runs.c.state == State.RUNNING)
+    else:
+        fits = (runs.c.paused_at.is_not(None), runs.c.state != State.DONE)
+    changed = connection.execute(
+        update(runs)
+        .where(runs.c.id == run_id, *fits)
+        .values(paused_at=time.time() if suspended else None)
+        .returning(runs.c.job_id)
+    ).one_or_none()
+    if changed is None:
+        return False
+    verb = "suspend" if suspended else "continue"
+    record(connection, job_id=changed.job_id, run_id=run_id, actor=actor, verb=verb)
+    return True
+
+
+def suspend_requested(connection: Connection, run_id: int) -> bool:
+    """Return whether suspension of the run is requested."""
+    return connection.execute(select(runs.c.paused_at).where(runs.c.id == run_id)).scalar_one() is not None
+
+
 def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
     """Requeue a run that never started; if its cancellation was requested meanwhile, it is CANCELLED instead. Return
     whether it is queued again."""

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import status, watch
-from queue_runner.monitor.dashboard import bar, frame
+from queue_runner.monitor.dashboard import ASCII_BARS, BARS, bar, frame, sparkline
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import NEWEST, RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
-from queue_runner.monitor.sparkline import ASCII_BARS, BARS, sparkline
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
