@@ -99,9 +99,9 @@ def short_count(n: Number) -> str:
     return _scaled(n, _COUNTS, 4, "")
 
 
-def ms(x_s: Number, digits: int = 4) -> str:
+def ms(x_s: Number) -> str:
     """Format seconds as milliseconds without the unit, for a column that names it: 0.22074 is "220.7"."""
-    return number(x_s if x_s is None or not_finite(x_s) else x_s * 1e3, digits)
+    return number(x_s if x_s is None or not_finite(x_s) else x_s * 1e3, 4)
 
 
 def short_duration(x_s: Number, digits: int = 4) -> str:
@@ -159,11 +159,6 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
 def ms_plus_minus(x_s: Number, spread_s: Number) -> str:
     """Format seconds with their spread in milliseconds: "220.7 ± 0.3 ms"."""
     return plus_minus(x_s, spread_s, "ms", 1e-3)
-
-
-def tokens_per_s(x: Number) -> str:
-    """Format a throughput: "74,220 tokens/s"."""
-    return _with_unit(x, 4, "tokens/s")
 
 
 def flops_per_s(x: Number) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner.analysis import stats
-
 ENOUGH = 0.95
 """The share of the highest throughput that a size must reach to be enough."""
 FEWEST = 3
@@ -30,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Knee:
-    """The bend of a curve. `at` is None where none was found: `rising` means that the largest size is the first enough.
+    """The bend of a curve. `at` is None where none was found: the largest size is the first enough.
 
     `below` is the next smaller size, which is not enough: the bend lies between the two. None: `at` is the smallest
     size, and the bend may lie lower still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
@@ -39,7 +37,6 @@ class Knee:
     best: Point
     at: Point | None
     below: Point | None
-    rising: bool
     noisy: bool
 
     def share(self, point: Point) -> float:
@@ -54,13 +51,7 @@ def find(points: Sequence[Point]) -> Knee | None:
         return None
     best = max(ordered, key=lambda point: point.rate)
     k = next(k for k, point in enumerate(ordered) if point.rate >= ENOUGH * best.rate)
-    rising = k == len(ordered) - 1
     below = ordered[k - 1] if k else None
     deciding = [point for point in (best, ordered[k], below) if point is not None]
     noisy = any(point.noise is not None and point.noise > 1 - ENOUGH for point in deciding)
-    return Knee(best, None if rising else ordered[k], below, rising, noisy)
-
-
-def noise(rates: Sequence[float]) -> float | None:
-    """Estimate the noise from several throughputs of the same size; None for fewer than two."""
-    return stats.MAD_TO_SD * stats.mad(rates) / stats.median(rates) if len(rates) > 1 else None
+    return Knee(best, ordered[k] if k < len(ordered) - 1 else None, below, noisy)

@@ -77,14 +77,14 @@ class Verdict:
         )
 
 
-def needed_repeats(n_pairs: int = 1, alpha: float = ALPHA) -> int:
+def needed_repeats(n_pairs: int = 1) -> int:
     """Return the fewest runs per arm with which `n_pairs` simultaneous comparisons can show anything at all.
 
     With n runs each the smallest two-sided p-value is 2 / C(2n, n): 0.1 for 3, 0.029 for 4. Holm's first step asks for
-    alpha / n_pairs: 4 for one pair, 5 for up to 6, 6 for up to 23.
+    ALPHA / n_pairs: 4 for one pair, 5 for up to 6, 6 for up to 23.
     """
     n = 2
-    while 2 / math.comb(2 * n, n) > alpha / max(1, n_pairs):
+    while 2 / math.comb(2 * n, n) > ALPHA / max(1, n_pairs):
         n += 1
     return n
 
@@ -94,19 +94,12 @@ def speedup(arm: Sequence[float], baseline: Sequence[float]) -> float:
     return math.exp(_mean_log(baseline) - _mean_log(arm))
 
 
-def compare(arm: Sequence[float], baseline: Sequence[float], seed: int = 0) -> Verdict:
-    """Judge run medians of times (seconds, each positive) of an arm against those of its baseline.
-
-    Raises: ValueError when an arm is empty or holds a time that is not positive and finite.
-    """
-    return compare_all([(arm, baseline)], seed)[0]
-
-
 def compare_all(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: int = 0) -> list[Verdict]:
     """Judge many (arm, baseline) pairs together: the chance that any "faster" or "slower" is wrong is at most 5 %,
     whichever of the pairs differ. Each interval is of its own ratio, not simultaneous.
 
-    Raises: as `compare`.
+    Each is judged by run medians of times (seconds, positive). Raises: ValueError when an arm is empty or holds a time
+    that is not positive and finite.
     """
     need = needed_repeats(len(pairs))
     verdicts = [_alone(arm, baseline, need, seed) for arm, baseline in pairs]
@@ -141,14 +134,6 @@ def holm(ps: Sequence[float]) -> list[float]:
         floor = max(floor, min(1.0, (len(ps) - rank) * ps[k]))
         corrected[k] = floor
     return corrected
-
-
-def permutation_p(arm: Sequence[float], baseline: Sequence[float], seed: int = 0) -> float | None:
-    """Return the two-sided p-value of the exact permutation test on the difference of mean log run medians (see
-    `_permute`); None with fewer than 4 runs per arm, where no p-value can reach 0.05."""
-    if min(len(arm), len(baseline)) < needed_repeats():
-        return None
-    return _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)[0]
 
 
 def _word(verdict: Verdict, n_tested: int) -> Word:

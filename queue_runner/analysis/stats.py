@@ -68,17 +68,6 @@ def quartiles(xs: Iterable[float]) -> tuple[float, float]:
     return quantile(ordered, 0.25), quantile(ordered, 0.75)
 
 
-def geometric_mean(xs: Iterable[float]) -> float | None:
-    """Return exp of the mean logarithm, the mean for ratios; None unless there are values, all positive and finite.
-
-    Source: Fleming & Wallace 1986, "How not to lie with statistics", CACM 29, 218-221.
-    """
-    values = list(xs)
-    if not values or not all(0 < x < math.inf for x in values):
-        return None
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
 @dataclass(frozen=True, slots=True)
 class Drift:
     """The trend of a series over its positions: `ratio` is the last third's median over the first third's."""
@@ -90,13 +79,13 @@ class Drift:
     """per unit of position, by Theil and Sen"""
 
 
-def drift(positions: Sequence[float], xs: Sequence[float], at_least: int = 5) -> Drift | None:
+def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
     """Return medians of the first and last third of the span of `positions`, and the Theil-Sen slope of all points.
 
     Thirds are of the positions, not of the count: a log that shows only the start and the end of a run is compared
-    start against end. None with fewer than `at_least` points, an empty third or a first third of zero.
+    start against end. None with fewer than 5 points, an empty third or a first third of zero.
     """
-    if len(xs) < at_least:
+    if len(xs) < 5:
         return None
     low, high = min(positions), max(positions)
     early, late = low + (high - low) / 3, high - (high - low) / 3
@@ -169,7 +158,6 @@ class TwoLevels:
 
     low: float
     high: float
-    share_high: float
 
 
 def two_levels(xs: Sequence[float]) -> TwoLevels | None:
@@ -205,7 +193,7 @@ def two_levels(xs: Sequence[float]) -> TwoLevels | None:
     spread = math.sqrt(_variance(lower, low) + _variance(upper, high))
     if spread > 0 and math.sqrt(2) * (high - low) / spread < BIMODAL_SEPARATION:
         return None
-    return TwoLevels(low, high, len(upper) / n)
+    return TwoLevels(low, high)
 
 
 def _variance(xs: Sequence[float], mean: float) -> float:

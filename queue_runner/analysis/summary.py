@@ -71,15 +71,13 @@ def summarize(
     slept_s: float | None = None,
     planned_iters: int | None = None,
     eval_interval: int | None = None,
-    last_t_s: float | None = None,
     resumed: bool = False,
     nan_loss: bool = False,
 ) -> Summary:
     """Summarize one run; of a resumed one, only its own part.
 
-    `last_t_s` is the last known time on the job's clock, at which an open phase ends; without it that is the end of the
-    process. A job that reported no phases has None for all of them, and for other_s. `nan_loss`: a loss was NaN, which
-    the store keeps as None; a run whose last loss is missing then has no last loss.
+    An open phase ends with the process. A job that reported no phases has None for all of them, and for other_s.
+    `nan_loss`: a loss was NaN, which the store keeps as None; a run whose last loss is missing then has no last loss.
     """
     measured = [row for row in iterations if row["phase"] == _MEASURE]
     times = [row["dur_s"] for row in measured]
@@ -93,7 +91,7 @@ def summarize(
     spent: dict[str, float] = {}
     if phases:
         awake_s = None if real_s is None else real_s - (slept_s or 0.0)
-        seconds = clock.phase_seconds(phases, awake_s if last_t_s is None else last_t_s)
+        seconds = clock.phase_seconds(phases, awake_s)
         spent = {f"{name}_s": seconds.get(name, 0.0) for name in clock.RUN_PHASES}
     return Summary(
         n_iters=len(iterations),

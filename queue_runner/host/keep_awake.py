@@ -11,40 +11,13 @@ from pathlib import Path
 CAFFEINATE = "/usr/bin/caffeinate"
 
 
-class Awake:
-    """A helper that keeps the machine awake and ends by itself with the process, whatever else dies."""
-
-    def __init__(self, process: subprocess.Popen[bytes] | None, said: str) -> None:
-        self._process = process
-        self._said = said
-
-    @property
-    def held(self) -> bool:
-        """Whether the helper is running; one that was refused, as by polkit over ssh, has ended."""
-        return self._process is not None and self._process.poll() is None
-
-    def __str__(self) -> str:
-        """Return a sentence about what keeps the machine awake, or why nothing does."""
-        if self._process is not None and not self.held:
-            return f"nothing keeps this machine from sleep: {self._said} ended (code {self._process.returncode})"
-        return f"{self._said} keeps this machine from idle sleep" if self._process is not None else self._said
-
-    def release(self) -> None:
-        """Let the machine sleep again."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-
-
-def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> Awake:
-    """Keep the machine awake while `pid` lives, where the system supports it; else the result says that it does not."""
+def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> subprocess.Popen[bytes] | None:
+    """Start the helper that keeps the machine awake while `pid` lives, and ends with it; None where there is none."""
     command = command_for(pid, platform=platform, root=root)
     if command is None:
-        return Awake(
-            None, "nothing keeps this machine from sleep: it has neither caffeinate nor a running systemd-logind"
-        )
+        return None
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -52,9 +25,8 @@ def keep_awake(pid: int, *, platform: str = sys.platform, root: Path = Path("/")
             cwd="/",
             start_new_session=True,  # Ctrl-C, and launchd's sweep of a dead job, reach the whole process group
         )
-    except OSError as error:
-        return Awake(None, f"nothing keeps this machine from sleep: {Path(command[0]).name}: {error.strerror}")
-    return Awake(process, Path(command[0]).name)
+    except OSError:
+        return None
 
 
 def command_for(pid: int, *, platform: str = sys.platform, root: Path = Path("/")) -> Sequence[str] | None:

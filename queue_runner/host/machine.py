@@ -32,11 +32,6 @@ def describe(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platfo
     return dict(sorted({"system": "macOS" if system == "darwin" else platform.system(), **found}.items()))
 
 
-def identity(description: Mapping[str, Any]) -> str:
-    """Return the hash of a description (sha256, hex)."""
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
-
-
 def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platform) -> dict[str, Any]:
     """Return what a system update or setting changes: the version, the kernel, the GPU driver."""
     found: dict[str, Any] = {"kernel": platform.release()}

@@ -148,12 +148,12 @@ except BaseException as error:
 """
 
 
-def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, str | None]]:
+def others(python: str) -> dict[str, tuple[str, str | None]]:
     """Return the version of each of OTHERS installed in `python`, and why it cannot be imported (None: it can).
 
     Plain `mlx` installs on Linux but does not import: a version alone is insufficient.
     """
-    said, _ = _run(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", timeout_s)
+    said, _ = _run(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
     versions: dict[str, str] = {}
     for line in said.decode("utf-8", "replace").splitlines():
         try:
@@ -166,7 +166,7 @@ def others(python: str, timeout_s: float = TIMEOUT_S) -> dict[str, tuple[str, st
         return {}
     with ThreadPoolExecutor(len(versions)) as pool:
         programs = [f"MODULE = {OTHERS[name]!r}\n{_IMPORT}" for name in versions]
-        troubles = pool.map(lambda program: _run(python, program, timeout_s)[1], programs)
+        troubles = pool.map(lambda program: _run(python, program, TIMEOUT_S)[1], programs)
         return {name: (version, trouble) for (name, version), trouble in zip(versions.items(), troubles, strict=True)}
 
 

@@ -23,37 +23,13 @@ from queue_runner.events import (
     Forged,
     Hello,
     Iter,
-    LogEvent,
     Metric,
     Note,
     Phase,
-    Rusage,
     Unknown,
 )
 from queue_runner.ingest import fields
 from queue_runner.model import PHASES
-
-__all__ = [
-    "PHASES",
-    "PROTOCOL",
-    "Bad",
-    "Bye",
-    "Counts",
-    "Eval",
-    "Event",
-    "Forged",
-    "Hello",
-    "Iter",
-    "LogEvent",
-    "Metric",
-    "Note",
-    "Phase",
-    "ProtocolVersionError",
-    "Rusage",
-    "Unknown",
-    "parse_line",
-    "read_chunk",
-]
 
 MAX_LINE_BYTES = 65_536
 """The protocol's limit, without the newline; a longer line is bad."""

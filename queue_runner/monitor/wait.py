@@ -63,10 +63,6 @@ def until_idle(layout: Layout, timeout_s: float | None) -> None:
         time.sleep(_POLL_S)
 
 
-def _nothing() -> None:
-    pass
-
-
 def left(rows: Sequence[Row]) -> list[Row]:
     """Return the runs that have not ended."""
     return [row for row in rows if row["state"] != State.DONE]

@@ -131,11 +131,6 @@ def factor(variable: str, value: str) -> tuple[str, str]:
     return f"mps_{name}", {"1": "on", "0": "off"}.get(value, value)
 
 
-def words(settings: Mapping[str, str]) -> str:
-    """Return the settings in the syntax of `--mps`."""
-    return ",".join(f"{name}={value}" for name, value in settings.items())
-
-
 def trouble(variables: Mapping[str, str]) -> tuple[str, str] | None:
     """Return what in an environment would make torch fail, and its fix; None if all is valid."""
     fallback = variables.get("PYTORCH_ENABLE_MPS_FALLBACK")

@@ -201,7 +201,7 @@ def test_where_the_knee_is() -> None:
     flat = at(100, 99, 101)
     assert flat.at is not None and (flat.at.size, flat.below) == (1, None)
     rising = at(100, 200, 400)
-    assert rising.at is None and rising.rising
+    assert rising.at is None
     noisy_rise = at(100, 190, 186, 200)
     assert noisy_rise.at is not None and noisy_rise.at.size == 2 and noisy_rise.below is not None
     fallen = at(100, 200, 50)

@@ -313,35 +313,19 @@ def test_caffeinate_ends_with_the_process() -> None:
     assert keep_awake.command_for(42, platform="darwin") == ["/usr/bin/caffeinate", "-i", "-m", "-w", "42"]
 
 
-def test_linux_has_an_inhibitor_or_says_that_it_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linux_may_have_an_inhibitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert keep_awake.command_for(42, platform="linux", root=tmp_path) is None
-    held = keep_awake.keep_awake(42, platform="linux", root=tmp_path)
-    assert not held.held and str(held).startswith("nothing keeps this machine from sleep")
-    held.release()
+    assert keep_awake.keep_awake(42, platform="linux", root=tmp_path) is None
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     inhibit = tmp_path / "systemd-inhibit"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for script, works in (("sleep 1000", True), ("exit 1", False)):
-        inhibit.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\nexec {script}\n'.replace("exec exit", "exit"))
-        inhibit.chmod(0o755)
-        held = keep_awake.keep_awake(os.getpid(), platform="linux", root=tmp_path)
-        deadline = time.monotonic() + 20
-        while not ((tmp_path / "said").exists() and held.held == works) and time.monotonic() < deadline:
-            os.sched_yield()
-        assert held.held is works
-        assert str(held) == (
-            "systemd-inhibit keeps this machine from idle sleep"
-            if works
-            else "nothing keeps this machine from sleep: systemd-inhibit ended (code 1)"
-        )
-        assert f"--pid={os.getpid()} -f /dev/null" in (tmp_path / "said").read_text()
-        held.release()
-        assert not held.held
-        (tmp_path / "said").unlink()
+    inhibit.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
+    inhibit.chmod(0o755)
+    helper = keep_awake.keep_awake(os.getpid(), platform="linux", root=tmp_path)
+    assert helper is not None and helper.wait(20) == 0
+    assert f"--pid={os.getpid()} -f /dev/null" in (tmp_path / "said").read_text()
 
 
-def test_a_helper_that_is_not_there_is_said() -> None:
-    held = keep_awake.keep_awake(1, platform="darwin")
-    if sys.platform != "darwin":
-        assert not held.held and "caffeinate: No such file" in str(held)
-    held.release()
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has caffeinate")
+def test_a_helper_that_is_not_there_is_no_error() -> None:
+    assert keep_awake.keep_awake(1, platform="darwin") is None

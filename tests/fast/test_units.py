@@ -19,7 +19,6 @@ FORMATTERS = [
     units.short_duration,
     units.duration,
     units.seconds,
-    units.tokens_per_s,
     units.flops_per_s,
     units.tflops,
     units.percent,
@@ -59,7 +58,6 @@ def test_each_quantity_has_its_words() -> None:
     assert units.short_duration(0.22074) == "220.7 ms"
     assert units.short_duration(1.98434) == "1.984 s"
     assert units.ms(1.98434) == "1,984"
-    assert units.tokens_per_s(74222.9) == "74,220 tokens/s"
     assert units.flops_per_s(5.2725e12) == "5.27 TFLOP/s"
     assert units.flops_per_s(64.3e9) == "64.3 GFLOP/s"
     assert units.tflops(5.2725e12) == "5.27"

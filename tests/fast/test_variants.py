@@ -49,7 +49,7 @@ def toy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_switches_have_one_spelling_and_watermarks_are_a_pair(text: str, found: dict[str, str]) -> None:
     assert mps_switches.parse(text) == found
-    assert mps_switches.parse(mps_switches.words(found) or "default") == found
+    assert mps_switches.parse(",".join(f"{name}={value}" for name, value in found.items()) or "default") == found
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
 def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
     probes = [Probe(8, True, ""), Probe(16, None, "FAILED(1): no data")]
     at = standing(Asked("n", 8), probes)
-    assert at.following is None and not at.found
+    assert at.following is None and at.stopped is not None
     assert at.sentence("n") == "n 8 works; the search stopped at 16: FAILED(1): no data"
     assert standing(Asked("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is to come")
 

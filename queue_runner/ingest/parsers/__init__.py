@@ -18,8 +18,6 @@ from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.events import Counts, LogEvent
 from queue_runner.ingest.parsers._base import LogParser
 
-__all__ = ["DEFAULT", "LogParser", "LogReader", "find", "helps", "load", "names", "read_log", "sniff"]
-
 DEFAULT = "plain"
 MAX_LINE_BYTES = 65_536
 """Longest line parsed; longer ones occur in no format here and are skipped and counted as bad."""
@@ -35,11 +33,6 @@ def names() -> list[str]:
 def find(name: str) -> type[LogParser]:
     """Return the parser of this name. Raises: UsageError when there is none."""
     return cast(type[LogParser], _module(name).Parser)
-
-
-def helps() -> dict[str, str]:
-    """Return the one-sentence description of each parser, by name."""
-    return {name: _module(name).HELP for name in names()}
 
 
 def load(name: str, told: Mapping[str, object] | None = None) -> LogReader:

@@ -70,21 +70,15 @@ class Probe:
 class Standing:
     """The standing of a search. `following` is the next value to try; None when it has ended or waits for a probe.
 
-    `largest` works, `too_large` does not; None if there is none yet. `foreseen`: too_large was not tried, its memory
-    was predicted. `stopped` is the probe that ended the search without an answer.
+    `largest` works, `too_large` does not; None if there is none yet. `stopped` is the probe that ended the
+    search without an answer.
     """
 
     largest: int | None
     too_large: int | None
     following: int | None
     why_not: str = ""
-    foreseen: bool = False
     stopped: Probe | None = None
-
-    @property
-    def found(self) -> bool:
-        """Whether the search has its answer."""
-        return self.following is None and self.stopped is None
 
     def sentence(self, key: str) -> str:
         """Return the standing in words."""
@@ -110,16 +104,16 @@ def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None =
     largest = fitting[-1].value if fitting else None
     # A value below one that works is not too large, whatever its result: another program used the memory then.
     beyond = [probe for probe in tried if probe.fits is False and probe.value > (largest or 0)]
-    too_large, why_not, foreseen = (beyond[0].value, beyond[0].why, False) if beyond else (None, "", False)
+    too_large, why_not = (beyond[0].value, beyond[0].why) if beyond else (None, "")
     stopped = next((probe for probe in tried if probe.fits is None), None)
     following = None if stopped else _following(asked, largest, too_large)
     limit = _limit(fitting, memory_bytes)
     if limit is not None and following is not None and following >= limit and largest is not None:
-        too_large, foreseen = max(limit, largest + 1), True
+        too_large = max(limit, largest + 1)
         share = f"{units.percent(MEMORY_SHARE, 2)} of the machine's {units.size(memory_bytes)}"
         why_not = f"it would need more than {share}, by what smaller ones took"
         following = _following(asked, largest, too_large)
-    return Standing(largest, too_large, following, why_not, foreseen, stopped)
+    return Standing(largest, too_large, following, why_not, stopped)
 
 
 def _following(asked: Asked, largest: int | None, too_large: int | None) -> int | None:
