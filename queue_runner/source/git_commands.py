@@ -84,7 +84,7 @@ def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
 
 
 def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) -> None:
-    """Write files, (mode, oid) by path, into the empty folder `target` as git would check them out (line ends, LFS).
+    """Write files, (mode, oid) by path, into the folder `target` as git would check them out (line ends, LFS).
     The repository and its index stay unchanged. Raises: GitFailed when it lacks any of them."""
     place = {
         "GIT_DIR": os.fsdecode(git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")),
@@ -102,69 +102,43 @@ def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) ->
 def git(
     folder: Path, *arguments: str, input: bytes = b"", limit: int = -1, place: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the output of a git command; `place` are variables that name its repository. Raises: GitFailed."""
-    with Command(folder, *arguments, input=input, place=place) as command:
-        return command.output(limit)
-
-
-class Command:
-    """A started git command, as a context manager; several may run at once. Raises: GitFailed."""
-
-    def __init__(
-        self, folder: Path, *arguments: str, input: bytes = b"", place: Mapping[str, str] | None = None
-    ) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (__exit__ closes it)
-        with tempfile.TemporaryFile() as given:
-            given.write(input)
-            given.seek(0)
-            if sys.platform == "darwin" and find_tool.find("git") is None:
-                self._said.close()
-                raise GitFailed("git is not installed: xcode-select --install")
-            try:
-                self._process = subprocess.Popen(
-                    ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
-                    stdin=given,
-                    stdout=subprocess.PIPE,
-                    stderr=self._said,
-                    env={**_environment(os.environ), **(place or {})},
-                )
-            except OSError as error:
-                self._said.close()
-                missing = isinstance(error, FileNotFoundError)
-                raise GitFailed("git is not installed" if missing else str(error.strerror)) from error
-        self._timer = threading.Timer(TIMEOUT_S, self._process.kill)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def __enter__(self) -> Command:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._process.kill()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process.wait()
-        self._said.close()
-
-    def output(self, limit: int = -1) -> bytes:
-        """Return all its output; with `limit`, at most one byte more. Raises: GitFailed with git's own message."""
-        assert self._process.stdout is not None
-        said: bytes = self._process.stdout.read(limit + 1 if limit >= 0 else -1)
-        if 0 <= limit < len(said):
-            return said
-        self._end()
-        return said
-
-    def _end(self) -> None:
-        code = self._process.wait()
-        if code == 0:
-            return
-        if code < 0 and not self._timer.is_alive():
-            raise GitFailed(f"git took longer than {TIMEOUT_S:.0f} s")
-        self._said.seek(0)
-        words = self._said.read(4096).decode("utf-8", "replace").strip().splitlines()
-        raise GitFailed(words[0].removeprefix("fatal: ") if words else f"git ended with {code}")
+    """Return the output of a git command; with `limit`, at most one byte more than that. `place` are variables that
+    name its repository. Raises: GitFailed, with git's own message."""
+    if sys.platform == "darwin" and find_tool.find("git") is None:
+        raise GitFailed("git is not installed: xcode-select --install")
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(input)
+        stdin.seek(0)
+        try:
+            process = subprocess.Popen(
+                ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**_environment(os.environ), **(place or {})},
+            )
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            raise GitFailed("git is not installed" if missing else str(error.strerror)) from error
+        timer = threading.Timer(TIMEOUT_S, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            with process:
+                assert process.stdout is not None
+                output: bytes = process.stdout.read(limit + 1 if limit >= 0 else -1)
+                if 0 <= limit < len(output):
+                    process.kill()
+                    return output
+            if process.returncode == 0:
+                return output
+            if not timer.is_alive():
+                raise GitFailed(f"git took longer than {TIMEOUT_S:.0f} s")
+            stderr.seek(0)
+            lines = stderr.read(4096).decode("utf-8", "replace").strip().splitlines()
+            raise GitFailed(lines[0].removeprefix("fatal: ") if lines else f"git ended with {process.returncode}")
+        finally:
+            timer.cancel()
 
 
 def _environment(source: Mapping[str, str]) -> dict[str, str]:

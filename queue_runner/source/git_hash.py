@@ -1,21 +1,43 @@
-"""Git's hashes of files: of the blob that git would store."""
+"""Modes and hashes of files on the disk, as git would store them."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import IO
 
 from queue_runner.source import git_commands
 
 _READ_BYTES = 1 << 20
 _TRIES = 3
 
+Content = tuple[str, str]
+"""The content of a file: its mode in git, 100644, 100755 or 120000 (a link), and the hash of its blob (hex)."""
 
-def mode_of(status: os.stat_result) -> str | None:
-    """Return a file's mode as git stores it; None for what is neither a file nor a link."""
+
+def read(root: Path, paths: Iterable[str], oid_length: int) -> dict[str, Content]:
+    """Return the content of each file as git would store it (line ends, LFS). Files that do not exist or cannot be read
+    are omitted, as is everything that is neither a file nor a link.
+
+    `oid_length` is 40 for SHA-1 repositories, 64 for SHA-256 (gitformat-pack, "object names").
+    """
+    modes = {path: mode for path in paths if (mode := _mode(root / path)) is not None}
+    oids = _hashes_of_git(root, [path for path, mode in modes.items() if mode != "120000"])
+    for path in modes.keys() - oids.keys():
+        if (oid := _blob_hash(root / path, modes[path], oid_length)) is not None:
+            oids[path] = oid
+    return {path: (mode, oids[path]) for path, mode in modes.items() if path in oids}
+
+
+def _mode(path: Path) -> str | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
     if stat.S_ISLNK(status.st_mode):
         return "120000"
     if stat.S_ISREG(status.st_mode):
@@ -23,51 +45,43 @@ def mode_of(status: os.stat_result) -> str | None:
     return None
 
 
-def hashes(root: Path, modes: Mapping[str, str], oid_length: int) -> dict[str, str]:
-    """Return the blob hash of each file, as git would store it (line ends, LFS); vanished files are omitted."""
-    plain = [p for p, mode in modes.items() if mode != "120000" and "\n" not in p and not p.startswith('"')]
-    found: dict[str, str] = {}
-    if plain and git_commands.has_repository(root):
-        for _ in range(_TRIES):
-            there = [p for p in plain if _can_be_read(root / p)]
-            names = b"".join(os.fsencode(p) + b"\n" for p in there)
-            try:
-                said = git_commands.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
-                found = dict(zip(there, said, strict=True))
-                break
-            except (git_commands.GitFailed, ValueError):
-                continue  # a file vanished: retry with the others
-    for path, mode in modes.items():
-        if path not in found and (oid := blob_hash(root / path, mode, oid_length)) is not None:
-            found[path] = oid
-    return found
+def _hashes_of_git(root: Path, paths: Collection[str]) -> dict[str, str]:
+    """Return the hashes that git computes, which are those after its filters; none outside of a repository."""
+    listable = [path for path in paths if "\n" not in path and not path.startswith('"')]
+    if not listable or not git_commands.has_repository(root):
+        return {}
+    for _ in range(_TRIES):
+        readable = [path for path in listable if os.access(root / path, os.R_OK)]
+        names = b"".join(os.fsencode(path) + b"\n" for path in readable)
+        try:
+            oids = git_commands.git(root, "hash-object", "--stdin-paths", input=names).decode().split()
+            return dict(zip(readable, oids, strict=True))
+        except (git_commands.GitFailed, ValueError):
+            continue  # a file was removed meanwhile
+    return {}
 
 
-def _can_be_read(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK)
-    except OSError:
-        return False
-
-
-def blob_hash(path: Path, mode: str, oid_length: int = 40) -> str | None:
-    """Return the hash of a git blob with the bytes of this file or link; None when it cannot be read.
-
-    `oid_length` is 40 for SHA-1 repositories, 64 for SHA-256 (gitformat-pack, "object names").
-    """
+def _blob_hash(path: Path, mode: str, oid_length: int) -> str | None:
+    """Return the hash of a blob with the bytes of this file or link; None when it cannot be read."""
     new = hashlib.sha1 if oid_length == 40 else hashlib.sha256
     try:
         if mode == "120000":
             target = os.fsencode(path.readlink())
             return new(b"blob %d\0%s" % (len(target), target)).hexdigest()
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            digest = new(b"blob %d\0" % status.st_size)
+        with open_regular(path) as stream:
+            digest = new(b"blob %d\0" % os.fstat(stream.fileno()).st_size)
             while data := stream.read(_READ_BYTES):
                 digest.update(data)
             return digest.hexdigest()
     except OSError:
         return None
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading, without following a link or waiting for a FIFO. Raises: OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    stream = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return stream

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 MAX_FILE_BYTES = 10 << 20
-"""The limit for one untracked file: source is smaller, data and checkpoints are larger."""
+"""The limit for one untracked file: source code is smaller, data and checkpoints are larger."""
 MAX_UNTRACKED_BYTES = 100 << 20
 """The limit for all of them: what one submission may add to MPSQ_HOME."""
 MAX_FILES = 20_000
-"""The limit for a folder outside a repository and for untracked files: more is data or an environment, not source."""
+"""The limit for a folder outside a repository and for untracked files: more is data or an environment, not code."""
 MAX_TREE_BYTES = 1 << 30
-"""The limit for the tree of --snapshot copy: each run copies it again, and waits for that."""
+"""The limit for the tree of --snapshot copy: each run waits until it is copied again."""
 
-_SECRET = re.compile(
-    r"\.env.*|.*\.(pem|key|p12|pfx|kdbx)|id_.*|[._]netrc|\.git-credentials|\.pgpass|\.pypirc|\.htpasswd", re.IGNORECASE
-)
 _SECRET_GLOBS = (
     *(".env*", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_*", ".netrc", "_netrc"),
     *(".git-credentials", ".pgpass", ".pypirc", ".htpasswd"),
 )
+_SECRET = re.compile("|".join(map(fnmatch.translate, _SECRET_GLOBS)), re.IGNORECASE)
 _NO_CONTENT = re.compile(r"(.*/)?(__pycache__/.*|[^/]*\.py[co]|\.DS_Store|[^/]*\.sw[op])", re.DOTALL)
-"""Files made by programs that read the code: never stored, never reported."""
+"""By-products of programs that read the code: never stored, never reported."""
 _OUTPUT = re.compile(
     r".*\.(log|out|err|txt|csv|tsv|jsonl|md|pt|pth|ckpt|safetensors|npz|npy|bin|pkl|pickle|parquet|arrow|h5|hdf5|onnx"
     r"|png|jpe?g|svg|pdf|gif|mp4|tfevents.*|trace|prof|db|sqlite3?|gz|zip|tar|lock|pid)",
@@ -52,8 +51,8 @@ def is_kept(path: str) -> bool:
 def matters(path: str, *, tracked: bool, is_new: bool) -> bool:
     """Return whether a difference in this file means that the code has changed.
 
-    A job writes its results into its own folder, and the next job must not be refused for that. So of untracked files,
-    a new one matters only if it is source, and a changed one unless its name is that of an output.
+    A job writes its results into its own folder, and the next job must not be refused for that. So a new untracked file
+    matters only if it is source code, and a changed one unless its name is that of output.
     """
     if tracked:
         return True

@@ -10,25 +10,28 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.source import git_commands, git_hash, rules
+from queue_runner.source.git_hash import Content
 
 MAX_TOLD = 500
-"""The most names of omitted files that are kept."""
+"""The limit for the names of omitted files."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file: `mode` 100644, 100755 or 120000 (a link) as in git, `oid` the hash of its blob (hex)."""
+    """A file of a tree, and whether git tracked it."""
 
-    mode: str
-    oid: str
+    content: Content
     tracked: bool
+
+    @property
+    def mode(self) -> str:
+        return self.content[0]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class SourceTree:
     changed: frozenset[str] = frozenset()
     dirty: bool | None = None  # whether tracked files differ from the commit; None outside of a repository
 
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes; 0 when it no longer exists."""
+        try:
+            return (self.root / path).lstat().st_size
+        except OSError:
+            return 0
+
     @cached_property
     def hash(self) -> str:
         """sha256 (hex) of the content."""
@@ -51,14 +61,15 @@ class SourceTree:
 
     @property
     def code(self) -> str:
-        """sha256 (hex) of the content without the outputs of jobs: equal for two runs of the same code."""
+        """sha256 (hex) of the content without the output of jobs: equal for two runs of the same code."""
         rest = {p: e for p, e in self.entries.items() if rules.matters(p, tracked=e.tracked, is_new=True)}
         return content_hash(rest)
 
 
 def content_hash(entries: Mapping[str, Entry]) -> str:
     """Return the sha256 (hex) of names, modes and contents."""
-    lines = [b"%s %s %s\0" % (e.mode.encode(), e.oid.encode(), os.fsencode(p)) for p, e in sorted(entries.items())]
+    files = sorted((path, *entry.content) for path, entry in entries.items())
+    lines = [b"%s %s %s\0" % (mode.encode(), oid.encode(), os.fsencode(path)) for path, mode, oid in files]
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
@@ -69,48 +80,40 @@ def of_repository(folder: Path, home: Path | None = None) -> SourceTree:
 
     Raises: git_commands.GitFailed when git fails.
     """
+    from concurrent.futures import ThreadPoolExecutor  # 8 ms, which --dry-run need not spend
+
     root = git_commands.top(folder)
     commit, branch = git_commands.head(root)
     base = commit or git_commands.git(root, "hash-object", "-t", "tree", "--stdin").decode().strip()
-    with ExitStack() as stack:
-        index, others, differing = (
-            stack.enter_context(git_commands.Command(root, *arguments))
-            for arguments in (
-                ("ls-files", "-s", "-v", "-z"),
-                ("ls-files", "-o", "-z", "--exclude-standard"),
-                ("diff-index", "-z", "--no-renames", "--ignore-submodules=all", base),
-            )
-        )
-        look = _Look(root, len(base))
-        look.at_index(index.output())
-        look.at_differences(differing.output())
-        own = _below(home, root)
-        look.at_untracked(name for name in _names(others.output()) if own is None or not name.startswith(own))
-    look.hash_files()
-    return SourceTree(
-        root,
-        look.entries,
-        look.told(),
-        commit,
-        branch,
-        frozenset(p for p, e in look.entries.items() if look.in_commit(p) != (e.mode, e.oid)),
-        look.is_dirty(),
+    listings = (
+        ("ls-files", "-s", "-v", "-z"),
+        ("diff-index", "-z", "--no-renames", "--ignore-submodules=all", base),
+        ("ls-files", "-o", "-z", "--exclude-standard"),
     )
+    with ThreadPoolExecutor() as pool:
+        index, differences, untracked = pool.map(lambda arguments: git_commands.git(root, *arguments), listings)
+    scan = _Scan(root, len(base))
+    scan.add_index(index)
+    scan.add_differences(differences)
+    own = _below(home, root)
+    names = [os.fsdecode(name) for name in untracked.split(b"\0") if name]
+    scan.add_untracked(name for name in names if own is None or not name.startswith(own))
+    scan.read_files()
+    return SourceTree(root, scan.entries, scan.left_out(), commit, branch, scan.changed(), scan.is_dirty())
 
 
 def of_folder(folder: Path, home: Path | None = None) -> SourceTree:
-    """Return a folder outside of a repository, with everything below it that is not too large and not in `home`.
+    """Return a folder outside of a repository: every file below it that is not too large and not in `home`.
 
     Raises: MpsqError when it holds more than a source tree would; OSError.
     """
-    look = _Look(folder)
-    look.at_untracked(_walk(folder, _below(home, folder)), refuse=True)
-    look.hash_files()
-    return SourceTree(folder, look.entries, look.told(), "", None, frozenset(look.entries))
+    scan = _Scan(folder)
+    scan.add_untracked(_walk(folder, _below(home, folder)), refuse=True)
+    scan.read_files()
+    return SourceTree(folder, scan.entries, scan.left_out(), changed=scan.changed())
 
 
-def _names(listing: bytes) -> list[str]:
-    return [os.fsdecode(name) for name in listing.split(b"\0") if name]
+_OWN_FOLDER = "make the folder of the code a git repository, or select it with --cwd"
 
 
 def _below(home: Path | None, root: Path) -> str | None:
@@ -139,26 +142,24 @@ def _walk(folder: Path, own: str | None = None) -> list[str]:
         found += [prefix + name for name in (*files, *links)]
         if len(found) > rules.MAX_FILES:
             raise MpsqError(
-                f"{folder} holds more than {rules.MAX_FILES:,} files: that is more than its code",
-                "make the code's own folder a git repository, or name it with --cwd",
+                f"{folder} contains more than {rules.MAX_FILES:,} files, which is more than source code",
+                _OWN_FOLDER,
             )
     return found
 
 
-class _Look:
+class _Scan:
     """A scan of a tree, in steps."""
 
     def __init__(self, root: Path, oid_length: int = 40) -> None:
-        self.root = root
-        self._oid_length = oid_length
         self.entries: dict[str, Entry] = {}
+        self._root = root
+        self._oid_length = oid_length
         self._left_out: dict[str, str] = {}
-        self._committed: dict[str, tuple[str, str]] = {}  # where the commit differs from the index or the disk
-        self._to_hash: dict[str, tuple[str, bool]] = {}  # path -> (mode, tracked)
+        self._committed: dict[str, Content] = {}  # where the commit differs from the index or the disk
+        self._to_read: dict[str, bool] = {}  # whether git tracks it, by path
 
-    # -- listings of git ----------------------------------------------------------------------------------------------
-
-    def at_index(self, listing: bytes) -> None:
+    def add_index(self, listing: bytes) -> None:
         """Process lines `TAG MODE OID STAGE\\tPATH` of ls-files -s -v."""
         for line in listing.split(b"\0"):
             facts, tab, raw = line.partition(b"\t")
@@ -171,11 +172,11 @@ class _Look:
             elif rules.is_secret(path):
                 self._left_out[path] = "may hold a secret"
             elif stage != "0" or tag == "S" or tag.islower():
-                self._on_disk(path, tracked=True)  # git would not check whether it has changed
+                self._to_read[path] = True  # git would not check whether it has changed
             else:
-                self.entries[path] = Entry(mode, oid, True)
+                self.entries[path] = Entry((mode, oid), True)
 
-    def at_differences(self, listing: bytes) -> None:
+    def add_differences(self, listing: bytes) -> None:
         """Process pairs `:OLDMODE NEWMODE OLDOID NEWOID STATUS` and `PATH` of diff-index."""
         parts = listing.split(b"\0")
         for facts, raw in zip(parts[0::2], parts[1::2], strict=False):
@@ -184,13 +185,13 @@ class _Look:
             if path in self._left_out or rules.is_secret(path):
                 continue
             self._committed.setdefault(path, (old_mode, old_oid))
-            if status.startswith("D") and path not in self._to_hash:
-                self.entries.pop(path, None)
-            elif path in self.entries and not new_oid.strip("0"):  # else the disk has what the index has
-                self.entries.pop(path)
-                self._on_disk(path, tracked=True)
+            if new_oid.strip("0") or path not in self.entries:
+                continue  # the disk has what the index has, or it is to be read anyway
+            del self.entries[path]
+            if not status.startswith("D"):
+                self._to_read[path] = True
 
-    def at_untracked(self, names: Iterable[str], *, refuse: bool = False) -> None:
+    def add_untracked(self, names: Iterable[str], *, refuse: bool = False) -> None:
         """Add small untracked files, the smallest first, up to the limits; beyond them `refuse` raises."""
         listed = list(names)
         environments = tuple(n.removesuffix("pyvenv.cfg") for n in listed if n.endswith("/pyvenv.cfg"))
@@ -212,64 +213,50 @@ class _Look:
         total = 0
         for count, (size, path) in enumerate(sorted(sizes)):
             total += size
-            if total > rules.MAX_UNTRACKED_BYTES or count >= rules.MAX_FILES:
-                if refuse:
-                    raise MpsqError(
-                        f"{self.root} holds more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB in small files",
-                        "make the code's own folder a git repository, or name it with --cwd",
-                    )
-                self._left_out[path] = "one of too many untracked files"
+            if total <= rules.MAX_UNTRACKED_BYTES and count < rules.MAX_FILES:
+                self._to_read[path] = False
+            elif refuse:
+                size_mib = rules.MAX_UNTRACKED_BYTES >> 20
+                raise MpsqError(f"{self._root} contains more than {size_mib} MiB of small files", _OWN_FOLDER)
             else:
-                self._on_disk(path, tracked=False)
+                self._left_out[path] = "one of too many untracked files"
 
-    # -- files on the disk --------------------------------------------------------------------------------------------
+    def read_files(self) -> None:
+        """Read the files that git has no hash of. One that was removed meanwhile is not in the tree."""
+        found = git_hash.read(self._root, self._to_read, self._oid_length)
+        for path, tracked in self._to_read.items():
+            if path in found:
+                self.entries[path] = Entry(found[path], tracked)
+            elif (status := self._status(path)) is not None and not stat.S_ISDIR(status.st_mode):
+                self._left_out[path] = "cannot be read" if stat.S_ISREG(status.st_mode) else "no regular file"
 
     def _status(self, path: str) -> os.stat_result | None:
         try:
-            return (self.root / path).lstat()
+            return (self._root / path).lstat()
         except OSError:
             return None
 
-    def _on_disk(self, path: str, *, tracked: bool) -> None:
-        """Mark this file's content as to be read. A file that has vanished is not in the tree."""
-        status = self._status(path)
-        if status is None or stat.S_ISDIR(status.st_mode):
-            return
-        if mode := git_hash.mode_of(status):
-            self._to_hash[path] = (mode, tracked)
-        else:
-            self._left_out[path] = "no regular file"
+    def changed(self) -> frozenset[str]:
+        """Return the paths that the commit does not hold with this content."""
+        return frozenset(path for path, entry in self.entries.items() if self._in_commit(path) != entry.content)
 
-    def hash_files(self) -> None:
-        """Hash the files that git has no hash of."""
-        oids = git_hash.hashes(self.root, {path: mode for path, (mode, _) in self._to_hash.items()}, self._oid_length)
-        for path, (mode, tracked) in self._to_hash.items():
-            if path in oids:
-                self.entries[path] = Entry(mode, oids[path], tracked)
-            elif self._status(path) is not None:
-                self._left_out[path] = "cannot be read"
-
-    # -- results ------------------------------------------------------------------------------------------------------
-
-    def in_commit(self, path: str) -> tuple[str, str] | None:
-        """Return (mode, oid) of a path in the commit; None where it is not there."""
-        entry = self.entries[path]
+    def _in_commit(self, path: str) -> Content | None:
         if path in self._committed:
             return self._committed[path]
-        return (entry.mode, entry.oid) if entry.tracked and path not in self._to_hash else None
+        entry = self.entries[path]
+        return entry.content if entry.tracked and path not in self._to_read else None
 
     def is_dirty(self) -> bool:
         """Return whether a tracked file differs from the commit."""
-        for path, committed in self._committed.items():
-            entry = self.entries.get(path)
-            if entry is None or (entry.mode, entry.oid) != committed:
-                return True
-        return False
+        return any(
+            path not in self.entries or self.entries[path].content != content
+            for path, content in self._committed.items()
+        )
 
-    def told(self) -> dict[str, str]:
+    def left_out(self) -> dict[str, str]:
         """Return what was omitted and why, at most MAX_TOLD entries."""
         names = sorted(self._left_out)
-        found = {name: self._left_out[name] for name in names[:MAX_TOLD]}
+        listed = {name: self._left_out[name] for name in names[:MAX_TOLD]}
         if len(names) > MAX_TOLD:
-            found["..."] = f"and {len(names) - MAX_TOLD:,} more"
-        return found
+            listed["..."] = f"and {len(names) - MAX_TOLD:,} more"
+        return listed

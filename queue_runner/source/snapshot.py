@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -18,8 +17,8 @@ from queue_runner.source.scan import SourceTree
 from queue_runner.spec import JobSpec
 
 _TRIES = 3
-"""The number of rereads of a tree that changes while it is read."""
-_TOLD = 3
+"""The number of scans of a tree that changes while it is read."""
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -88,87 +87,84 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequen
 
 
 def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Taken:
-    """Store the tree around a command's folder: its manifest, what no commit holds, and with `copy` all of it.
+    """Store the tree around a command's folder: its manifest, and what no commit holds, or with `copy` all of it.
 
-    Raises: UsageError where a copy is requested but impossible; MpsqError for a tree that keeps changing; OSError.
+    Raises: UsageError when a copy is requested but impossible; MpsqError for a tree that keeps changing; OSError.
     """
     if not git_commands.has_repository(cwd):
         return _of_folder(cwd, store) if copy else Taken(None, notes=() if allow_changed else (_UNKNOWN,))
     try:
-        tree = _settled(lambda: scan.of_repository(cwd, store.parent), store, copy=copy)
+        tree = _stored(lambda: scan.of_repository(cwd, store.parent), store, copy=copy)
         revision = _revision(tree)
     except git_commands.GitFailed as error:
         if copy:
             raise UsageError(
-                f"the code cannot be copied: {error}", "see what git status says here, or leave --snapshot copy out"
+                f"the code cannot be copied: {error}", "check git status in this folder, or omit --snapshot copy"
             ) from error
-        return Taken(None, notes=(f"git cannot tell whether the code changes before the job runs: {error}",))
+        return Taken(None, notes=(f"changes of the code before the run cannot be detected: {error}",))
     return _taken(tree, cwd, revision, copied=copy)
 
 
-_UNKNOWN = "outside of a git repository mpsq cannot tell whether the code changes; --snapshot copy keeps it as it is"
+_UNKNOWN = (
+    "changes of the code before the run cannot be detected outside of a git repository;"
+    " --snapshot copy runs the code as it is now"
+)
 
 
 def _of_folder(cwd: Path, store: Path) -> Taken:
     place = Path(os.path.realpath(cwd))
-    return _taken(_settled(lambda: scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
+    return _taken(_stored(lambda: scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
 
 
-def _settled(look: Callable[[], SourceTree], store: Path, *, copy: bool) -> SourceTree:
+def _stored(scan_tree: Callable[[], SourceTree], store: Path, *, copy: bool) -> SourceTree:
     """Scan a tree and store it, until what was stored is what was scanned."""
-    tree, path = look(), ""
+    tree, path = scan_tree(), ""
     for _ in range(_TRIES):
-        if copy:
-            _check_size(tree)
         try:
-            _keep(store, tree, lambda hash=tree.hash: look().hash == hash, copy=copy)  # type: ignore[misc]
+            _store(store, tree, scan_tree, copy=copy)
             return tree
         except archive.Vanished as error:
-            tree, path = look(), str(error) or path
+            tree, path = scan_tree(), str(error) or path
     if not copy:
-        archive.keep_manifest(store, tree, tree.changed)
+        archive.store_manifest(store, tree, tree.changed)
         return tree
     named = f" ({path})" if path else ""
     raise MpsqError(
         f"the code in {tree.root} changes while it is copied{named}",
-        "wait until nothing writes there, or let git ignore what is written",
+        "wait until nothing writes there, or add what is written to .gitignore",
     )
 
 
-def _keep(store: Path, tree: SourceTree, same: Callable[[], bool], *, copy: bool) -> None:
-    """Store what is not stored yet. Raises: archive.Vanished when the tree is no longer the `same` after that."""
+def _store(store: Path, tree: SourceTree, scan_tree: Callable[[], SourceTree], *, copy: bool) -> None:
+    """Store what is not stored yet. Raises: archive.Vanished when the tree has changed after that; UsageError when it
+    is too large for a copy."""
+
+    def is_same() -> bool:
+        return scan_tree().hash == tree.hash
+
     if copy and not archive.has_whole(store, tree.hash):
-        archive.keep_whole(store, tree, same)
-    if not archive.is_kept(store, tree.hash):
-        archive.keep_manifest(store, tree, () if copy else archive.keep_changed(store, tree, same))
+        _check_size(tree)
+        archive.store_whole(store, tree, is_same)
+    if not archive.has_manifest(store, tree.hash):
+        archive.store_manifest(store, tree, () if copy else archive.store_changed(store, tree, is_same))
 
 
 def _check_size(tree: SourceTree) -> None:
-    total = 0
-    for path in tree.entries:
-        with contextlib.suppress(OSError):
-            total += (tree.root / path).lstat().st_size
+    total = sum(tree.size(path) for path in tree.entries)
     if total > rules.MAX_TREE_BYTES:
         raise UsageError(
             f"the code in {tree.root} is {total / 2**30:.1f} GiB, and every run would copy it",
-            f"--snapshot copy takes {rules.MAX_TREE_BYTES >> 30} GiB at most: leave it out, or ignore the data",
+            f"the limit of --snapshot copy is {rules.MAX_TREE_BYTES >> 30} GiB: omit it, or add data to .gitignore",
         )
 
 
 def _revision(tree: SourceTree) -> Revision:
-    """Return commit, branch and the patch for reading, without files that are too large to be stored."""
+    """Return commit, branch and the patch, without files that are too large to be stored."""
     diff: str | None = ""
     if tree.dirty and tree.commit:
-        large = [path for path in tree.changed if _size(tree.root / path) > rules.MAX_FILE_BYTES]
+        large = [path for path in tree.changed if tree.size(path) > rules.MAX_FILE_BYTES]
         diff = git_commands.diff(tree.root, tree.commit, large)
     return Revision(tree.commit, tree.branch, bool(tree.dirty), diff)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0
 
 
 def _taken(tree: SourceTree, cwd: Path, revision: Revision | None, *, copied: bool) -> Taken:
@@ -176,15 +172,15 @@ def _taken(tree: SourceTree, cwd: Path, revision: Revision | None, *, copied: bo
     digest = hashlib.sha256("\0".join([*seen, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
     inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
     kept = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
-    return Taken(kept, str(tree.root), inside, tree.code, notes=tuple(_told(tree, copied)))
+    return Taken(kept, str(tree.root), inside, tree.code, notes=tuple(_notes(tree, copied)))
 
 
-def _told(tree: SourceTree, copied: bool) -> Iterator[str]:
+def _notes(tree: SourceTree, copied: bool) -> Iterator[str]:
     if tree.left_out:
-        named = [f"{name} ({reason})" for name, reason in list(tree.left_out.items())[:_TOLD]]
+        named = [f"{name} ({reason})" for name, reason in list(tree.left_out.items())[:_NAMED]]
         more = len(tree.left_out) - len(named)
-        listed = ", ".join(named) + (f" and {more} more: mpsq show has all" if more > 0 else "")
-        yield f"not in the copy: {listed}" if copied else f"a change would not be noticed in {listed}"
+        listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
+        yield f"not in the copy: {listed}" if copied else f"changes of these files are not detected: {listed}"
     if copied:
-        ignored = "what git ignores is not in the copy" if tree.dirty is not None else "it runs in a copy"
-        yield f"{ignored}; the job finds its own folder as $MPSQ_CWD, or as {{cwd}} in its command"
+        ignored = "files that git ignores are not in the copy" if tree.dirty is not None else "it runs in a copy"
+        yield f"{ignored}; the original folder is $MPSQ_CWD, or {{cwd}} in the command"

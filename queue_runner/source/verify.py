@@ -1,9 +1,7 @@
-"""Check before a start that the code is still what was submitted; done holding the lane, when nothing is measured."""
+"""Check before a start that the code is still what was submitted, holding the lane: nothing is measured meanwhile."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from queue_runner.errors import is_shortage
@@ -38,8 +36,8 @@ def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
     if not spec.tree:
         return None
     if spec.copy:
-        gone = archive.folder_of(snapshots, spec.tree) / archive.WHOLE
-        return None if gone.is_file() else lost(Damaged(f"{gone} was deleted"))
+        stored = snapshots / spec.tree / archive.WHOLE
+        return None if stored.is_file() else lost(Damaged(f"{stored} was deleted"))
     if spec.allow_changed:
         return None
     found = differences(snapshots, spec)
@@ -52,46 +50,39 @@ def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
 
 def lost(error: Damaged) -> Ending:
     """Return the ending of a job whose stored code is gone, which no retry can fix."""
-    return Ending(Outcome.CODE_CHANGED, reason=f"the code that was kept for it is gone: {error}")
+    return Ending(Outcome.CODE_CHANGED, reason=f"its stored code is gone: {error}")
 
 
 def differences(snapshots: Path, spec: JobSpec) -> list[str]:
-    """Return the relevant differences between the tree now and at submit, in words; tracked files first.
+    """Return the relevant differences between the tree now and at submit as sentences; tracked files first.
 
     Raises: OSError.
     """
     root = Path(spec.root)
     if not root.is_dir():
-        return [f"{root} went away"]
-    now: Mapping[str, Entry] | None = None
-    oid_length = 40
+        return [f"{root} was removed"]
+    now: dict[str, Entry] = {}
     try:
         tree = scan.of_repository(root, snapshots.parent)
         if tree.hash == spec.tree:
             return []
-        now = tree.entries if tree.root == root else {}
+        if tree.root == root:
+            now = dict(tree.entries)
     except git_commands.GitFailed:
         pass  # git is gone: every file is read
     try:
         before = archive.read_manifest(snapshots, spec.tree).entries
     except Damaged as error:
-        return [f"something changed, and what is not known any more ({error})"]
-    oid_length = next((len(entry.oid) for entry in before.values()), oid_length)
+        return [f"the code changed, but the list of its files is gone ({error})"]
+    oid_length = next((len(oid) for _, oid in (entry.content for entry in before.values())), 40)
+    for path, content in git_hash.read(root, before.keys() - now.keys(), oid_length).items():
+        now[path] = Entry(content, before[path].tracked)
     found: list[tuple[bool, str, str]] = []
-    unlisted = {path: entry.mode for path, entry in before.items() if path not in (now or {})}
-    there = {path: entry for path, entry in (now or {}).items()}
-    oids = git_hash.hashes(root, unlisted, oid_length)
-    for path, oid in oids.items():
-        mode = git_hash.mode_of((root / path).lstat()) if os.path.lexists(root / path) else None
-        there[path] = Entry(mode or "", oid, before[path].tracked)
-    for path, entry in before.items():
-        is_now = there.get(path)
-        if is_now is not None and (is_now.mode, is_now.oid) == (entry.mode, entry.oid):
+    for path in before.keys() | now.keys():
+        old, new = before.get(path), now.get(path)
+        if old and new and old.content == new.content:
             continue
-        tracked = entry.tracked or (is_now is not None and is_now.tracked)
-        if rules.matters(path, tracked=tracked, is_new=False):
-            found.append((not tracked, path, "changed" if is_now is not None else "went away"))
-    for path, entry in there.items():
-        if path not in before and rules.matters(path, tracked=entry.tracked, is_new=True):
-            found.append((not entry.tracked, path, "is new"))
+        tracked = any(entry.tracked for entry in (old, new) if entry)
+        if rules.matters(path, tracked=tracked, is_new=old is None):
+            found.append((not tracked, path, "was added" if not old else "changed" if new else "was removed"))
     return [f"{path} {what}" for _, path, what in sorted(found)]

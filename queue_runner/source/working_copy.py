@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -9,10 +10,10 @@ import stat
 import tarfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from queue_runner import failpoints
-from queue_runner.source.archive import WHOLE, Damaged, copy_kept, folder_of, read_manifest
+from queue_runner.source.archive import WHOLE, Damaged, read_manifest
 from queue_runner.source.scan import Entry
 from queue_runner.spec import JobSpec
 
@@ -29,7 +30,7 @@ def make(snapshots: Path, spec: JobSpec, target: Path) -> Path:
 
     Raises: Damaged when the stored tree is missing or torn; OSError when the disk refuses or takes too long.
     """
-    stored = folder_of(snapshots, spec.tree) / WHOLE
+    stored = snapshots / spec.tree / WHOLE
     target.mkdir(mode=0o700)
     try:
         with tarfile.open(stored) as archive:
@@ -53,30 +54,32 @@ def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry]
         archive.members.clear()  # type: ignore[attr-defined]  # would keep what was read: 3 KB a file
         entry = entries.get(info.name)
         if entry is None:
-            raise Damaged(f"{stored} holds {info.name}, which was not in the tree")
+            raise Damaged(f"{stored} contains {info.name}, which was not in the tree")
         path = target / info.name
         if path.parent not in made:
             path.parent.mkdir(parents=True, exist_ok=True)
             made.add(path.parent)
         if entry.mode == "120000":
-            path.symlink_to(_led(root, info.name, info.linkname, target))
+            path.symlink_to(_link_target(root, info.name, info.linkname, target))
         elif (source := archive.extractfile(info)) is not None:
-            copy_kept(source, path, entry.mode)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags, 0o755 if entry.mode == "100755" else 0o644), "wb") as stream:
+                shutil.copyfileobj(source, stream)
         os.utime(path, (WRITTEN_AT_S, WRITTEN_AT_S), follow_symlinks=False)
         count += 1
         failpoints.reach("copy.unpacking")
         if time.monotonic() > deadline:
-            raise OSError(errno.ETIMEDOUT, f"the copy of its code took more than {MAX_COPY_S:.0f} s")
+            raise OSError(errno.ETIMEDOUT, f"copying its code took more than {MAX_COPY_S:.0f} s")
     if count != len(entries):
-        raise Damaged(f"{stored} holds {count:,} of {len(entries):,} files")
+        raise Damaged(f"{stored} contains {count:,} of {len(entries):,} files")
 
 
-def _led(root: str, path: str, link: str, target: Path) -> str:
+def _link_target(root: str, path: str, link: str, target: Path) -> str:
     """Return the target for a link of the copy, so that it points where the original did."""
-    place = os.path.normpath(Path(root, path).parent / link)
-    inside = _inside(place, root)
+    original = os.path.normpath(Path(root, path).parent / link)
+    inside = _inside(original, root)
     if inside is None:
-        return place
+        return original
     return str(target / inside) if link.startswith("/") else link
 
 
@@ -123,45 +126,23 @@ def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
         entries = read_manifest(snapshots, spec.tree).entries
     except Damaged:
         return
-    folders = {target, *(target / spec.inside).parents, target / spec.inside}
-    for path in entries:
-        folders.update((target / path).parents)
-    folders = {folder for folder in folders if folder.is_relative_to(target)}
-    real = Path(os.path.realpath(target))
-    ours = {f for f in folders if os.path.realpath(f) == str(real / f.relative_to(target))}  # not a link of the job
-    for path in entries:
-        if (target / path).parent in ours:
-            _remove_if_ours(target / path)
-    for folder in sorted(ours, key=lambda f: len(f.parts), reverse=True):
-        _remove_caches(folder / "__pycache__")
-        _remove_empty(folder)
+    folders = {str(folder) for path in (*entries, f"{spec.inside}/file") for folder in PurePath(path).parents}
+    visited = []
+    for place, below, files in os.walk(target):  # follows no link
+        inside = os.path.relpath(place, target)
+        prefix = "" if inside == "." else f"{inside}/"
+        for path in (Path(place, name) for name in (*below, *files)):
+            is_byte_code = path.parent.name == "__pycache__" and path.suffix in (".pyc", ".pyo")
+            with contextlib.suppress(OSError):
+                if is_byte_code or (prefix + path.name in entries and _is_untouched(path)):
+                    path.unlink()
+        below[:] = [name for name in below if prefix + name in folders or name == "__pycache__"]
+        visited.append(Path(place))
+    for folder in reversed(visited):
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
 
 
-def _remove_if_ours(path: Path) -> None:
-    try:
-        status = path.lstat()
-        is_old = stat.S_ISREG(status.st_mode) and status.st_mtime_ns == WRITTEN_AT_S * 10**9
-        if is_old or stat.S_ISLNK(status.st_mode):
-            path.unlink()
-    except OSError:
-        return
-
-
-def _remove_caches(folder: Path) -> None:
-    """Remove byte code, which is not a result."""
-    if folder.is_symlink() or not folder.is_dir():
-        return
-    try:
-        for path in list(folder.iterdir()):
-            if path.suffix in (".pyc", ".pyo"):
-                path.unlink()
-    except OSError:
-        return
-    _remove_empty(folder)
-
-
-def _remove_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # not empty
+def _is_untouched(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_mtime_ns == WRITTEN_AT_S * 10**9)

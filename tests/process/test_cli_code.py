@@ -101,9 +101,9 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "a change would not be noticed in .env (may hold a secret)"),
+        ((), "changes of these files are not detected: .env (may hold a secret)"),
         (("--snapshot", "copy"), "not in the copy: .env (may hold a secret)"),
-        (("--snapshot", "copy"), "what git ignores is not in the copy; the job finds its own folder as $MPSQ_CWD"),
+        (("--snapshot", "copy"), "files that git ignores are not in the copy; the original folder is $MPSQ_CWD"),
     ],
 )
 def test_what_submit_tells_of_the_code(options: tuple[str, ...], told: str, mpsq: Cli, code: Path) -> None:

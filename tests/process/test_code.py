@@ -114,7 +114,7 @@ def test_changed_code_is_not_run_and_a_rerun_brings_the_old_back(queue: Queue, c
     queue.worker("", "--until-idle").wait(30)
     outcomes = {row["job_id"]: (row["outcome"], row["reason"]) for row in queue.rows()}
     assert said(queue, "1.1") == "v2\nlib"
-    assert outcomes[2] == ("CODE_CHANGED", "say.sh changed, lib.sh went away")
+    assert outcomes[2] == ("CODE_CHANGED", "say.sh changed, lib.sh was removed")
     assert not queue.layout.run_dir("2.1").exists()
     assert outcomes[3][0] == "FAILED" and said(queue, "3.1") == "v3"
     assert outcomes[4][0] == "SUCCEEDED"
@@ -146,7 +146,7 @@ def test_code_that_is_gone_ends_the_job_and_not_the_queue(queue: Queue, code: Re
     queue.worker("", "--until-idle").wait(30)
     rows = queue.rows()
     assert [row["outcome"] for row in rows] == ["CODE_CHANGED", "CODE_CHANGED", "SUCCEEDED"]
-    assert "the code that was kept for it is gone" in rows[0]["reason"]
+    assert "its stored code is gone" in rows[0]["reason"]
     assert not (queue.layout.run_dir("1.1") / "tree").exists()
     shutil.rmtree(next(queue.layout.snapshots.glob("*")))
     with pytest.raises(MpsqError, match=r"job 1 cannot be rerun: .* was deleted"):

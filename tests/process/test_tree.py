@@ -282,19 +282,19 @@ def _as_it_was(_: Path) -> None: ...
     [
         (_as_it_was, []),
         (lambda r: (r / "a.py").write_text("x"), ["a.py changed"]),
-        (lambda r: (r / "a.py").unlink(), ["a.py went away"]),
+        (lambda r: (r / "a.py").unlink(), ["a.py was removed"]),
         (lambda r: (r / "a.py").chmod(0o755), ["a.py changed"]),
         (lambda r: (r / "conf.json").write_text("x"), ["conf.json changed"]),
-        (lambda r: (r / "new.py").write_text("x"), ["new.py is new"]),
+        (lambda r: (r / "new.py").write_text("x"), ["new.py was added"]),
         (lambda r: (r / "results.json").write_text("x"), []),  # a job's own
         (lambda r: (r / "log.txt").write_text("more"), []),
         (lambda r: (r / "log.txt").unlink(), []),
-        (lambda r: (r / "results.json").write_text("x") and git(r, "add", "."), ["results.json is new"]),
+        (lambda r: (r / "results.json").write_text("x") and git(r, "add", "."), ["results.json was added"]),
         (lambda r: (r / ".gitignore").write_text("*\n") and (r / "conf.json").write_text("x"), ["conf.json changed"]),
         (lambda r: git(r, "add", "conf.json"), []),
         (lambda r: shutil.rmtree(r / ".git"), []),
         (lambda r: (r / "b.py").write_text("x") and shutil.rmtree(r / ".git"), ["b.py changed"]),
-        (lambda r: r.rename(r.with_name("moved")), ["ROOT went away"]),
+        (lambda r: r.rename(r.with_name("moved")), ["ROOT was removed"]),
     ],
 )
 def test_what_is_a_change(change: Callable[[Path], object], found: list[str], repo: Path, kept: Path) -> None:
@@ -334,7 +334,7 @@ def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
     (repo / "b.py").unlink()
     refusal = verify.refusal(kept, spec)
     assert refusal is not None
-    assert refusal.reason == "b.py went away, 0.py is new, 1.py is new and 7 more"
+    assert refusal.reason == "b.py was removed, 0.py was added, 1.py was added and 7 more"
 
 
 def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pyte
     assert not list(kept.rglob("*.tar"))
     spec = submitted(repo, kept)
     assert archive.read_manifest(kept, spec.tree).missing == ("log.json",)
-    with pytest.raises(archive.Damaged, match=r"log\.json could not be kept"):
+    with pytest.raises(archive.Damaged, match=r"log\.json could not be stored"):
         archive.rebuild_whole(kept, spec.tree, repo)
 
 
@@ -385,7 +385,7 @@ def test_a_folder_outside_of_a_repository(tmp_path: Path, kept: Path, monkeypatc
     (root / ".env").write_text("secret")
     repository(root / "nested", y="y")
     taken = snapshot.of_command(root, kept, copy=False, allow_changed=False)
-    assert taken.snapshot is None and "cannot tell whether the code changes" in taken.notes[0]
+    assert taken.snapshot is None and "cannot be detected outside of a git repository" in taken.notes[0]
     taken = snapshot.of_command(root, kept, copy=True, allow_changed=False)
     assert "not in the copy: .env (may hold a secret), nested/ (a repository of its own)" in taken.notes
     working_copy.make(kept, submitted(root, kept, copy=True), tmp_path / "copy")
@@ -434,11 +434,11 @@ def test_a_full_disk_leaves_no_half_of_a_copy(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     spec = submitted(repo, kept, copy=True)
-    monkeypatch.setattr(working_copy, "copy_kept", full)
+    monkeypatch.setattr(working_copy.shutil, "copyfileobj", full)
     with pytest.raises(OSError, match="No space left"):
         working_copy.make(kept, spec, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-    monkeypatch.setattr(archive, "_add_all", full)
+    monkeypatch.setattr(archive, "_add", full)
     (repo / "a.py").write_text("other")
     with pytest.raises(OSError, match="No space left"):
         submitted(repo, kept, copy=True)
@@ -452,7 +452,7 @@ def test_a_commit_that_is_gone(repo: Path, kept: Path) -> None:
     git(repo, "branch", "-D", "main")
     git(repo, "reflog", "expire", "--expire=now", "--all")
     git(repo, "gc", "-q", "--prune=now")
-    with pytest.raises(archive.Damaged, match="git cannot give it back"):
+    with pytest.raises(archive.Damaged, match="git cannot restore it"):
         archive.rebuild_whole(kept, spec.tree, repo)
     assert not archive.has_whole(kept, spec.tree)
 
