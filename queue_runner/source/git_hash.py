@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -21,16 +21,27 @@ Content = tuple[str, str]
 
 def read(root: Path, paths: Iterable[str], oid_length: int) -> dict[str, Content]:
     """Return the content of each file as git would store it (line ends, LFS). Files that do not exist or cannot be read
-    are omitted, as is everything that is neither a file nor a link.
+    are omitted, as is everything that is neither a file nor a link, or lies behind a link.
 
     `oid_length` is 40 for SHA-1 repositories, 64 for SHA-256 (gitformat-pack, "object names").
     """
-    modes = {path: mode for path in paths if (mode := _mode(root / path)) is not None}
+    modes = {path: mode for path in _not_below_links(root, paths) if (mode := _mode(root / path)) is not None}
     oids = _hashes_of_git(root, [path for path, mode in modes.items() if mode != "120000"])
     for path in modes.keys() - oids.keys():
         if (oid := _blob_hash(root / path, modes[path], oid_length)) is not None:
             oids[path] = oid
     return {path: (mode, oids[path]) for path, mode in modes.items() if path in oids}
+
+
+def _not_below_links(root: Path, paths: Iterable[str]) -> Iterator[str]:
+    real_root = os.path.realpath(root)
+    is_inside: dict[Path, bool] = {}
+    for path in paths:
+        folder = Path(path).parent
+        if folder not in is_inside:
+            is_inside[folder] = os.path.realpath(root / folder) == str(real_root / folder)
+        if is_inside[folder]:
+            yield path
 
 
 def _mode(path: Path) -> str | None:

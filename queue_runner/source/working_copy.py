@@ -42,6 +42,8 @@ def make(snapshots: Path, spec: JobSpec, target: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         if isinstance(error, FileNotFoundError) and error.filename == str(stored):
             raise Damaged(f"{stored} was deleted") from error
+        if isinstance(error, FileExistsError):
+            raise Damaged(f"{stored} contains two files that have one name here: {error.filename}") from error
         if isinstance(error, tarfile.TarError | EOFError):
             raise Damaged(f"{stored} cannot be read: {error}") from error
         raise

@@ -192,6 +192,31 @@ def test_a_sparse_checkout_is_what_is_there(repo: Path) -> None:
     assert set(tree.entries) == {"a.py", "b.py", "one/x.py"} and not tree.dirty
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_tracked_folder_that_became_a_link(trusted: bool, repo: Path, kept: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (repo / name).mkdir()
+        (repo / name / "x.py").write_text("x")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "folders")
+    spec = submitted(repo, kept)
+    if trusted:
+        git(repo, "update-index", "--assume-unchanged", "two/x.py")
+    shutil.rmtree(repo / "two")
+    (repo / "two").symlink_to("one")
+    assert set(of_repository(repo).entries) == {"a.py", "b.py", "one/x.py", "two"}
+    assert changes(spec, kept) == ["two/x.py was removed"]
+    working_copy.make(kept, submitted(repo, kept, copy=True), tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(repo)
+
+
+def test_a_copy_that_is_too_large(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MAX_TREE_BYTES", 10)
+    with pytest.raises(MpsqError, match="every run would copy it"):
+        submitted(repo, kept, copy=True)
+    assert submitted(repo, kept).tree
+
+
 def test_line_ends_are_those_of_the_disk_in_a_copy_and_gits_in_a_hash(repo: Path, kept: Path, tmp_path: Path) -> None:
     (repo / ".gitattributes").write_text("*.py text eol=crlf\n")
     (repo / "crlf.py").write_bytes(b"x\r\ny\r\n")
@@ -395,7 +420,7 @@ def test_a_folder_outside_of_a_repository(tmp_path: Path, kept: Path, monkeypatc
         submitted(root, kept, copy=True)
 
 
-@pytest.mark.parametrize("what", ["torn", "empty", "no tar", "gone", "manifest"])
+@pytest.mark.parametrize("what", ["torn", "empty", "no tar", "gone", "twice", "manifest"])
 def test_a_kept_tree_that_is_spoilt(what: str, repo: Path, kept: Path, tmp_path: Path) -> None:
     spec = submitted(repo, kept, copy=True)
     tar = kept / spec.tree / "tree.tar"
@@ -407,6 +432,9 @@ def test_a_kept_tree_that_is_spoilt(what: str, repo: Path, kept: Path, tmp_path:
         tar.write_bytes(b"x" * 2000)
     elif what == "gone":
         tar.unlink()
+    elif what == "twice":  # as two names that differ in case are to a file system that ignores it
+        with tarfile.open(tar, "a") as stored:
+            stored.addfile(tarfile.TarInfo("a.py"))
     else:
         (kept / spec.tree / "manifest.gz").write_bytes(b"\x1f\x8bx")
     with pytest.raises(archive.Damaged):
