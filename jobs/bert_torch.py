@@ -74,31 +74,19 @@ WORKLOAD = {
             "default": 30, "unit": "iterations", "least": 0,
             "help": "updates to make, or forwards in mode=eval",
         },
-        "warmup_iters": {
-            "default": 4, "unit": "iterations", "least": 0,
-            "help": "after the first that are not measured",
-        },
-        "eval_interval": {
-            "default": 0, "unit": "iterations", "least": 0,
-            "help": "evaluate each time so many are done, and at the end; 0: never",
-        },
+        "warmup_iters": 4,
+        "eval_interval": 0,
         "eval_iters": {"default": 1, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
-        "log_interval": {
-            "default": 5, "unit": "iterations", "least": 1,
-            "help": "print every so many; all of them are reported",
-        },
-        "checkpoint_interval": {
-            "default": 0, "unit": "iterations", "least": 0,
-            "help": "save each time so many are done, and at the end with --out; 0: only that",
-        },
+        "log_interval": 5,
+        "checkpoint_interval": 0,
         "lr": {"default": 5e-5, "unit": "", "least": 0, "help": "learning rate, the same all along"},
         "weight_decay": {"default": 0.01, "unit": "", "least": 0, "help": "on matrices; vectors have none"},
         "adamw": {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
             "help": "how it is computed; auto: fused where the device has it",
         },
-        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        "stop_on_nan": False,
+        "threads": 0,
     },
     "configs": {
         "base": {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 128, "batch_size": 64},

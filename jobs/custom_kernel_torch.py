@@ -47,13 +47,10 @@ WORKLOAD = {
             "default": 30, "unit": "iterations", "least": 2,
             "help": "samples of each cell, with those of the warm-up",
         },
-        "warmup_iters": {
-            "default": 4, "unit": "iterations", "least": 0,
-            "help": "after the first that are not measured",
-        },
+        "warmup_iters": 4,
         "calls": {"default": 0, "unit": "calls", "least": 0, "help": "in a sample; 0: as many as fill it"},
         "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        "threads": 0,
     },
     "configs": {
         "gpt2": {"rows": 4096, "width": 3072},

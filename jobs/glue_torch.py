@@ -36,7 +36,7 @@ from harness.command_line import Options
 from harness.data.pairs import Pairs
 from harness.data.pairs import load as load_pairs
 from harness.errors import JobError, UsageError, first_line
-from harness.external_trainer import Course
+from harness.external_trainer import TrainerRun
 from harness.torch_backend.device import Device
 from harness.torch_backend.main import Torch
 from harness.torch_backend.pairs import Loss, classifier_of, flops, rows_of
@@ -95,16 +95,14 @@ WORKLOAD = {
             "help": "updates to make; 0: those of the epochs",
         },
         "warmup_iters": {
-            "default": 10, "unit": "iterations", "least": 0, "help": "iterations after the first that are not measured",
+            "default": 10, "unit": "iterations", "least": 0,
+            "help": "iterations after the first that are not measured",
         },
         "eval_interval": {
             "default": 0, "unit": "iterations", "least": 0,
             "help": "evaluate each time so many are done, besides the evaluation at the end",
         },
-        "log_interval": {
-            "default": 10, "unit": "iterations", "least": 1,
-            "help": "print every so many; all of them are reported",
-        },
+        "log_interval": 10,
         "lr": {"default": 2e-5, "unit": "", "least": 0, "help": "learning rate at the start; it falls linearly to 0"},
         "weight_decay": {"default": 0.0, "unit": "", "least": 0, "help": "on matrices"},
         "optim": {"default": "adamw_torch_fused", "unit": "", "help": "the Trainer's name of its optimizer"},
@@ -112,8 +110,8 @@ WORKLOAD = {
             "default": 0, "unit": "processes", "least": 0,
             "help": "that load batches; 0: the training process does",
         },
-        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        "stop_on_nan": False,
+        "threads": 0,
     },
     "configs": {
         "mrpc": {"data": "mrpc", "model": "bert-base-cased"},
@@ -222,7 +220,7 @@ def build(options: Options, device: Device) -> Training:
     )
 
 
-def train(training: Training, run: Course) -> None:
+def train(training: Training, run: TrainerRun) -> None:
     """All iterations, then one evaluation of the pairs held out."""
     trainer, options = training.trainer, training.options
     trainer.add_callback(Callback(trainer, run))

@@ -70,14 +70,11 @@ WORKLOAD = {
             "default": 30, "unit": "iterations", "least": 2,
             "help": "samples of each cell, with those of the warm-up",
         },
-        "warmup_iters": {
-            "default": 4, "unit": "iterations", "least": 0,
-            "help": "after the first that are not measured",
-        },
+        "warmup_iters": 4,
         "calls": {"default": 0, "unit": "calls", "least": 0, "help": "in a sample; 0: as many as fill it"},
         "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
         "tf32": {"default": False, "unit": "", "help": "let fp32 be computed in TF32 where the device has it"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        "threads": 0,
     },
     "configs": {
         "small": {"batch": 8, "length": 256, "width": 512, "heads": 8, "channels": 64, "image": 28},

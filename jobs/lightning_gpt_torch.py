@@ -45,8 +45,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from harness import external_trainer
 from harness.checkpoints import weights_file
-from harness.device import not_there
-from harness.external_trainer import Course
+from harness.device import unavailable
+from harness.external_trainer import TrainerRun
 from harness.hello import versions
 from harness.models.nanogpt import learning_rate
 from harness.torch_backend.device import Device, why_not
@@ -143,7 +143,7 @@ class Watcher(pl.Callback):
     between is in it.
     """
 
-    def __init__(self, training: Training, run: Course) -> None:
+    def __init__(self, training: Training, run: TrainerRun) -> None:
         self._training, self._run = training, run
         self._losses: list[torch.Tensor] = []
         self._begun, self._durations_s = 0.0, dict[int, float]()
@@ -199,7 +199,7 @@ class Watcher(pl.Callback):
             self._run.watch.start()
 
 
-def train(training: Training, run: Course) -> None:
+def train(training: Training, run: TrainerRun) -> None:
     """All iterations and evaluations, by the Trainer."""
     options, device, s = training.options, training.device, training.options.settings
     evaluations = [
@@ -251,7 +251,9 @@ class Lightning(Torch):
     def open_device(self, asked: str) -> Device:
         device = super().open_device(asked)
         if device.kind == "mps" and not MPSAccelerator.is_available():
-            raise not_there("mps", why_not_mps(), [name for name in ("cpu", "cuda") if why_not(name) is None], "torch")
+            raise unavailable(
+                "mps", why_not_mps(), [name for name in ("cpu", "cuda") if why_not(name) is None], "torch"
+            )
         return device
 
     def set_up(self, options: Any, device: Device, report: Any) -> None:

@@ -52,10 +52,7 @@ WORKLOAD = {
             "default": 40, "unit": "iterations", "least": 2,
             "help": "samples to take, those of the warm-up included",
         },
-        "warmup_iters": {
-            "default": 5, "unit": "iterations", "least": 0,
-            "help": "after the first that are not measured",
-        },
+        "warmup_iters": 5,
         "calls": {
             "default": 0, "unit": "products", "least": 0,
             "help": "in a sample; 0: as many as fill it (naive, both: 100)",

@@ -34,7 +34,7 @@ from harness.models import nanogpt
 from harness.models.nanogpt import Problem, Shape
 from harness.torch_backend.device import DTYPES, Device
 from harness.torch_backend.main import main
-from harness.torch_backend.sampling import Cache, Layer, Sampling, logits_of
+from harness.torch_backend.sampling import Cache, LayerCache, Sampling, logits_of
 from harness.torch_backend.training import Reference, adamw
 from harness.torch_backend.training import Training as TorchTraining
 
@@ -82,24 +82,15 @@ WORKLOAD = {
             "help": "begin with weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
             "empty: draw them",
         },
-        "max_iters": {"default": 150, "unit": "iterations", "least": 0, "help": "updates to make"},
+        "max_iters": 150,
         "warmup_iters": {
             "default": 10, "unit": "iterations", "least": 0,
             "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
         },
-        "eval_interval": {
-            "default": 50, "unit": "iterations", "least": 0,
-            "help": "evaluate each time so many are done, and at the end; 0: never",
-        },
+        "eval_interval": 50,
         "eval_iters": {"default": 5, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
-        "log_interval": {
-            "default": 10, "unit": "iterations", "least": 1,
-            "help": "print every so many; all of them are reported",
-        },
-        "checkpoint_interval": {
-            "default": 0, "unit": "iterations", "least": 0,
-            "help": "save each time so many are done, and at the end with --out; 0: only that",
-        },
+        "log_interval": 10,
+        "checkpoint_interval": 0,
         "lr": {"default": 1e-3, "unit": "", "least": 0, "help": "highest learning rate"},
         "min_lr": {"default": 1e-4, "unit": "", "least": 0, "help": "learning rate at the end of the cosine"},
         "lr_warmup_iters": {
@@ -115,8 +106,8 @@ WORKLOAD = {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
             "help": "how it is computed; auto: fused where the device has it",
         },
-        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        "stop_on_nan": False,
+        "threads": 0,
     },
     "configs": {
         "tiny": {
@@ -149,7 +140,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.bias)
         self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
 
-    def forward(self, x: torch.Tensor, kept: Layer | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, kept: LayerCache | None = None) -> torch.Tensor:
         B, T, C = x.shape
         q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
         if kept is None:
@@ -184,7 +175,7 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(shape.width, bias=shape.bias)
         self.feed_forward = FeedForward(shape)
 
-    def forward(self, x: torch.Tensor, kept: Layer | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, kept: LayerCache | None = None) -> torch.Tensor:
         x = x + self.attention(self.norm1(x), kept)
         return x + self.feed_forward(self.norm2(x))
 
@@ -324,7 +315,7 @@ def sample(options: Options, device: Device) -> Sampling:
     problem = nanogpt.problem(options)
     shape = problem.shape
     model = model_of(shape, nanogpt.weights(options, shape))
-    check = sampling.prepared(*problem.first(), options.settings.new_tokens, logits_of(model))
+    check = sampling.reference_check(*problem.first(), options.settings.new_tokens, logits_of(model))
     for name, value in model.named_parameters():
         if not nanogpt.stays_fp32(name, value.ndim):
             value.data = value.data.to(DTYPES[options.dtype])

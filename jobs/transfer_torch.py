@@ -51,11 +51,8 @@ WORKLOAD = {
             "default": 60, "unit": "iterations", "least": 2,
             "help": "copies of each kind, with those of the warm-up",
         },
-        "warmup_iters": {
-            "default": 5, "unit": "iterations", "least": 0,
-            "help": "after the first that are not measured",
-        },
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        "warmup_iters": 5,
+        "threads": 0,
     },
     "configs": {"sweep": {}, "tiny": {"largest": 65536}},
 }  # fmt: skip

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from harness.errors import UsageError
-from harness.workload import whole
+from harness.workload import resolve
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?|mps|auto")
@@ -55,20 +55,20 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
 
     Raises: UsageError; SystemExit(0) after --help.
     """
-    workload = whole(workload)
+    workload = resolve(workload)
     said = _parser(workload, compiler).parse_args(argv)
     device = said.device.lower()
     if not _DEVICE.fullmatch(device):
         raise UsageError(f'no device "{said.device}"', "a device is cpu, cuda, cuda:1, mps or auto")
     if said.dtype not in DTYPES:
-        raise UsageError(f'no dtype "{said.dtype}"', near(said.dtype, DTYPES, "fp32, bf16 or fp16"))
+        raise UsageError(f'no dtype "{said.dtype}"', did_you_mean(said.dtype, DTYPES, "fp32, bf16 or fp16"))
     if said.compile.lower() not in _BOOLEANS:
         raise UsageError(f'--compile cannot be "{said.compile}"', "it is off or on")
     configs = workload["configs"]
     if said.config not in configs:
         raise UsageError(
             f'workload "{workload["name"]}" has no config "{said.config}"',
-            near(said.config, configs, "it has: " + ", ".join(configs)),
+            did_you_mean(said.config, configs, "it has: " + ", ".join(configs)),
         )
     values = {name: param["default"] for name, param in workload["params"].items()} | configs[said.config]
     chosen = dict(_setting(workload, text) for text in said.set)
@@ -92,7 +92,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
     )
 
 
-def near(word: str, known: Iterable[str], otherwise: str) -> str:
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """A hint: the known word that is closest, and the others."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f'did you mean "{found[0]}"? {otherwise}' if found else otherwise
@@ -166,7 +166,7 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
         raise UsageError(
             f'workload "{workload["name"]}" has no key "{key}"',
             workload.get("gone", {}).get(key)
-            or near(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys"),
+            or did_you_mean(key, params, f"python {Path(sys.argv[0]).name} --help lists its keys"),
         )
     param = params[key]
     kind = str if param["default"] is None else type(param["default"])
@@ -181,10 +181,10 @@ def _refuse(key: str, param: Mapping[str, Any], value: Any) -> None:
     choices, words = param.get("choices"), param.get("each_of")
     if choices and value not in choices:
         names = [str(choice) for choice in choices]
-        raise UsageError(f'{key} cannot be "{value}"', near(str(value), names, f"{key} is {either(names)}"))
+        raise UsageError(f'{key} cannot be "{value}"', did_you_mean(str(value), names, f"{key} is {join_or(names)}"))
     for word in value.split("+") if words else ():
         if word not in words:
-            hint = near(word, words, f"{key} takes these, + between: {' '.join(words)}")
+            hint = did_you_mean(word, words, f"{key} takes these, + between: {' '.join(words)}")
             raise UsageError(f'{key}={value}: it cannot hold "{word}"', hint)
     for name, (_, said, holds) in _LIMITS.items():
         limit = param.get(name)
@@ -197,7 +197,7 @@ def _meaning(key: str, param: Mapping[str, Any]) -> str:
     return f"{key}{unit}: {param['help']}"
 
 
-def either(words: Sequence[str]) -> str:
+def join_or(words: Sequence[str]) -> str:
     """train, eval or sample."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 

@@ -67,7 +67,7 @@ def choose(asked: str, why_not: Callable[[str], str | None]) -> str:
     return next(name for name in AUTO if name == "cpu" or why_not(name) is None)
 
 
-def not_there(asked: str, reason: str, computes: Iterable[str], framework: str) -> JobError:
+def unavailable(asked: str, reason: str, computes: Iterable[str], framework: str) -> JobError:
     """The error for a device that does not compute. `computes`: those that do."""
     there = ", ".join(name for name in computes if name != asked) or "nothing"
     return JobError(

@@ -62,7 +62,7 @@ _OF_SIZE = ("block_size", "max_length", "side", "n", "rows", "batch", "length", 
 """Keys of workloads that memory grows with, besides batch_size; the first two that there are get named."""
 
 
-def smaller(keys: Collection[str]) -> str:
+def memory_hint(keys: Collection[str]) -> str:
     """What to set so that less memory is needed, by the keys that the workload has; empty where none is known."""
     if {"batch_size", "grad_accum"} <= set(keys):
         return "a smaller batch_size with a larger grad_accum needs less"
@@ -82,7 +82,7 @@ def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names or _NO_MEMORY.search(str(error)):
         return JobError(
             f"out of memory: {said}",
-            smaller(keys),
+            memory_hint(keys),
             EX_OUT_OF_MEMORY,
             "oom",
         )

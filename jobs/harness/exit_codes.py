@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness import errors
-from harness.workload import whole
+from harness.workload import resolve
 from mpsq_report import Reporter
 
 
@@ -16,7 +16,7 @@ def run(workload: Mapping[str, Any], work: Callable[[Mapping[str, Any], Reporter
     71 (out of memory)."""
     report = Reporter()
     report.begin("setup", since_start=True)
-    literal = whole(workload)
+    literal = resolve(workload)
     try:
         work(literal, report)
     except Exception as error:

@@ -16,16 +16,16 @@ from harness import command_line, exit_codes, hello, loop
 from harness.command_line import Options
 from harness.errors import JobError, UsageError
 from harness.framework import Build, Framework
-from harness.run import judge
+from harness.run import compare_with_reference
 from harness.training import Training
 from mpsq_report import Reporter
 from mpsq_report_watch import Iteration, Watch
 
-Train = Callable[[Any, "Course"], None]
+Train = Callable[[Any, "TrainerRun"], None]
 """(training, run): all iterations and evaluations. It ends early when `run.stopping` says so."""
 
 
-class Course:
+class TrainerRun:
     """What a workload's trainer reports to. `watch` times the iterations; `report` takes anything else."""
 
     def __init__(self, workload: Mapping[str, Any], framework: Framework, training: Training, report: Reporter) -> None:
@@ -75,13 +75,13 @@ class Course:
         framework, training, report = self._framework, self._training, self.report
         framework.after_first(training)
         if training.options.compile:
-            hello.tell_cache(framework, report)
+            hello.report_cache(framework, report)
         if training.reference.cpu is None:
             return
         with report.phase("compile" if training.options.compile else "setup"):
             found = training.reference.on_device(training)
         report.metric("reference_loss_device", found, "nats")
-        judge(training, training.reference.cpu, found, report)
+        compare_with_reference(training, training.reference.cpu, found, report)
 
 
 def main(
@@ -112,14 +112,14 @@ def _run(
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)
-    report.hello(**hello.asked(workload, framework.name, options, device, facts))
+    report.hello(**hello.request_fields(workload, framework.name, options, device, facts))
     training = build(options, device)
     planned = options.settings.max_iters  # build() may have worked it out of epochs
-    report.hello(**hello.built(training, workload["unit"]), planned_iters=planned)
+    report.hello(**hello.model_fields(training, workload["unit"]), planned_iters=planned)
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, "nats")
-    hello.show(workload, framework.name, framework.compiler, training, facts, 0)
-    run = Course(workload, framework, training, report)
+    hello.print_summary(workload, framework.name, framework.compiler, training, facts, 0)
+    run = TrainerRun(workload, framework, training, report)
     report.end("setup")
     try:
         train(training, run)

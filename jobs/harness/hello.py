@@ -29,13 +29,13 @@ class Subject(Protocol):
     def n_params(self) -> int: ...
 
 
-def asked(
+def request_fields(
     workload: Mapping[str, Any], framework: str, options: Options, device: Named, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """hello's first part: known before anything can go wrong with the model. `facts`: the framework's own fields."""
     settings = options.settings
     return {
-        "workload": named(workload, options),
+        "workload": workload_name(workload, options),
         "framework": framework,
         "device": str(device),
         "device_name": device.name,
@@ -51,7 +51,7 @@ def asked(
     }
 
 
-def named(workload: Mapping[str, Any], options: Options) -> str:
+def workload_name(workload: Mapping[str, Any], options: Options) -> str:
     """The workload's name for whoever compares runs: in another mode than training it is another workload, so that
     no report, and nobody's own query over the store, can pool the two."""
     said = mode(options.settings)
@@ -63,7 +63,7 @@ def mode(settings: SimpleNamespace) -> str:
     return str(getattr(settings, "mode", "train"))
 
 
-def built(training: Subject, unit: str = "tokens") -> dict[str, Any]:
+def model_fields(training: Subject, unit: str = "tokens") -> dict[str, Any]:
     """hello's second part: the model and its data. `unit`: tokens or samples, of which an iteration has per_iter."""
     return {
         "params": training.n_params(),
@@ -87,7 +87,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def show(
+def print_summary(
     workload: Mapping[str, Any], framework: str, compiler: str, training: Subject, facts: Mapping[str, Any], done: int
 ) -> None:
     """Print the question: model, data, device, dtype."""
@@ -98,7 +98,7 @@ def show(
     threads = f", {facts['threads']} threads" if "threads" in facts else ""
     version = facts["versions"].get(framework, "")
     last = options.settings.max_iters
-    print(f"{named(workload, options)} {options.config}: {training.n_params():,} parameters, {work}")
+    print(f"{workload_name(workload, options)} {options.config}: {training.n_params():,} parameters, {work}")
     print(f"data   {data['name']}: {about}, sha256 {data['sha256'][:16]}")
     print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
     print(f"{framework:<6} {version}, Python {platform.python_version()}, seed {options.seed}, to iteration {last}")
@@ -106,7 +106,7 @@ def show(
         print(f"resumed after {done} iterations")
 
 
-def tell_cache(framework: Framework, report: Reporter) -> None:
+def report_cache(framework: Framework, report: Reporter) -> None:
     """Say what the compiler's cache held, once the first iteration has compiled."""
     if (cache := framework.cache_state()) is None:
         return

@@ -10,7 +10,7 @@ THREADS_OF_A_CORE = 16
 """More of them than this are not meant."""
 
 
-def refuse_several(device: str) -> None:
+def refuse_distributed(device: str) -> None:
     """Raises: UsageError when a launcher (torchrun, accelerate launch) started more than this one: each would train by
     itself, on the same device, and take the other's time for its own."""
     size = os.environ.get("WORLD_SIZE", "")

@@ -67,15 +67,15 @@ def _run(
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)
-    report.hello(**hello.asked(workload, framework.name, options, device, facts))
+    report.hello(**hello.request_fields(workload, framework.name, options, device, facts))
     if sample is not None and writes:
         return sampling.run(workload, framework, sample(options, device), facts, report)
     training = build(options, device)
     done = framework.restore(training, options.resume) if options.resume else 0
-    report.hello(**hello.built(training, workload["unit"]))
+    report.hello(**hello.model_fields(training, workload["unit"]))
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, "nats")
-    hello.show(workload, framework.name, framework.compiler, training, facts, done)
+    hello.print_summary(workload, framework.name, framework.compiler, training, facts, done)
     plan = loop.Plan(
         first=done,
         total=settings.max_iters,
@@ -150,7 +150,7 @@ class _Work:
         framework, training, report = self._framework, self._training, self._report
         framework.after_first(training)
         if training.options.compile:
-            hello.tell_cache(framework, report)
+            hello.report_cache(framework, report)
         if training.reference.cpu is None:
             report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
             return
@@ -161,10 +161,10 @@ class _Work:
             if compiles and training.options.settings.eval_interval:
                 training.warm_evaluation()
         report.metric("reference_loss_device", found, "nats")
-        judge(training, training.reference.cpu, found, report)
+        compare_with_reference(training, training.reference.cpu, found, report)
 
 
-def judge(training: Training, expected: float, found: float, report: Reporter) -> None:
+def compare_with_reference(training: Training, expected: float, found: float, report: Reporter) -> None:
     """Print the first batch's two losses, and say so when they are further apart than rounding explains."""
     dtype = training.options.dtype
     tolerance = TOLERANCE_NATS[dtype]

@@ -91,7 +91,7 @@ Sample = Callable[[Options, Any], Sampling]
 """(options, device) to a Sampling of the framework: all that is done once"""
 
 
-def prepared(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tokens], NDArray[Any]] | None) -> Check:
+def reference_check(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tokens], NDArray[Any]] | None) -> Check:
     """The check on the first batch (tokens, and what comes next; both (batch, block)).
 
     `logits` is the training's model on the CPU in fp32: tokens (1, block) to logits (1, block, vocab).
@@ -137,10 +137,10 @@ def run(
 ) -> loop.Result:
     """Read and write max_iters times; check the first time, show the text of the last. Ends the phase `setup`."""
     options, settings = sampling.options, sampling.options.settings
-    report.hello(**hello.built(sampling))
+    report.hello(**hello.model_fields(sampling))
     if sampling.check.losses is not None:
         report.metric("reference_loss_cpu", float(sampling.check.losses.mean()), "nats")
-    hello.show(workload, framework.name, framework.compiler, sampling, facts, 0)
+    hello.print_summary(workload, framework.name, framework.compiler, sampling, facts, 0)
     n_prompt = settings.block_size - settings.new_tokens
     print(f"sample: {settings.batch_size} x {n_prompt} tokens read at once, {settings.new_tokens} more one by one")
     plan = loop.Plan(
@@ -164,7 +164,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class _Written:
+class _Generation:
     prefill_s: float
     decode_s: float
     tokens: Any
@@ -177,9 +177,9 @@ class _Work:
 
     def __init__(self, framework: Framework, sampling: Sampling, report: Reporter) -> None:
         self._framework, self._sampling, self._report = framework, sampling, report
-        self._last: tuple[Tokens, _Written] | None = None
+        self._last: tuple[Tokens, _Generation] | None = None
 
-    def step(self, i: int) -> _Written:
+    def step(self, i: int) -> _Generation:
         sampling, n = self._sampling, self._sampling.options.settings.new_tokens
         prompt = sampling.prompt(i)
         state: list[Any] = []
@@ -195,14 +195,14 @@ class _Work:
 
         prefill_s, _ = loop.timed(prefill, synchronize)
         decode_s, _ = loop.timed(decode, synchronize)
-        written = _Written(prefill_s, decode_s, state[1])
+        written = _Generation(prefill_s, decode_s, state[1])
         self._last = prompt, written
         return written
 
-    def read(self, loss: _Written) -> None:
+    def read(self, loss: _Generation) -> None:
         """There is no loss in writing."""
 
-    def measures(self, loss: _Written) -> dict[str, tuple[float, str]]:
+    def measures(self, loss: _Generation) -> dict[str, tuple[float, str]]:
         s = self._sampling.options.settings
         n_read, n_written = s.batch_size * (s.block_size - s.new_tokens), s.batch_size * s.new_tokens
         return {
@@ -225,14 +225,14 @@ class _Work:
     def after_first(self) -> None:
         self._framework.after_first(self._sampling)
         if self._sampling.options.compile:
-            hello.tell_cache(self._framework, self._report)
+            hello.report_cache(self._framework, self._report)
         if self._sampling.check.losses is None:
             self._report.note("no_reference", f"{self._framework.name} has no CPU here to compute the logits on")
             return
         with self._report.phase("compile" if self._sampling.options.compile else "setup"):
             found = on_device(self._sampling)
         self._report.metric("reference_loss_device", float(found.mean()), "nats")
-        _judge(self._sampling, self._sampling.check.losses, found, self._report)
+        _compare_with_reference(self._sampling, self._sampling.check.losses, found, self._report)
 
     def show(self, folder: Path | None) -> None:
         """Print what was written last, keep it as a note, and as sample.txt where --out says so. Raises: JobError."""
@@ -265,7 +265,7 @@ def on_device(sampling: Sampling) -> Losses:
     return np.stack([losses(logits[:rows], check.targets[:, at]) for at, logits in enumerate(found)], axis=1)
 
 
-def _judge(sampling: Sampling, expected: Losses, found: Losses, report: Reporter) -> None:
+def _compare_with_reference(sampling: Sampling, expected: Losses, found: Losses, report: Reporter) -> None:
     dtype = sampling.options.dtype
     tolerance = TOLERANCE_NATS[dtype]
     how = f"{sampling.device}, {dtype}" + (", compiled" if sampling.options.compile else "")

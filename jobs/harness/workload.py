@@ -1,4 +1,4 @@
-"""A workload's literal, whole: one that is `like` another takes from it what it does not say itself."""
+"""What a WORKLOAD literal stands for: with the declarations of the loop's keys, and with what it takes from another."""
 
 from __future__ import annotations
 
@@ -7,37 +7,60 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_NOTHING: Mapping[str, Any] = {"unit": "", "help": ""}
-_LEAST = {
-    "max_iters": 0, "warmup_iters": 0, "eval_interval": 0, "checkpoint_interval": 0, "log_interval": 1, "threads": 0,
+LOOP_KEYS: dict[str, dict[str, Any]] = {
+    "max_iters": {"unit": "iterations", "least": 0, "help": "updates to make"},
+    "warmup_iters": {"unit": "iterations", "least": 0, "help": "after the first that are not measured"},
+    "eval_interval": {
+        "unit": "iterations", "least": 0,
+        "help": "evaluate each time so many are done, and at the end; 0: never",
+    },
+    "log_interval": {"unit": "iterations", "least": 1, "help": "print every so many; all of them are reported"},
+    "checkpoint_interval": {
+        "unit": "iterations", "least": 0,
+        "help": "save each time so many are done, and at the end with --out; 0: only that",
+    },
+    "stop_on_nan": {"unit": "", "help": "end when a loss is not a number"},
+    "threads": {"unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
 }  # fmt: skip
-"""Of what the loop reads."""
+"""The keys of params that the harness itself reads. `"max_iters": 150` in a WORKLOAD gives the default of such a key; a
+mapping declares it anew, in full. queue_runner/workloads/manifest.py reads this literal without running it."""
 
 
-def whole(workload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The literal with what it takes from the file that it is like, which is read and not run: its framework need not
-    be here.
+def resolve(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the literal in full: every key of params is a mapping with a unit and a help text.
 
-    Ours goes over theirs, config by config, key by key of params and word by word of a key; keys in "without" are left
-    out. queue_runner/workloads/manifest.py does the same for a workload that is asked for. What the loop itself reads
-    takes what the loop takes, where nothing is said of it.
+    "like" names another workload of this folder, whose file is parsed and not run: its framework need not be installed.
+    Ours overrides theirs config by config, key by key of params and word by word of a key; "without" names the keys
+    that are left out. queue_runner/workloads/manifest.py does the same at submit.
+
+    Raises: LookupError if the file named by "like" has no WORKLOAD.
     """
-    both = dict(workload)
-    if "like" in workload:
-        theirs = _literal(Path(__file__).parents[1] / f"{both.pop('like')}.py")
-        out, params = workload.get("without", ()), theirs["params"]
-        params = {**params, **{key: {**params.get(key, {}), **said} for key, said in both.get("params", {}).items()}}
-        both = {**theirs, **both}
-        both["params"] = {key: said for key, said in params.items() if key not in out}
-        both["configs"] = {
-            name: {key: value for key, value in config.items() if key not in out}
-            for name, config in {**theirs["configs"], **workload.get("configs", {})}.items()
-        }
-    modes = {"mode": {"choices": ["train", *both["modes"]]}} if "modes" in both else {}
-    counts = {key for key, said in both["params"].items() if isinstance(said["default"], int | float)}
-    of_loop = {key: {"least": least} for key, least in _LEAST.items() if key in counts} | modes
-    both["params"] = {key: {**_NOTHING, **of_loop.get(key, {}), **said} for key, said in both["params"].items()}
+    theirs = _literal(Path(__file__).parents[1] / f"{workload['like']}.py") if "like" in workload else {}
+    out, params = workload.get("without", ()), dict[str, Any]()
+    for key, said in (*theirs.get("params", {}).items(), *workload.get("params", {}).items()):
+        if not isinstance(said, Mapping):
+            said = {**LOOP_KEYS.get(key, {}), **params.get(key, {}), "default": said}
+        params[key] = {**params.get(key, {}), **said}
+    both = {key: value for key, value in {**theirs, **workload}.items() if key != "like"}
+    both["params"] = {
+        key: {"unit": "", "help": "", **_required(key, said, both), **said}
+        for key, said in params.items()
+        if key not in out
+    }
+    both["configs"] = {
+        name: {key: value for key, value in config.items() if key not in out}
+        for name, config in {**theirs.get("configs", {}), **workload.get("configs", {})}.items()
+    }
     return both
+
+
+def _required(key: str, said: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that the harness can work with, for a key declared without them."""
+    if key == "mode" and "modes" in workload:
+        return {"choices": ["train", *workload["modes"]]}
+    if "least" in LOOP_KEYS.get(key, {}) and isinstance(said["default"], int | float):
+        return {"least": LOOP_KEYS[key]["least"]}
+    return {}
 
 
 def _literal(file: Path) -> dict[str, Any]:

@@ -8,9 +8,11 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from queue_runner.errors import MpsqError
+from queue_runner.paths import jobs_dir
 from queue_runner.spec import Value
 
 DTYPES = ("fp32", "bf16", "fp16")
@@ -98,7 +100,7 @@ def read(file: Path) -> Workload | None:
 def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] | None) -> Workload:
     """Return the workload, cached as long as its files are unchanged."""
     try:
-        return _workload(_whole(_literal(file) or {}, file), file)
+        return _workload(_inherited(_literal(file) or {}, file), file)
     except _Wrong as error:
         hint = "docs/workloads.md says what a key of params may say: choices, least, most, ..."
         raise MpsqError(f"WORKLOAD in {file.name}: {error}", hint) from error
@@ -126,31 +128,43 @@ def _unreadable(file: Path, error: Exception) -> MpsqError:
     )
 
 
-def _whole(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Return a literal merged with the one it inherits from ("like")."""
+def _inherited(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Return a literal in full, with the one it inherits from ("like")."""
     if "like" not in literal:
-        return literal
+        return resolve(literal)
     other = _other(literal, file)
     theirs = _literal(other) if other.is_file() else None
     if theirs is None or "like" in theirs:
         raise MpsqError(
             f"WORKLOAD in {file.name} is like {other.name}, which has no whole one", f"name a workload of {file.parent}"
         )
-    return joined(theirs, literal)
+    return resolve(literal, theirs)
 
 
-def joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return another workload's literal overridden by ours: per config, per key of params and per word of a key, less
-    the keys in our "without". jobs/harness/workload.py does the same for a running workload."""
-    out, params = ours.get("without", ()), theirs.get("params", {})
+def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return a literal in full: a bare value in params is the default of a key that jobs/harness/ declares.
+
+    Ours overrides `theirs` per config, per key of params and per word of a key, less the keys in our "without".
+    jobs/harness/workload.py does the same for a running workload.
+    """
+    out, params, loop_keys = ours.get("without", ()), dict[str, Any](), _loop_keys()
+    for key, said in (*theirs.get("params", {}).items(), *ours.get("params", {}).items()):
+        if not isinstance(said, Mapping):
+            said = {**loop_keys.get(key, {}), **params.get(key, {}), "default": said}
+        params[key] = {**params.get(key, {}), **said}
     both = {**theirs, **ours}
-    params = {**params, **{key: {**params.get(key, {}), **said} for key, said in ours.get("params", {}).items()}}
     both["params"] = {key: said for key, said in params.items() if key not in out}
     both["configs"] = {
         name: {key: value for key, value in config.items() if key not in out}
         for name, config in {**theirs.get("configs", {}), **ours.get("configs", {})}.items()
     }
     return both
+
+
+@functools.cache
+def _loop_keys() -> Mapping[str, Any]:
+    """Return the declarations of the keys that the harness reads, from its source."""
+    return _assigned(jobs_dir() / "harness" / "workload.py", "LOOP_KEYS") or {}
 
 
 def _literal(file: Path) -> dict[str, Any] | None:
@@ -161,6 +175,11 @@ def _literal(file: Path) -> dict[str, Any] | None:
 @functools.cache
 def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | None:
     """Parse a file, cached while it is unchanged: a thousand jobs of one submission request the same."""
+    return _assigned(file, "WORKLOAD")
+
+
+def _assigned(file: Path, name: str) -> dict[str, Any] | None:
+    """Return the literal that a module assigns to `name`; None if it assigns none. Raises: MpsqError."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -172,7 +191,7 @@ def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | No
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
-        if any(isinstance(t, ast.Name) and t.id == "WORKLOAD" for t in targets) and getattr(node, "value", None):
+        if any(isinstance(t, ast.Name) and t.id == name for t in targets) and getattr(node, "value", None):
             try:
                 return dict(ast.literal_eval(node.value))  # type: ignore[attr-defined]
             except (ValueError, TypeError, AttributeError) as error:

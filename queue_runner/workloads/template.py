@@ -46,14 +46,9 @@ WORKLOAD = {  # read without running this file: plain values only
         "context": {"default": 8, "unit": "characters", "help": "that the network sees"},
         "batch_size": {"default": 256, "unit": "examples", "least": 1, "help": "in one iteration"},
         "lr": {"default": 3e-3, "unit": "", "help": "learning rate"},
-        # what the loop itself asks for
-        "max_iters": {"default": 200, "unit": "iterations", "least": 0, "help": "updates to make"},
-        "warmup_iters": {"default": 10, "unit": "iterations", "least": 0, "help": "after the first, not measured"},
-        "eval_interval": {"default": 100, "unit": "iterations", "least": 0, "help": "evaluate every so many; 0: never"},
-        "log_interval": {"default": 20, "unit": "iterations", "least": 1, "help": "print every so many"},
-        "checkpoint_interval": {"default": 0, "unit": "iterations", "least": 0, "help": "save every so many; 0: never"},
-        "stop_on_nan": {"default": False, "unit": "", "help": "end when a loss is not a number"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU; 0: torch's own choice"},
+        # read by the loop, which says what they mean: a default is enough
+        "max_iters": 200, "warmup_iters": 10, "eval_interval": 100, "log_interval": 20, "checkpoint_interval": 0,
+        "stop_on_nan": False, "threads": 0,
     },
     "configs": {"small": {}, "wide": {"width": 1024}},  # presets: --config
 }  # fmt: skip

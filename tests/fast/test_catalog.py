@@ -181,6 +181,23 @@ def test_a_twin_takes_what_its_model_takes(tmp_path: Path, bounded: Workload) ->
     assert (found.default, found.unit, found.limits) == (16, "examples", {"least": 1})
 
 
+def test_a_key_of_the_loop_needs_its_default_alone(tmp_path: Path) -> None:
+    """A bare value is a default; what a file spells out itself stands as it is."""
+    own = '"max_iters": 7, "lr": 0.1, "log_interval": {"default": 3, "help": "print"}, "threads": {"default": "all"}'
+    (tmp_path / "bounded_torch.py").write_text(BOUNDED.replace('"params": {', f'"params": {{{own},'))
+    params = catalog.find(tmp_path, "bounded").params
+    assert params["max_iters"] == manifest.Param("max_iters", 7, "iterations", "updates to make", limits={"least": 0})
+    assert params["log_interval"] == manifest.Param("log_interval", 3, "", "print")
+    assert params["lr"] == manifest.Param("lr", 0.1, "", "") and params["threads"].default == "all"
+    assert list(params)[:4] == ["max_iters", "lr", "log_interval", "threads"]
+    (tmp_path / "twin_torch.py").write_text(
+        'WORKLOAD = {"like": "bounded_torch", "name": "twin", "params": {"max_iters": 9, "batch_size": 4}}'
+    )
+    twin = catalog.find(tmp_path, "twin").params
+    assert twin["max_iters"].default == 9 and twin["max_iters"].help == "updates to make"
+    assert twin["batch_size"].default == 4 and twin["batch_size"].limits == {"least": 1, "most": 512}
+
+
 def test_ours_can_be_read() -> None:
     for workload in catalog.workloads(paths.jobs_dir()):
         assert workload.about and workload.source and workload.configs
@@ -209,7 +226,7 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
         said, found = manifest._literal(file), manifest.read(file)
         if said is not None and found is not None and "like" in said:
             alike += 1
-            theirs = harness.whole(said)
+            theirs = harness.resolve(said)
             assert (found.name, found.framework) == (theirs["name"], theirs["framework"])
             defaults = {name: param["default"] for name, param in theirs["params"].items()}
             assert found.configs == theirs["configs"] and {k: p.default for k, p in found.params.items()} == defaults

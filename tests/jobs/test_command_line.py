@@ -65,11 +65,11 @@ def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
     """What is refused at submit would be refused by the run, and the other way round, in the same words."""
     from harness import command_line
     from harness.errors import UsageError as Theirs
-    from harness.workload import whole
+    from harness.workload import resolve
 
     n = 0
     for workload in catalog.workloads(paths.jobs_dir()):
-        literal = whole(manifest._literal(workload.file) or {})
+        literal = resolve(manifest._literal(workload.file) or {})
         for name, param in workload.params.items():
             for text in _at_the_limits(param):
                 ours = theirs = ""

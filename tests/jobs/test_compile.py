@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.torch_backend.compiling import judge
+from harness.torch_backend.compiling import classify
 from tests.jobs.conftest import read, spawn
 
 
@@ -54,7 +54,7 @@ def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
 def test_the_state_of_the_cache_follows_from_inductors_counters(
     counters: dict[str, dict[str, int]], state: str
 ) -> None:
-    found, counts = judge(counters)
+    found, counts = classify(counters)
     assert found == state and all(counts.values())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.workload import whole
+from harness.workload import resolve
 from tests.jobs.conftest import FRAMEWORKS, JOBS, TRAINED, Ran, Run, read
 
 pytestmark = pytest.mark.usefixtures("quick_mlx", "quick_tinygrad")
@@ -77,7 +77,7 @@ def test_a_seed_is_the_same_weights_in_each(run: Run) -> None:
 
 def test_what_can_be_set_is_the_same() -> None:
     """Apart from what torch alone offers a choice of."""
-    literals = {name: whole(importlib.import_module(f"nanogpt_{name}").WORKLOAD) for name in FRAMEWORKS}
+    literals = {name: resolve(importlib.import_module(f"nanogpt_{name}").WORKLOAD) for name in FRAMEWORKS}
     torch = literals["torch"]
     params = {key: value for key, value in torch["params"].items() if key not in ("adamw", "threads")}
     for name, literal in literals.items():

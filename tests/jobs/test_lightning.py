@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import mpsq_report
 import mpsq_report_lightning
 from harness import errors
-from harness.workload import whole
+from harness.workload import resolve
 from mpsq_report import Reporter
 from tests.jobs.conftest import JOBS, Ran, Run, arguments, read
 
@@ -103,8 +103,8 @@ def test_a_loss_that_is_no_number_ends_it_where_that_is_asked(trains: Any) -> No
 
 def test_what_can_be_set_is_what_nanogpt_has() -> None:
     apart = ("mode", "new_tokens", "checkpoint_interval")
-    theirs: dict[str, Any] = nanogpt.WORKLOAD
-    ours = whole(job.WORKLOAD)
+    theirs = resolve(nanogpt.WORKLOAD)
+    ours = resolve(job.WORKLOAD)
     assert ours["params"] == {key: value for key, value in theirs["params"].items() if key not in apart}
     configs = {
         name: {key: value for key, value in config.items() if key not in apart}

@@ -15,6 +15,7 @@ from harness.command_line import parse
 from harness.data.batches import Batches
 from harness.models.nanogpt import Shape, flops_per_iter, initial_weights, learning_rate, shape_of
 from harness.torch_backend.training import adamw
+from harness.workload import resolve
 
 SHAKESPEARE = Shape(vocab=65, block=256, layers=6, heads=6, width=384)
 
@@ -65,7 +66,7 @@ def test_the_small_model_decays_the_tensors_that_nanogpt_reported() -> None:
 
 
 def test_presets_set_known_keys_in_the_types_of_their_defaults() -> None:
-    params = job.WORKLOAD["params"]
+    params = resolve(job.WORKLOAD)["params"]
     for config in job.WORKLOAD["configs"].values():
         for key, value in config.items():
             assert type(value) is type(params[key]["default"]), key

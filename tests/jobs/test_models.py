@@ -25,7 +25,7 @@ from harness.torch_backend.device import open_device
 from harness.torch_backend.flops import forward_flops
 from harness.torch_backend.main import main
 from harness.torch_backend.training import sgd
-from harness.workload import whole
+from harness.workload import resolve
 from queue_runner.paths import Layout
 from tests.jobs.conftest import JOBS, Ran, read
 from tests.jobs.test_through_the_queue import mpsq, rows
@@ -130,7 +130,7 @@ def test_the_work_is_what_torch_counts(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_presets_set_known_keys_in_the_types_of_their_defaults(name: str) -> None:
-    literal = whole(job(name).WORKLOAD)
+    literal = resolve(job(name).WORKLOAD)
     params = literal["params"]
     for values in (*literal["configs"].values(), *literal["modes"].values()):
         assert all(type(value) is type(params[key]["default"]) for key, value in values.items())

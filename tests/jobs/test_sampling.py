@@ -35,7 +35,7 @@ def test_the_four_write_the_text_that_the_trained_model_would(
     """fp32 on the CPU, same weights: with keys and values kept, each position's logits are those of the training's
     forward over the whole text, and so the likeliest tokens are too."""
     job, forward, made = importlib.import_module(f"nanogpt_{framework}"), [], []
-    prepared = job.sampling.prepared
+    prepared = job.sampling.reference_check
 
     def prepare(x: Any, y: Any, n: int, logits: Any) -> Any:
         forward.append(logits)
@@ -45,7 +45,7 @@ def test_the_four_write_the_text_that_the_trained_model_would(
         made.append(job.sample(options, device))
         return made[0]
 
-    monkeypatch.setattr(job.sampling, "prepared", prepare)
+    monkeypatch.setattr(job.sampling, "reference_check", prepare)
     settings = WRITES | {"init_from": weights, "new_tokens": new_tokens}
     ran = run("--compile", MODES[framework], framework=framework, sample=sample, **settings)
     assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
@@ -108,12 +108,12 @@ def test_a_mode_has_its_own_defaults_and_what_is_set_wins() -> None:
 
 
 def test_a_cache_that_forgets_is_found_out(run: Run, monkeypatch: pytest.MonkeyPatch, weights: Path) -> None:
-    from harness.torch_backend.sampling import F, Layer
+    from harness.torch_backend.sampling import F, LayerCache
 
     def forgets(self: Any, q: Any, k: Any, v: Any) -> Any:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    monkeypatch.setattr(Layer, "attend", forgets)
+    monkeypatch.setattr(LayerCache, "attend", forgets)
     ran = written(run, "torch", weights, new_tokens=7)
     assert ran.code == 0 and "nats apart" in ran.notes()["wrong_loss"]["text"] and "warning: " in ran.err
 

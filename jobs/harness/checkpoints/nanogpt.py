@@ -51,7 +51,7 @@ _NO_WEIGHT = re.compile(r"h\.\d{1,4}\.attn\.(masked_)?bias")
 
 
 @dataclass(frozen=True)
-class Form:
+class ModelShape:
     """What can be told from the tensors of a GPT-2, and the heads where something else tells them."""
 
     vocab: int
@@ -62,7 +62,7 @@ class Form:
     heads: int | None
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int | None) -> Form:
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int | None) -> ModelShape:
         vocab, width = shapes["tokens.weight"]
         blocks = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
         return cls(vocab, shapes["positions.weight"][0], len(blocks), width, "norm.bias" in shapes, heads)
@@ -73,7 +73,7 @@ class Form:
         return f"--set n_layer={self.layers} --set n_embd={self.width}{heads} --set bias={str(self.bias).lower()}"
 
 
-def knows(path: Path) -> bool:
+def is_supported(path: Path) -> bool:
     """Whether `path` is what this module reads, by its name: a folder, or a file that is no .npz."""
     return path.is_dir() or path.suffix in (*PICKLED, ".safetensors")
 
@@ -95,14 +95,14 @@ def read(path: Path, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[
         found, told, said = _pickled(path)
     try:
         weights = _renamed(found)
-        there = Form.of({name: value.shape for name, value in weights.items()}, _heads(told))
+        there = ModelShape.of({name: value.shape for name, value in weights.items()}, _heads(told))
     except (KeyError, ValueError, IndexError):
         raise UsageError(
             f"{path} holds no GPT-2: its tensors are {_some(found)}",
             "init_from takes the weights.npz of a training's --out, nanoGPT's ckpt.pt, or Hugging Face's gpt2 "
             "(model.safetensors or its folder)",
         ) from None
-    here = Form.of(shapes, heads)
+    here = ModelShape.of(shapes, heads)
     _refuse(path, there, here)
     cut = []
     for name, what in (("tokens.weight", "rows of the vocabulary"), ("positions.weight", "positions")):
@@ -204,7 +204,7 @@ def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
     return ours
 
 
-def _refuse(path: Path, there: Form, here: Form) -> None:
+def _refuse(path: Path, there: ModelShape, here: ModelShape) -> None:
     """Raises: UsageError when the model of the file is not the one that is asked for."""
     same_heads = there.heads is None or there.heads == here.heads
     if (there.layers, there.width, there.bias) != (here.layers, here.width, here.bias) or not same_heads:

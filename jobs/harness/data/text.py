@@ -33,7 +33,6 @@ class Text:
     name: str
     sha256: str
     n_bytes: int
-    n_chars: int
     tokenizer: str
     vocab_size: int
     alphabet: str
@@ -90,7 +89,7 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
                 "take a longer text, or a smaller block_size",
             )
     digest = hashlib.sha256(raw).hexdigest()
-    return Text(name, digest, len(raw), len(text), tokenizer, vocab_size, alphabet, train, val)
+    return Text(name, digest, len(raw), tokenizer, vocab_size, alphabet, train, val)
 
 
 def cache_folder(name: str) -> Path:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from harness import machine
-from harness.device import AUTO, Device, choose, not_there, number
+from harness.device import AUTO, Device, choose, number, unavailable
 
 _PLATFORMS = {"cpu": ("cpu",), "cuda": ("cuda",), "mps": ("METAL", "mps")}
 """JAX's names. Metal comes with one plugin or another, each of which has a name of its own."""
@@ -24,7 +24,7 @@ def open_device(asked: str) -> Device:
     asked = choose(asked, why_not)
     reason = why_not(asked)
     if reason is not None:
-        raise not_there(asked, reason, [name for name in AUTO if why_not(name) is None], "jax")
+        raise unavailable(asked, reason, [name for name in AUTO if why_not(name) is None], "jax")
     handle = _find(asked)
     jax.config.update("jax_default_device", handle)
     names = {"cpu": machine.cpu_name, "mps": machine.apple_name}

@@ -166,7 +166,7 @@ def _run(workload: Mapping[str, Any], framework: Framework, build: Build, option
     print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
     print(f"{framework.name:<6} {facts['versions'].get(framework.name, '')}, seed {options.seed}")
     report.end("setup")
-    _Course(framework, device, bench, options, report).run()
+    _Runner(framework, device, bench, options, report).run()
 
 
 def _hello(
@@ -187,7 +187,7 @@ def _hello(
     }
 
 
-class _Course:
+class _Runner:
     """The iterations of one benchmark: the first, the warm-up with its choice of calls, the measured ones."""
 
     def __init__(self, framework: Framework, device: Any, bench: Bench, options: Options, report: Reporter) -> None:

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from harness import machine
-from harness.device import AUTO, Device, choose, not_there, number
+from harness.device import AUTO, Device, choose, number, unavailable
 
 
 def open_device(asked: str) -> Device:
@@ -20,7 +20,7 @@ def open_device(asked: str) -> Device:
     asked = choose(asked, why_not)
     reason = why_not(asked)
     if reason is not None:
-        raise not_there(asked, reason, [name for name in AUTO if why_not(name) is None], "mlx")
+        raise unavailable(asked, reason, [name for name in AUTO if why_not(name) is None], "mlx")
     handle = _find(asked)
     mx.set_default_device(handle)
     if asked == "cpu":

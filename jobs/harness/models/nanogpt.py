@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.checkpoints import weights_file
-from harness.checkpoints.nanogpt import knows as knows_checkpoint
+from harness.checkpoints.nanogpt import is_supported as is_foreign_checkpoint
 from harness.checkpoints.nanogpt import read as read_checkpoint
 from harness.command_line import Options
 from harness.data.batches import Batches
@@ -140,7 +140,7 @@ def read_weights(path: Path, shape: Shape) -> Weights:
 
     Raises: UsageError when it cannot be read, or is of another model.
     """
-    if knows_checkpoint(path):
+    if is_foreign_checkpoint(path):
         return read_checkpoint(path, shape.tensors(), shape.heads)
     return weights_file.fitting(weights_file.read(path, "init_from"), shape.tensors(), path)
 

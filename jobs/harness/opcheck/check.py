@@ -99,7 +99,7 @@ class Checker:
         timed: tuple[Any, float] | None = None
         random = op.name in UNINITIALISED
         for sample in self._samples(op, dtype, direction):
-            tried = _Try(self, op, sample, direction, random)
+            tried = _Trial(self, op, sample, direction, random)
             verdict = tried.run()
             random = tried.random
             if verdict is None:
@@ -182,7 +182,7 @@ def _direction(output: torch.Tensor) -> torch.Tensor:
     return values.to(torch.float64 if not output.is_complex() else torch.complex128).to(output.dtype)
 
 
-class _Try:
+class _Trial:
     """One sample on the device and on the CPU."""
 
     def __init__(self, checker: Checker, op: Any, sample: Any, direction: str, random: bool) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import command_line, exit_codes
-from harness.command_line import Options, near
+from harness.command_line import Options, did_you_mean
 from harness.errors import JobError, UsageError
 from harness.opcheck import inventory
 from harness.opcheck.messages import ERROR, FALLBACK, MISSING, NATIVE, UNCHECKED, VERDICTS, WRONG
-from harness.opcheck.sweep import Found, Sweep, Unit
+from harness.opcheck.sweep import Finding, Sweep, Unit
 from harness.processes import refuse_threads
 from mpsq_report import Reporter
 
@@ -51,7 +51,7 @@ def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: 
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv)
-        _Course(workload, options, report, child).run()
+        _Runner(workload, options, report, child).run()
 
     return exit_codes.run(workload, run)
 
@@ -79,10 +79,10 @@ def need_tables() -> None:
         )
 
 
-class _Course:
+class _Runner:
     def __init__(self, workload: Mapping[str, Any], options: Options, report: Reporter, child: Sequence[str]) -> None:
         self._workload, self._options, self._report, self._child = workload, options, report, child
-        self._found: dict[Key, Found] = {}
+        self._found: dict[Key, Finding] = {}
         self._crashes = 0
         self._checked = 0
         self._took_s: dict[str, float] = {}
@@ -170,7 +170,7 @@ class _Course:
             f"{len(found.without_mps)} for CPU and CUDA alone"
         )
 
-    def _tell(self, unit: Unit, dur_s: float, found: Iterable[Found]) -> None:
+    def _tell(self, unit: Unit, dur_s: float, found: Iterable[Finding]) -> None:
         """Report a unit. An iteration is a unit that was checked: it is counted, and no measurement."""
         self._report.iter(self._checked, dur_s, phase="warmup")
         self._checked += 1
@@ -180,7 +180,7 @@ class _Course:
         for one in found:
             self._keep(one)
 
-    def _keep(self, one: Found) -> None:
+    def _keep(self, one: Finding) -> None:
         """Report a verdict. A later one on the same operator corrects an earlier one."""
         self._found[one.key] = one
         cell = f"op/{one.unit.op}/{one.unit.dtype}/{one.direction}"
@@ -200,13 +200,13 @@ class _Course:
         for key, one in again.items():
             self._keep(_with_fallback(left[key], one, named[key].profiled if key in named else ()))
 
-    def _pass(self, device: str, mode: str, what: Iterable[Found]) -> dict[Key, Found]:
+    def _pass(self, device: str, mode: str, what: Iterable[Finding]) -> dict[Key, Finding]:
         """Check the same again in another mode."""
         directions: dict[tuple[str, str], list[str]] = {}
         for one in what:
             directions.setdefault((one.unit.op, one.unit.dtype), []).append(one.direction)
         units = [Unit(op, dtype, tuple(wanted)) for (op, dtype), wanted in directions.items()]
-        found: dict[Key, Found] = {}
+        found: dict[Key, Finding] = {}
         with self._report.phase("eval"), self._sweep(device, mode) as sweep:
             sweep.run(units, lambda unit, dur_s, said: found.update({one.key: one for one in said}))
             self._crashes += sweep.restarts
@@ -243,12 +243,13 @@ def _chosen(words: str, known: Sequence[str]) -> list[str]:
         else:
             found = list(known) if word == "all" else fnmatch.filter(known, word.replace(".", "_"))
         if not found:
-            raise UsageError(f'ops={words}: torch has no operator "{word}"', near(word, known, "such as add+linalg_*"))
+            hint = did_you_mean(word, known, "such as add+linalg_*")
+            raise UsageError(f'ops={words}: torch has no operator "{word}"', hint)
         chosen.update(dict.fromkeys(found))
     return list(chosen)
 
 
-def _with_fallback(first: Found, again: Found, names: Sequence[str]) -> Found:
+def _with_fallback(first: Finding, again: Finding, names: Sequence[str]) -> Finding:
     """The verdict on what was missing, or fell back unasked, once fallbacks were on."""
     said = [name for name in again.detail.split(", ") if name] if again.verdict == FALLBACK else []
     every = ", ".join(dict.fromkeys([*said, *names]))
@@ -260,7 +261,7 @@ def _with_fallback(first: Found, again: Found, names: Sequence[str]) -> Found:
     return replace(again, unit=first.unit, detail=f"as a fallback: {again.detail}")
 
 
-def _said(one: Found) -> str:
+def _said(one: Finding) -> str:
     """One line for the log and the store: "svd fp32 backward fallback (2 of 8 samples): aten::linalg_svd"."""
     share = f" ({one.n_bad} of {one.n} samples)" if one.n else ""
     detail = f": {one.detail}" if one.detail else ""

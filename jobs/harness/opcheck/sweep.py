@@ -39,7 +39,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Found:
+class Finding:
     """What a child said of one direction of a unit, or what became of the child."""
 
     unit: Unit
@@ -127,7 +127,7 @@ class Sweep:
             self._end()
         raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
 
-    def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Found]], None]) -> None:
+    def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Finding]], None]) -> None:
         """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError.
 
         Neighbours may all abort in a library's assertion, as Metal's do, on a device that is well: it is gone when what
@@ -160,11 +160,11 @@ class Sweep:
         self._one(proven)
         return self.restarts == before
 
-    def _one(self, unit: Unit) -> list[Found]:
+    def _one(self, unit: Unit) -> list[Finding]:
         child = self._child
         assert child is not None and child.process.stdin is not None
         child.log_from = os.fstat(child.log.fileno()).st_size
-        found: list[Found] = []
+        found: list[Finding] = []
         at, until = unit.directions[0], time.monotonic() + self.limit_s
         line = json.dumps({"op": unit.op, "dtype": unit.dtype, "directions": unit.directions}) + "\n"
         try:
@@ -185,7 +185,7 @@ class Sweep:
                     found[-1] = replace(found[-1], verdict=ERROR, detail=why, first_s=None, times_s=())
                     break
         if said is None:
-            found.append(Found(unit, at, ERROR, self._why(child, self.limit_s)))
+            found.append(Finding(unit, at, ERROR, self._why(child, self.limit_s)))
         self._replace()
         if len(unit.directions) > 1 and [one.direction for one in found] == [unit.directions[0]]:
             rest = replace(unit, directions=unit.directions[1:])
@@ -254,8 +254,8 @@ def _named(number: int) -> str:
     return next((one.name for one in signal.Signals if one == number), f"signal {number}")
 
 
-def _found(unit: Unit, said: Mapping[str, Any]) -> Found:
-    return Found(
+def _found(unit: Unit, said: Mapping[str, Any]) -> Finding:
+    return Finding(
         unit=unit,
         direction=said["direction"],
         verdict=said["verdict"],

@@ -16,7 +16,7 @@ from tinygrad.dtype import DType
 from tinygrad.helpers import DEV, GlobalCounters
 
 from harness import machine
-from harness.device import AUTO, Device, choose, not_there, number
+from harness.device import AUTO, Device, choose, number, unavailable
 
 _BACKENDS = {"cpu": "CPU", "cuda": "CUDA", "mps": "METAL"}
 
@@ -29,7 +29,7 @@ def open_device(asked: str) -> Device:
     asked = choose(asked, why_not)
     reason = why_not(asked)
     if reason is not None:
-        raise not_there(asked, reason, [name for name in AUTO if why_not(name) is None], "tinygrad")
+        raise unavailable(asked, reason, [name for name in AUTO if why_not(name) is None], "tinygrad")
     backend = _backend(asked)
     if DEV.device != backend:
         DEV.value = backend

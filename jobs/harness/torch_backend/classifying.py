@@ -22,7 +22,7 @@ from harness.command_line import Options
 from harness.data.examples import Examples, Order, in_turn
 from harness.torch_backend.device import Device
 from harness.torch_backend.flops import BACKWARD_TIMES
-from harness.torch_backend.training import Reference, settle
+from harness.torch_backend.training import Reference, calibrate_batch_norm
 from harness.torch_backend.training import Training as TorchTraining
 
 SETTLING_ROWS = 32
@@ -101,7 +101,7 @@ def build(
     at = order.of_iteration(0)
     first = torch.from_numpy(x[at]), torch.from_numpy(y[at])
     if evaluates:
-        settle(model, first[0][:SETTLING_ROWS])
+        calibrate_batch_norm(model, first[0][:SETTLING_ROWS])
     model.train(not evaluates)
     reference = Reference(model, first)
     model.to(device.handle, memory_format=layout)

@@ -18,10 +18,10 @@ def cache_state() -> tuple[str, dict[str, int]]:
     """cold (nothing was found), warm (nothing was missing) or mixed, and the counts of this process that say so."""
     from torch._dynamo.utils import counters
 
-    return judge(counters)
+    return classify(counters)
 
 
-def judge(counters: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, int]]:
+def classify(counters: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, int]]:
     """The state, from inductor's own counters: {"inductor": {"fxgraph_cache_hit": 2}, ...}."""
     counts = {name: int(counters.get(group, {}).get(name, 0)) for group, name in (*_HITS, *_MISSES)}
     hits = sum(counts[name] for _, name in _HITS)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.device import choose, not_there
+from harness.device import choose, unavailable
 from harness.machine import apple_name, cpu_name, process_memory
-from harness.processes import refuse_several
+from harness.processes import refuse_distributed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -73,10 +73,10 @@ def open_device(asked: str) -> Device:
     Raises: JobError with exit code 69 when it does not compute, UsageError when several processes were launched.
     """
     asked = choose(asked, why_not)
-    refuse_several(asked)
+    refuse_distributed(asked)
     reason = why_not(asked)
     if reason is not None:
-        raise not_there(asked, reason, [name for name in ("cpu", "cuda", "mps") if why_not(name) is None], "torch")
+        raise unavailable(asked, reason, [name for name in ("cpu", "cuda", "mps") if why_not(name) is None], "torch")
     device = torch.device(asked)
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)  # it refuses a device without a number

@@ -17,7 +17,7 @@ from harness.sampling import Tokens
 from harness.torch_backend.device import DTYPES, Device
 
 
-class Layer:
+class LayerCache:
     """One layer's keys and values: (batch, heads, block, features), of which the first `n` positions are known."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor, reads: bool) -> None:
@@ -46,8 +46,8 @@ class Cache:
         """Those of the n tokens that come in."""
         return torch.arange(n, device=self._at.device) if self._reads else self._at
 
-    def layer(self, n: int) -> Layer:
-        return Layer(*self._kept[n], self._at, self._reads)
+    def layer(self, n: int) -> LayerCache:
+        return LayerCache(*self._kept[n], self._at, self._reads)
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 
 from harness.command_line import Options
 from harness.errors import UsageError, first_line
-from harness.external_trainer import Course
+from harness.external_trainer import TrainerRun
 from harness.torch_backend.device import Device
 from mpsq_report_transformers import TrainerCallback
 
@@ -40,7 +40,7 @@ class Trainer(transformers.Trainer):
 class Callback(TrainerCallback):
     """The callback that any Trainer may have, telling a workload's run."""
 
-    def __init__(self, trainer: Trainer, run: Course) -> None:
+    def __init__(self, trainer: Trainer, run: TrainerRun) -> None:
         super().__init__(watch=run.watch, loss=trainer.loss_of_iteration)
         self._run = run
 

@@ -138,7 +138,7 @@ def _without_dropout(model: nn.Module) -> None:
             part.eval()
 
 
-def settle(model: nn.Module, x: torch.Tensor) -> None:
+def calibrate_batch_norm(model: nn.Module, x: torch.Tensor) -> None:
     """Let batch normalisation keep the statistics of `x`, as a trained model keeps those of its data.
 
     With those that it is made with, means of 0 and variances of 1, each residual block adds to the variance: the losses

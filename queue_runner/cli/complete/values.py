@@ -215,7 +215,7 @@ def _choices(param: Mapping[str, Any], value: str) -> list[str]:
 def _literals() -> list[dict[str, Any]]:
     """The WORKLOAD literals of all job files, each cut out of its file: parsing all of the files takes too long."""
     from queue_runner.paths import home, jobs_dir
-    from queue_runner.workloads.manifest import joined
+    from queue_runner.workloads.manifest import resolve
 
     found: dict[str, dict[str, Any]] = {}
     for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):
@@ -223,7 +223,7 @@ def _literals() -> list[dict[str, Any]]:
         if match := re.search(r"^WORKLOAD\b[^=\n]*= *(\{.*?^\})", text, re.MULTILINE | re.DOTALL):
             with contextlib.suppress(ValueError, SyntaxError):  # one of the user's, half written
                 found[path.stem] = ast.literal_eval(match[1])
-    return [joined(found.get(w["like"], {}), w) if "like" in w else w for w in found.values()]
+    return [resolve(w, found.get(w.get("like", ""), {})) for w in found.values()]
 
 
 def _environments(_current: str, _line: Line) -> list[Candidate]:
