@@ -1,4 +1,4 @@
-"""Runs as reports/_facts.py prepares them, and their comparison, without a store."""
+"""Runs as reports/_common/prepare.py prepares them, and their comparison, without a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _numbers = iter(range(1, 1_000_000))
 
 
 def row(device: str = "cpu", compile: int = 0, median_s: float | None = 0.1, **more: Any) -> dict[str, Any]:
-    """A run as reports/_facts.py prepares it."""
+    """Return a run as prepare.prepare does."""
     number = next(_numbers)
     base = {
         "run_id": number,

@@ -1,7 +1,7 @@
-"""Comparison of cells of runs: baselines, eager twins, ratios and verdicts. Pure.
+"""Comparison of arms: baselines, eager twins, ratios and verdicts. Pure.
 
-A family is a set of cells that may be compared: the same machine, workload, config and settings. Ratios are over run
-medians; a verdict needs several runs on both sides.
+A family is a set of arms that may be compared: same machine, workload, config and settings. Ratios are of run medians;
+a verdict needs several runs on both sides.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from queue_runner.analysis.significance import Verdict
 
 MOST_SPLITS = 13_000
-"""The most permutations for all verdicts of a report together, about 25 ms; see `fold`."""
+"""Maximum number of permutations for all verdicts of a report together, about 25 ms; see `fold`."""
 UNSET = "unset"
-"""The value, in labels and for --vs, of a setting that a row does not have."""
+"""The value in labels and for --vs of a setting that an arm does not have."""
 FEWEST_BATCHES = 6
-"""The smaller arm is never folded into fewer numbers than this: with 6 and 6 the smallest p-value is 0.002."""
+"""Minimum number of values into which the smaller arm is folded: with 6 and 6 the smallest p-value is 0.002."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """The terms of a comparison: the names that tell cells apart, those fixed within a family, the baseline."""
+    """How to compare: the names that distinguish arms, those fixed within a family, the baseline."""
 
     names: Sequence[str]
     settings: Sequence[str] = ()
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell, its baseline and the verdict, which is corrected for all pairs of the family."""
+    """An arm, its baseline and the verdict, which is corrected for all pairs of the family."""
 
     cell: Arm
     baseline: Arm
@@ -46,14 +46,14 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """The speedup over the baseline: above 1 the cell takes less time."""
+        """Speedup over the baseline: above 1 the arm takes less time."""
         return self.verdict.speedup
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Comparable cells and their comparison. `per_work` is "token" or "sample" where ratios are of the time per token
-    or sample, "" where they are of the time per iteration."""
+    """Comparable arms and their comparison. `per_work` is "token" or "sample" if ratios are of the time per token or
+    sample, "" if they are of the time per iteration."""
 
     common: Mapping[str, Any]
     cells: Sequence[Arm]
@@ -64,11 +64,11 @@ class Family:
     per_work: str = ""
 
     def pair(self, cell: Arm) -> Pair | None:
-        """Return the pair of the cell and the baseline; None for the baseline and where there is nothing to compare."""
+        """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
         return next((pair for pair in self.pairs if pair.cell is cell), None)
 
     def twin(self, cell: Arm) -> Arm | None:
-        """Return the same cell without compilation; None for a cell that is not compiled or has no such twin."""
+        """Return the eager twin of a compiled arm: the same without compilation; None if there is none."""
         if not cell.key.get("compile"):
             return None
         wanted = {**cell.key, "compile": 0}
@@ -76,19 +76,19 @@ class Family:
 
 
 def compare(rows: Iterable[Row], question: Question) -> list[Family]:
-    """Group runs into cells and families; judge each cell against its family's baseline and its eager twin.
+    """Group runs into arms and families; judge each arm against its family's baseline and its eager twin.
 
-    Raises: UsageError when the requested baseline matches no cell, or several of one family.
+    Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
     found = _with_baselines(families(rows, question), question.vs)
     return [_judged(family, MOST_SPLITS // len(found)) for family in found]
 
 
 def families(rows: Iterable[Row], question: Question) -> list[Family]:
-    """Group runs into cells and cells into families, sorted and labelled, but not yet compared.
+    """Group runs into arms and arms into families, sorted and labelled, but not yet compared.
 
-    Cells of two workloads are compared only if they do the same work and the baseline names a workload: nanogpt and the
-    same under another trainer.
+    Arms of two workloads are compared only if they do the same work and the baseline names a workload: nanogpt and the
+    same model under another trainer.
     """
     across = "subject" in question.vs
     fixed = [name for name in SUBJECT if not (across and name == "subject")]
@@ -116,14 +116,14 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
         if len(match) > 1:
             apart = [name for name in match[0].key if len({cell.key[name] for cell in match}) > 1]
             raise UsageError(
-                f"--vs {said} is {len(match)} rows: {', '.join(cell.label for cell in match[:6])}",
-                "add what tells them apart, as in --vs "
+                f"--vs {said} matches {len(match)} rows: {', '.join(cell.label for cell in match[:6])}",
+                "add what distinguishes them, as in --vs "
                 + ",".join([said, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
         chosen.append(replace(family, baseline=match[0] if match else None, why="chosen by --vs"))
     if families and not any(family.baseline for family in chosen):
         rows = list(dict.fromkeys(cell.label for family in families for cell in family.cells))
-        raise UsageError(f"--vs {said} is none of the rows", f"the rows are: {', '.join(rows[:8])}")
+        raise UsageError(f"--vs {said} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
     return chosen
 
 
@@ -138,12 +138,12 @@ def _asked(name: str, value: Any) -> str:
 
 
 def _default_baseline(family: Family) -> Family:
-    """Choose eager on the cpu; else the slowest eager cell; else the slowest; of each kind fp32 and torch first."""
+    """Choose eager on the CPU; else the slowest eager arm; else the slowest arm; of each kind fp32 and torch first."""
     able = [cell for cell in family.cells if cell.times]
     if len(able) < 2:
         return family
     best = min(able, key=lambda cell: (_distance(cell), -(cell.median_s or 0)))
-    return replace(family, baseline=best, why=f"{_why(best, able)}; --vs chooses another")
+    return replace(family, baseline=best, why=f"{_why(best, able)}; --vs selects another")
 
 
 def _why(best: Arm, able: Sequence[Arm]) -> str:
@@ -165,7 +165,7 @@ def _distance(cell: Arm) -> tuple[bool, ...]:
 
 
 def _judged(family: Family, most_splits: int) -> Family:
-    """Return the family with its pairs. If iterations differ in size, time per token or sample is compared."""
+    """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
     able = [cell for cell in family.cells if cell.times]
     per_work = next((unit for unit in WORK if len({cell.work(unit) for cell in able} - {None}) > 1), "")
     able = [cell for cell in able if not per_work or cell.work(per_work)]
@@ -180,8 +180,8 @@ def _judged(family: Family, most_splits: int) -> Family:
 def judge(
     asked: Iterable[tuple[Arm, Arm]], per_work: str = "", most_splits: int = MOST_SPLITS
 ) -> dict[tuple[Arm, Arm], Verdict]:
-    """Judge all pairs, with one correction for all: against the baseline and against eager twins alike. A pair
-    requested in both directions counts once (docs/decisions/many-pairs.md)."""
+    """Judge all pairs with a common correction, those with the baseline and those with eager twins. A pair requested in
+    both directions counts once (docs/decisions/many-pairs.md)."""
     pairs = [*{frozenset(pair): pair for pair in asked}.values()]
     if not pairs:
         return {}
@@ -204,10 +204,10 @@ def _arm(cell: Arm, per_work: str) -> list[float]:
 def fold(arm: Sequence[float], baseline: Sequence[float], n_most: int) -> tuple[list[float], list[float]]:
     """Combine run medians into batches, at most `n_most` of the smaller arm: geometric means of successive runs.
 
-    All splits of a few batches can be enumerated, where those of many runs could only be sampled; a slow change from
-    run to run stays visible between batches (batch means: Law & Kelton 2000, Simulation Modeling and Analysis, section
-    9.5). Batches of both arms hold equally many runs: a mean of 30 runs varies less than a single one, and exchanging
-    the two would call equal arms different in 10 to 20 % of all cases.
+    All splits of a few batches can be enumerated, whereas those of many runs could only be sampled; a slow drift over
+    the runs stays visible between batches (batch means: Law & Kelton 2000, Simulation Modeling and Analysis, section
+    9.5). Batches of both arms hold equally many runs: a mean of 30 runs varies less than a single run, and
+    exchanging the two would call equal arms different in 10 to 20 % of cases.
     """
     size = max(1.0, min(len(arm), len(baseline)) / n_most)
     return _batches(arm, size), _batches(baseline, size)
@@ -220,8 +220,8 @@ def _batches(times: Sequence[float], size: float) -> list[float]:
 
 
 def compile_cost_s(cell: Arm, twin: Arm | None, cache: str | None = None) -> float | None:
-    """Return the cost of compilation in the first iteration: its excess over the median, minus that of the eager twin.
-    Over the runs that began with the compiler's `cache` in that state, or over all."""
+    """Return the cost of compilation in seconds: the excess of the first iteration over the median, minus that of the
+    eager twin; over the runs that started with the compiler's `cache` in that state, or over all."""
     runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
     ours = middle(runs, "first_iter_excess_s")
     theirs = twin.median("first_iter_excess_s") if twin is not None else None
@@ -229,19 +229,19 @@ def compile_cost_s(cell: Arm, twin: Arm | None, cache: str | None = None) -> flo
 
 
 def first_iter_s(cell: Arm, cache: str | None) -> float | None:
-    """Return the time of the first iteration, over the runs that began with the compiler's `cache` in that state: the
-    median of cold and warm starts together would describe neither."""
+    """Return the seconds of the first iteration over the runs that started with the compiler's `cache` in that state: a
+    median of cold and warm starts would describe neither."""
     return middle((row for row in cell.shown if row["compile_cache"] == cache), "first_iter_s")
 
 
 def main_cache(cell: Arm) -> str | None:
-    """Return the state of the compiler's cache to report first: cold if any run was cold, None where none is known."""
+    """Return the state of the compiler's cache to report first: cold if any run was cold, None if unknown."""
     states = {row["compile_cache"] for row in cell.shown} - {None}
     return "cold" if "cold" in states else min(states, default=None)
 
 
 def break_even_iters(cell: Arm, twin: Arm | None, cost_s: float | None) -> float | None:
-    """Return the number of iterations after which a compilation has paid off; None when it never does."""
+    """Return the number of iterations after which compilation pays off; None if never."""
     if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
         return None
     gain_s = twin.median_s - cell.median_s

@@ -1,4 +1,4 @@
-"""Runs of the same spec, as one cell: which of them count, their combined numbers, their label. Pure."""
+"""Arms, the runs of the same spec: which of them are used, their combined numbers, their label. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from queue_runner.analysis import stats
 from queue_runner.model import Outcome, State
 
 Row = Mapping[str, Any]
-"""A run: the columns of v_run, and `factors`, the further settings and versions that distinguish runs."""
+"""A run: the columns of v_run, and `factors`, the settings and versions that distinguish runs."""
 
 SUBJECT = ("machine", "subject", "config")
-"""The factors that compared cells always share: runs of two machines are never compared."""
+"""Factors that compared arms share: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework")
-"""The factors that distinguish cells and are named first."""
+"""Factors that distinguish arms and are named first."""
 WORK = ("token", "sample")
-"""The units of an iteration's work. A ratio is never of time per token against time per sample."""
+"""Units of the work of an iteration. Time per token is never compared with time per sample."""
 _BARE = frozenset(
     {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"}
 )
-"""Factors whose value is self-explanatory."""
+"""Factors shown by their value alone."""
 
 
 def value_of(row: Row, name: str) -> Any:
@@ -33,7 +33,7 @@ def value_of(row: Row, name: str) -> Any:
 
 
 def word(name: str, value: Any) -> str:
-    """Return a factor's value in words: "eager", "mps", "max_iters=20"."""
+    """Return a factor as text: "eager", "mps", "max_iters=20"."""
     if name == "compile":
         return "" if value is None else "compiled" if value else "eager"
     if name == "resumed":
@@ -45,7 +45,7 @@ def word(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """Runs of the same spec. Only `used` ones give numbers: those that succeeded and are valid, or all if requested."""
+    """Runs of the same spec. Numbers are of the `used` runs: the successful and valid ones, or all with --all."""
 
     key: Mapping[str, Any]
     runs: Sequence[Row]
@@ -58,18 +58,18 @@ class Arm:
 
     @cached_property
     def left_out(self) -> list[Row]:
-        """Runs that ended and do not count."""
+        """Runs that ended and are not used."""
         ids = {row["run_id"] for row in self.used}
         return [row for row in self.ended if row["run_id"] not in ids]
 
     @cached_property
     def shown(self) -> Sequence[Row]:
-        """Runs whose numbers are shown: those that count; if none does, the invalid ones, which are never compared."""
+        """Runs whose numbers are shown: the used ones; if none, the invalid ones, which are never compared."""
         return self.used or [row for row in self.left_out if row["outcome"] == Outcome.SUCCEEDED]
 
     @cached_property
     def times(self) -> list[float]:
-        """Seconds per iteration, one median for each run that counts: the values compared."""
+        """Median seconds per iteration of each used run: the values compared."""
         return [row["median_s"] for row in self.used if (row["median_s"] or 0) > 0]
 
     @cached_property
@@ -86,16 +86,16 @@ class Arm:
         return (self.median("mad_s"), "iterations") if medians and several else (None, None)
 
     def work(self, unit: str) -> float | None:
-        """Return the amount of a unit of WORK per iteration."""
+        """Return the tokens or samples per iteration; `unit` is one of WORK."""
         return self.median(f"{unit}s_per_iter")
 
     def median(self, name: str) -> float | None:
-        """Return the median of a column over the runs that are shown; None where no run has it."""
+        """Return the median of a column over the shown runs; None if no run has it."""
         return middle(self.shown, name)
 
 
 def middle(rows: Iterable[Row], name: str) -> float | None:
-    """Return the median of a column; None where no row has it, nan where one is nan, which cannot be ordered."""
+    """Return the median of a column; None if no row has it, nan if one is nan, which has no order."""
     values = [row[name] for row in rows if row[name] is not None]
     if any(value != value for value in values):
         return math.nan
@@ -108,9 +108,9 @@ def taints(row: Row) -> list[str]:
 
 
 def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
-    """Group runs into cells, keyed by SUBJECT and `names`.
+    """Group runs into arms, keyed by SUBJECT and `names`.
 
-    A run without numbers joins the other runs of its spec: it could not report what it ran on.
+    A run without numbers joins the other runs of its spec, because it did not report its device and versions.
     """
     names = [*SUBJECT, *(name for name in names if name not in SUBJECT)]
     members: dict[tuple[Any, ...], list[Row]] = {}
@@ -121,48 +121,48 @@ def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = Fal
             key = place.get(row["spec_hash"], key)
         place.setdefault(row["spec_hash"], key)
         members.setdefault(key, []).append(row)
-    return [_cell(dict(zip(names, key, strict=True)), runs, include_invalid) for key, runs in members.items()]
+    return [_arm(dict(zip(names, key, strict=True)), runs, include_invalid) for key, runs in members.items()]
 
 
-def _cell(key: Mapping[str, Any], runs: list[Row], include_invalid: bool) -> Arm:
+def _arm(key: Mapping[str, Any], runs: list[Row], include_invalid: bool) -> Arm:
     runs.sort(key=lambda row: row["run_id"])
-    return Arm(key, runs, [row for row in runs if _counts(row, include_invalid)])
+    return Arm(key, runs, [row for row in runs if _is_used(row, include_invalid)])
 
 
-def _counts(row: Row, include_invalid: bool) -> bool:
-    well = row["outcome"] == Outcome.SUCCEEDED
-    return bool(well or row["median_s"] is not None) if include_invalid else bool(well and row["valid"])
+def _is_used(row: Row, include_invalid: bool) -> bool:
+    succeeded = row["outcome"] == Outcome.SUCCEEDED
+    return bool(succeeded or row["median_s"] is not None) if include_invalid else bool(succeeded and row["valid"])
 
 
-def order(cell: Arm) -> tuple[Any, ...]:
-    """Return a sort key: the cpu first, eager before compiled, full precision before others, then by the rest."""
-    key = cell.key
+def order(arm: Arm) -> tuple[Any, ...]:
+    """Return a sort key: the CPU first, eager before compiled, fp32 before other dtypes, then by the rest."""
+    key = arm.key
     device = str(key.get("device"))
     rest = [(0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in key.values()]
     return device != "cpu", device, bool(key.get("compile")), key.get("dtype") not in ("fp32", None), rest
 
 
-def labelled(cells: Sequence[Arm], common: Mapping[str, Any]) -> list[Arm]:
-    """Name cells by device and mode, by what else differs of MAIN, and by the rest where two would look alike."""
-    names = [name for name in cells[0].key if name not in common]
-    differ = {name for name in names if len({cell.key[name] for cell in cells}) > 1}
+def labelled(arms: Sequence[Arm], common: Mapping[str, Any]) -> list[Arm]:
+    """Label arms by device and mode, by other factors of MAIN that differ, and by further ones where labels clash."""
+    names = [name for name in arms[0].key if name not in common]
+    differ = {name for name in names if len({arm.key[name] for arm in arms}) > 1}
     shown = [name for name in names if name in ("device", "compile") or (name in differ and name in MAIN)]
     for name in names:
-        if name in differ and name not in shown and _splits(cells, shown, name):
+        if name in differ and name not in shown and _splits(arms, shown, name):
             shown.append(name)
-    for unset in (False, True):  # an unset setting is named only where two rows would look alike
-        labels = [_label(cell, shown, unset) or str(cell.key["subject"]) for cell in cells]
+    for unset in (False, True):  # an unset setting is named only where labels clash
+        labels = [_label(arm, shown, unset) or str(arm.key["subject"]) for arm in arms]
         if len({*labels}) == len(labels):
             break
-    return [replace(cell, label=label) for cell, label in zip(cells, labels, strict=True)]
+    return [replace(arm, label=label) for arm, label in zip(arms, labels, strict=True)]
 
 
-def _label(cell: Arm, names: Sequence[str], unset: bool) -> str:
-    return " ".join(filter(None, (word(name, cell.key[name]) for name in names if unset or cell.key[name] is not None)))
+def _label(arm: Arm, names: Sequence[str], unset: bool) -> str:
+    return " ".join(filter(None, (word(name, arm.key[name]) for name in names if unset or arm.key[name] is not None)))
 
 
-def _splits(cells: Sequence[Arm], shown: Sequence[str], name: str) -> bool:
-    """Return whether cells that look the same by `shown` differ in `name`."""
+def _splits(arms: Sequence[Arm], shown: Sequence[str], name: str) -> bool:
+    """Return whether arms with the same `shown` factors differ in `name`."""
     seen: dict[tuple[Any, ...], Any] = {}
-    alike = [(tuple(cell.key[other] for other in shown), cell.key[name]) for cell in cells]
+    alike = [(tuple(arm.key[other] for other in shown), arm.key[name]) for arm in arms]
     return any(seen.setdefault(key, value) != value for key, value in alike)

@@ -1,8 +1,8 @@
 """The knee of a throughput curve: the smallest size that reaches most of the best throughput. Pure.
 
-A knee has no agreed definition. Kneedle (Satopaa et al. 2011, "Finding a 'Kneedle' in a Haystack", ICDCSW) takes the
-point of maximum curvature, which moves when one larger size is tried. Here it is what users look for: the smallest size
-after which less than 5 % can be gained. Noise below that changes nothing.
+There is no standard definition of a knee. Kneedle (Satopaa et al. 2011, "Finding a 'Kneedle' in a Haystack", ICDCSW)
+takes the point of maximum curvature, which moves when a larger size is added. Here it is the smallest size beyond which
+less than 5 % can be gained, so that smaller noise has no effect.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ENOUGH = 0.95
-"""The share of the highest throughput that a size must reach to be enough."""
+"""Share of the highest throughput that the knee reaches."""
 FEWEST = 3
-"""The fewest sizes for a result."""
+"""Minimum number of sizes."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A size, its throughput (anything per second) and the noise of that: a robustly estimated standard deviation, as a
-    share; None where it is not known."""
+    """A size, its throughput (units of work per second) and the relative noise of that: a robust estimate of the
+    standard deviation as a share of the throughput; None if unknown."""
 
     size: float
     rate: float
@@ -28,10 +28,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Knee:
-    """The bend of a curve. `at` is None where none was found: the largest size is the first enough.
+    """The knee of a curve. `at` is None if only the largest size reaches ENOUGH: throughput still rises.
 
-    `below` is the next smaller size, which is not enough: the bend lies between the two. None: `at` is the smallest
-    size, and the bend may lie lower still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
+    `below` is the next smaller size: the knee lies between it and `at`; None if `at` is the smallest size, so that the
+    knee may be smaller still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
     """
 
     best: Point
@@ -40,12 +40,13 @@ class Knee:
     noisy: bool
 
     def share(self, point: Point) -> float:
-        """Return the share of the best throughput."""
+        """Return the throughput of `point` as a share of the best."""
         return point.rate / self.best.rate
 
 
 def find(points: Sequence[Point]) -> Knee | None:
-    """Return the knee of points of different sizes, in any order; None with under FEWEST of positive throughput."""
+    """Return the knee of points of different sizes, in any order; None with fewer than FEWEST of positive
+    throughput."""
     ordered = sorted((point for point in points if point.rate > 0), key=lambda point: point.size)
     if len(ordered) < FEWEST:
         return None

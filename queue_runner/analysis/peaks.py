@@ -1,8 +1,7 @@
-"""Peak arithmetic rates of devices, each with its source, and MFU from them. A device not listed has no peak: None,
-never another device's.
+"""Peak arithmetic rates of devices, each with its source, and MFU. A device that is not listed has no peak.
 
 Peaks are dense (without structured sparsity) and count a fused multiply-add as two. `fp32` is the rate of true single
-precision; a job that allowed TF32 says dtype "tf32".
+precision; a job that allows TF32 reports dtype "tf32".
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ DTYPES = ("fp32", "tf32", "bf16", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """FLOP per second that the device cannot exceed in that dtype, and the source of the number."""
+    """The peak FLOP per second of a device in a dtype, and its source."""
 
     flops: float
     source: str
@@ -31,7 +30,7 @@ class _Card:
 
 
 def _tensor_core(fp32: float, tf32: float | None, half: float) -> dict[str, float]:
-    """Return the usual three rates; bf16 and fp16 (accumulated in fp32) run at the same one from Ampere on."""
+    """Return TFLOP/s by dtype; from Ampere on bf16 and fp16 (accumulated in fp32) have the same rate."""
     rates = {"fp32": fp32, "bf16": half, "fp16": half}
     return rates if tf32 is None else {**rates, "tf32": tf32}
 
@@ -40,7 +39,7 @@ _A100 = _tensor_core(19.5, 156, 312)
 _HOPPER_SXM = _tensor_core(66.9, 494.7, 989.4)
 _H100_PAPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper, dense"
 
-# Memory sizes and MIG slices, laptop and regional parts differ: a name has to match whole.
+# Names match as a whole, because memory sizes, MIG slices, laptop and regional parts differ.
 _CARDS = (
     _Card(
         r"NVIDIA A100-SXM4-[48]0GB|NVIDIA A100-PCIE-40GB|NVIDIA A100 80GB PCIe", _A100, "NVIDIA A100 datasheet, dense"
@@ -66,8 +65,8 @@ _ALUS_PER_CORE = 128
 _FLOP_PER_FMA = 2
 _APPLE = re.compile(r"Apple (M[1-4])(?: (Pro|Max|Ultra))?")
 _TABLE = "metal-benchmarks table (github.com/philipturner/metal-benchmarks)"
-# Highest GPU clock in Hz, by family and, where parts differ, variant. M5 is omitted on purpose: reports of its clock
-# range from 1.62 to 1.74 GHz, and its tensor units make the formula a lower bound in half precision.
+# Maximum GPU clock in Hz by family and, where it differs, variant. M5 is omitted: reports of its clock range from 1.62
+# to 1.74 GHz, and its tensor units make the formula a lower bound in half precision.
 _APPLE_CLOCKS: dict[str, tuple[float, str]] = {
     "M1": (1.278e9, _TABLE),
     "M1 Pro": (1.296e9, _TABLE),
@@ -78,13 +77,13 @@ _APPLE_CLOCKS: dict[str, tuple[float, str]] = {
     "M4": (1.578e9, "highest clock observed on M4, M4 Pro and M4 Max; published figures differ by up to 20 %"),
 }
 _APPLE_MAX_CORES = 80
-"""M3 Ultra: more cores than this is a wrong reading."""
+"""M3 Ultra; a larger number is a reading error."""
 
 
 def peak(device_name: str | None, gpu_cores: int | None, dtype: str | None) -> Peak | None:
-    """Return the sourced peak of a device by the name its framework gives ("Apple M1 Max", "NVIDIA H200"), or None.
+    """Return the published peak of a device by the name its framework reports ("Apple M1 Max", "NVIDIA H200"), or None.
 
-    Apple's names do not include the number of GPU cores (M1 Max: 24 or 32), so without `gpu_cores` there is none.
+    Apple's names do not include the number of GPU cores (M1 Max: 24 or 32), so these devices need `gpu_cores`.
     """
     if device_name is None or dtype not in DTYPES:
         return None
@@ -99,7 +98,7 @@ def peak(device_name: str | None, gpu_cores: int | None, dtype: str | None) -> P
 
 
 def _apple(family: str, variant: str | None, gpu_cores: int | None, dtype: str) -> Peak | None:
-    """Return cores x 128 ALUs x 2 x clock. M1 to M4 have no tensor units, so half precision has the same ceiling."""
+    """Return cores x 128 ALUs x 2 x clock. M1 to M4 have no tensor units, so half precision has the same peak."""
     if gpu_cores is None or not 1 <= gpu_cores <= _APPLE_MAX_CORES or dtype == "tf32":
         return None
     clock_hz, source = _APPLE_CLOCKS.get(f"{family} {variant}") or _APPLE_CLOCKS[family]
@@ -114,13 +113,13 @@ def given_peak(tflops: float) -> Peak:
 
 def measured_peak(flops: float, by: str) -> Peak:
     """Return a peak measured on this device (`mpsq submit matmul --config peak`), in FLOP per second: the rate of
-    matrix products there, so that MFU over it is a share of the attainable. `by` is its source."""
+    matrix products, so that MFU is a share of what is attainable. `by` names the measurement."""
     return Peak(flops, f"measured by {by}")
 
 
 def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
-    """Return the model FLOP utilisation as a share of 1 (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per
-    second over the peak; None when any of the three is unknown or the time is not positive. Not capped at 1."""
+    """Return the model FLOP utilization (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second as a
+    share of the peak, not capped at 1; None if a value is unknown or the time is not positive."""
     if flops_per_iter is None or dur_s is None or of is None or dur_s <= 0 or of.flops <= 0:
         return None
     return flops_per_iter / dur_s / of.flops

@@ -1,7 +1,7 @@
-"""Verdicts on whether one arm is faster than another: over one number per run, never over iterations.
+"""Verdicts on whether one arm is faster than another, from one number per run, never from iterations.
 
-The iterations of one run share its thermal state, its memory layout and its drift: a test over them calls two equal
-configurations different half of the time (docs/methodology.md). The unit here is the run, the number its median.
+The iterations of a run share its thermal state, memory layout and drift: a test over them calls two equal
+configurations different half of the time (docs/methodology.md). The sampling unit is the run, its value the median.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from queue_runner.analysis.stats import median
 
 ALPHA = 0.05
 SAME_WITHIN = 0.01
-"""An interval inside ±1 % is called practically the same: the noise threshold of Criterion.rs."""
+"""An interval within ±1 % is practically the same: the noise threshold of Criterion.rs."""
 MAX_SPLITS = 20_000
-"""Up to this many splits are enumerated (8 + 8 runs have 12,870)."""
+"""Maximum number of splits to enumerate (8 + 8 runs have 12,870)."""
 DRAWN_SPLITS = 5_000
-"""Beyond that, this many are drawn: a p-value of 5 % is then known to ±0.6 %."""
+"""Number of splits drawn beyond MAX_SPLITS: a p-value of 5 % is then known to ±0.6 % (two standard errors)."""
 
 
 class Word(StrEnum):
@@ -34,11 +34,11 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one arm against its baseline. `speedup` above 1: it takes less time than the baseline.
+    """The verdict on an arm against its baseline. `speedup` above 1: the arm takes less time.
 
     `low` and `high` are the ends of the 95 % interval of the speedup, `p` the two-sided p-value, `p_corrected` the same
-    corrected by Holm for all pairs judged together; all None with fewer than 4 runs. `need` is how many runs each arm
-    must have for all those pairs to be able to get a verdict.
+    corrected by Holm for all pairs judged together; all None with fewer than 4 runs. `need` is the number of runs
+    per arm with which each of these pairs can get a verdict.
     """
 
     word: Word
@@ -78,9 +78,9 @@ class Verdict:
 
 
 def needed_repeats(n_pairs: int = 1) -> int:
-    """Return the fewest runs per arm with which `n_pairs` simultaneous comparisons can show anything at all.
+    """Return the minimum number of runs per arm with which `n_pairs` simultaneous comparisons can be significant.
 
-    With n runs each the smallest two-sided p-value is 2 / C(2n, n): 0.1 for 3, 0.029 for 4. Holm's first step asks for
+    With n runs each the smallest two-sided p-value is 2 / C(2n, n): 0.1 for 3, 0.029 for 4. Holm's first step requires
     ALPHA / n_pairs: 4 for one pair, 5 for up to 6, 6 for up to 23.
     """
     n = 2
@@ -115,10 +115,10 @@ def _alone(arm: Sequence[float], baseline: Sequence[float], need: int, seed: int
     """Return ratio, interval and p-value of one pair, not yet with a word."""
     for times in (arm, baseline):
         if not times or not all(0 < x < math.inf for x in times):
-            raise ValueError("an arm needs run medians that are positive and finite")
+            raise ValueError("run medians of an arm must be positive and finite, and there must be one")
     n, m = len(arm), len(baseline)
     if min(n, m) < needed_repeats():
-        # without an interval the ratio is that of the two medians shown beside it
+        # without an interval, the ratio of the two medians, which are shown beside it
         return Verdict(Word.TOO_FEW, median(baseline) / median(arm), None, None, None, None, n, m, need)
     p, low, high = _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)
     ratio = speedup(arm, baseline)
@@ -137,7 +137,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def _word(verdict: Verdict, n_tested: int) -> Word:
-    """Choose the word. Too few: even the most extreme result of these runs would not have passed."""
+    """Choose the word; too few: even the most extreme result of these runs would not be significant."""
     assert verdict.low is not None and verdict.high is not None and verdict.p_corrected is not None
     if verdict.low >= 1 - SAME_WITHIN and verdict.high <= 1 + SAME_WITHIN:
         return Word.SAME
@@ -202,7 +202,7 @@ def _permute(arm: Sequence[float], baseline: Sequence[float], seed: int) -> tupl
         ends = ((observed - d) / (1 - c), (observed + d) / (1 + c))
         lows.append(min(ends))
         highs.append(max(ends))
-    allowed = math.floor(ALPHA * len(splits))  # shifts held by more than this many splits are kept
+    allowed = math.floor(ALPHA * len(splits))  # shifts within the intervals of more splits than this are kept
     lows.sort()
     highs.sort(reverse=True)
     return extreme / len(splits), lows[allowed], highs[allowed]

@@ -1,4 +1,4 @@
-"""Statistics of one run: centre, spread, drift and shape of a series of iteration times. Each formula names its source.
+"""Statistics of one run: centre, spread, drift and modes of a series of iteration times, each with its source.
 
 Iterations of one run are not independent samples, so nothing here is a test: two configurations are compared in
 `significance`, over one number per run.
@@ -16,7 +16,7 @@ MAD_TO_SD = 1.4826022185056018
 """1 / Φ⁻¹(3/4): the raw MAD times this estimates the standard deviation of normal data
 (Rousseeuw & Croux 1993, "Alternatives to the Median Absolute Deviation", JASA 88, eq. 1.2)."""
 THEIL_SEN_POINTS = 90
-"""A longer series is reduced to the medians of this many blocks before all pairs are formed: 4,005 slopes."""
+"""A longer series is reduced to the medians of this many blocks, which have 4,005 pairwise slopes."""
 SLOPE_BLOCKS = 30
 Z_95 = 1.959963984540054
 """Φ⁻¹(0.975)"""
@@ -38,7 +38,7 @@ def median(xs: Iterable[float]) -> float:
 
 def _median_of_sorted(ordered: Sequence[float]) -> float:
     if not ordered:
-        raise ValueError("no value, no median")
+        raise ValueError("the median of no values is undefined")
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -80,10 +80,10 @@ class Drift:
 
 
 def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
-    """Return medians of the first and last third of the span of `positions`, and the Theil-Sen slope of all points.
+    """Return the medians of the first and last third of the span of `positions`, and the Theil-Sen slope of all points.
 
-    Thirds are of the positions, not of the count: a log that shows only the start and the end of a run is compared
-    start against end. None with fewer than 5 points, an empty third or a first third of zero.
+    Thirds are of the positions, not of the count, so that a log with only the start and the end of a run compares these
+    two. None with fewer than 5 points, an empty third or a first third of zero.
     """
     if len(xs) < 5:
         return None
@@ -98,7 +98,7 @@ def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
 
 
 def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:
-    """Return the median of the slopes between all pairs of points; a long series is reduced first (THEIL_SEN_POINTS).
+    """Return the median of the slopes between all pairs of points; a long series is first reduced to THEIL_SEN_POINTS.
 
     Source: Sen 1968, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA 63, 1379-1389.
     """
@@ -130,7 +130,7 @@ def slope(positions: Sequence[float], xs: Sequence[float]) -> Slope | None:
     ties = Counter(xs).values()
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     reach = Z_95 * math.sqrt(max(0.0, variance))
-    low = max(0, math.floor((len(slopes) - reach) / 2) - 1)  # the M-th smallest, and the M-th largest
+    low = max(0, math.floor((len(slopes) - reach) / 2) - 1)  # the M-th smallest and the M-th largest
     return Slope(_median_of_sorted(slopes), slopes[low], slopes[len(slopes) - 1 - low])
 
 
@@ -154,14 +154,14 @@ def _slopes(positions: Sequence[float], xs: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class TwoLevels:
-    """The two levels that a series of times seems to have."""
+    """Two levels of a series of times."""
 
     low: float
     high: float
 
 
 def two_levels(xs: Sequence[float]) -> TwoLevels | None:
-    """Return two levels that times seem to come from (two clock speeds, say), or None.
+    """Return the two levels of a bimodal series of times, as from two clock speeds, or None.
 
     The sorted values, without 1 % at each end against spikes, are split where the variance within the two parts is
     smallest (Otsu 1979, IEEE Trans. SMC 9, 62-66, on the values themselves). Two levels are reported when Ashman's D of
@@ -176,7 +176,7 @@ def two_levels(xs: Sequence[float]) -> TwoLevels | None:
     if len(xs) < MIN_BIMODAL_N or ordered[0] <= 0:
         return None
     middle = _median_of_sorted(ordered)
-    centred = [x - middle for x in ordered]  # differences keep their digits in the sums of squares
+    centred = [x - middle for x in ordered]  # sums of squares of differences lose fewer digits
     total, squares = math.fsum(centred), math.fsum(x * x for x in centred)
     smallest = max(1, math.ceil(n * BIMODAL_SHARE))
     best_at, best_between = 0, -1.0

@@ -1,8 +1,7 @@
-"""The summary of one run: its iterations, phases and clocks become the one row that reports read.
+"""Summary of one run: iterations, phases and clocks become the one row that reports read.
 
-Pure: rows in, a Summary out. Rows have the columns of the store's tables `iterations`, `phases` and `evals`, in the
-order of the file; `phase` of an iteration is its index into model.PHASES. Only what was logged counts: of a log with
-every tenth iteration, every tenth.
+Pure: rows in, a Summary out. Rows have the columns of the tables `iterations`, `phases` and `evals`, in file order;
+`phase` of an iteration is an index into model.PHASES. Only logged iterations count, for example every tenth.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from queue_runner.analysis import phases as clock
 from queue_runner.analysis import stats
+from queue_runner.analysis.phases import RUN_PHASES, account, phase_seconds
 from queue_runner.model import PHASES
 
 Rows = Sequence[Mapping[str, Any]]
@@ -24,7 +23,7 @@ _COMPILE, _WARMUP, _MEASURE, _EVAL_ITER = map(PHASES.index, ("compile", "warmup"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run in one row. Times are of `measure` iterations unless named otherwise; None is "not known"."""
+    """Summary of a run. Times are of `measure` iterations unless named otherwise; None is unknown."""
 
     n_iters: int = 0
     n_measure: int = 0
@@ -37,13 +36,13 @@ class Summary:
     min_s: float | None = None
     max_s: float | None = None
     first_iter_s: float | None = None
-    """the process's first iteration: with compilation, and in a foreign log with the first evaluation"""
+    """first iteration of the process: with compilation, and in a foreign log with the first evaluation"""
     first_iter_excess_s: float | None = None
     first_third_median_s: float | None = None
     last_third_median_s: float | None = None
     drift_ratio: float | None = None
     bimodal: bool = False
-    """see stats.two_levels and its limits"""
+    """see stats.two_levels"""
     loss_first: float | None = None
     loss_last: float | None = None
     loss_min: float | None = None
@@ -57,7 +56,7 @@ class Summary:
     other_s: float | None = None
     """real - slept - the six phases, signed: see phases.other_remark"""
     projected_real_s: float | None = None
-    """real time of all planned iterations, including those before a resume; None where nothing is missing"""
+    """estimated real time of all planned iterations, including those before a resume; None if none is missing"""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
 
@@ -74,10 +73,10 @@ def summarize(
     resumed: bool = False,
     nan_loss: bool = False,
 ) -> Summary:
-    """Summarize one run; of a resumed one, only its own part.
+    """Summarize one run; of a resumed one only its own part.
 
-    An open phase ends with the process. A job that reported no phases has None for all of them, and for other_s.
-    `nan_loss`: a loss was NaN, which the store keeps as None; a run whose last loss is missing then has no last loss.
+    Open phases end with the process. A job that reported no phases has None for all of them and for other_s.
+    `nan_loss`: a loss was NaN, which the store keeps as None, so a last loss of None is not replaced by an earlier one.
     """
     measured = [row for row in iterations if row["phase"] == _MEASURE]
     times = [row["dur_s"] for row in measured]
@@ -91,8 +90,8 @@ def summarize(
     spent: dict[str, float] = {}
     if phases:
         awake_s = None if real_s is None else real_s - (slept_s or 0.0)
-        seconds = clock.phase_seconds(phases, awake_s)
-        spent = {f"{name}_s": seconds.get(name, 0.0) for name in clock.RUN_PHASES}
+        seconds = phase_seconds(phases, awake_s)
+        spent = {f"{name}_s": seconds.get(name, 0.0) for name in RUN_PHASES}
     return Summary(
         n_iters=len(iterations),
         n_measure=len(times),
@@ -114,7 +113,7 @@ def summarize(
         loss_min=min(filter(math.isfinite, losses), default=None),
         val_loss_last=val[-1] if val else None,
         **spent,
-        other_s=clock.account(spent, real_s, slept_s) if phases else None,
+        other_s=account(spent, real_s, slept_s) if phases else None,
         projected_real_s=_projected(
             iterations, evals, middle, spent.get("eval_s"), real_s, planned_iters, eval_interval, resumed
         ),
@@ -128,7 +127,7 @@ def _greatest(rows: Rows, key: str) -> int | None:
 
 
 def _first_iteration(iterations: Rows) -> float | None:
-    """Return the seconds of the process's first iteration; None for a log that begins later."""
+    """Return the seconds of the first iteration of the process; None for a log that begins later."""
     if not iterations:
         return None
     first = iterations[0]
@@ -146,11 +145,12 @@ def _projected(
     eval_interval: int | None,
     resumed: bool,
 ) -> float | None:
-    """Estimate the real seconds of all planned iterations: the time taken, plus the median for each missing iteration,
-    plus the mean evaluation for each missing evaluation (which needs two of them, or their interval). For a resumed run
-    those before its first iteration are missing, too.
+    """Estimate the real seconds of all planned iterations: the real time, plus the median for each missing iteration,
+    plus the mean evaluation for each missing one (if there are two, or their interval is known). Of a resumed run, the
+    iterations before its first are missing too.
 
-    Without a real time, in a truncated log, the time taken is estimated: the first iteration, then the median for each.
+    Without a real time (a truncated log), that is estimated as well: the first iteration, plus the median for each
+    other.
     """
     if middle is None or planned_iters is None:
         return None
@@ -175,7 +175,7 @@ def _missing_evals(evals: Rows, before: int, done: int, planned_iters: int, eval
 
 
 def _eval_cost(iterations: Rows, evals: Rows, middle: float, eval_s: float | None) -> float:
-    """Return the seconds of one evaluation: of its phase, or the excess of iterations with one over the median."""
+    """Return the seconds of one evaluation: from its phase, or the excess over the median of iterations with one."""
     inside = [row["dur_s"] - middle for row in iterations if row["phase"] == _EVAL_ITER]
     if inside:
         return stats.median(inside)

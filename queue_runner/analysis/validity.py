@@ -1,6 +1,6 @@
-"""Taints: reasons to reject a number (invalid), or to qualify it (caveat). docs/methodology.md lists them.
+"""Taints: reasons to reject the numbers of a run (invalid) or to qualify them (caveat); docs/methodology.md lists them.
 
-Each rule checks what was recorded and reports in its detail what it found, with units.
+Each rule checks recorded data; the detail of a taint is what it found, with units.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from queue_runner.analysis.summary import Summary
 from queue_runner.model import PHASES, Outcome
 
 CONTENDED_CPU_SHARE = 0.25
-"""Share of the machine's cores that others may use, on average over the run, before it counts as contended."""
+"""Mean share of the machine's cores that other programs may use during a run that is not contended."""
 STOLEN_SHARE = 0.02
-"""Share of CPU time that a hypervisor may take before the run is marked."""
+"""Share of CPU time that a hypervisor may take without a taint."""
 SLEPT_S = 0.5
 """Tolerance of the clock pair that detects sleep (docs/macos.md)."""
 DRIFT_RATIO = 0.05
@@ -50,11 +50,11 @@ class Facts:
     paused_s: float = 0.0
     resumed_from: str | None = None
     learns: bool = True
-    """False of mode=eval, whose losses are those of its batches and have no trend"""
+    """False for mode=eval, whose losses are of single batches and have no trend"""
 
 
 def find_taints(facts: Facts) -> list[Taint]:
-    """Return every taint of a run, the invalidating ones first."""
+    """Return all taints of a run, the invalidating ones first."""
     return [*_invalid(facts), *_caveats(facts)]
 
 
@@ -64,7 +64,12 @@ def _invalid(f: Facts) -> list[Taint]:
         found.append(("slept", f"the machine slept {f.slept_s:.1f} s during the run"))
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
-        found.append(("suspended", f"it stood still for {pause} (mpsq suspend or SIGSTOP): an iteration may hold that"))
+        found.append(
+            (
+                "suspended",
+                f"the run was stopped for {pause} (mpsq suspend or SIGSTOP): an iteration may include that time",
+            )
+        )
     named = (("wrong_loss", "wrong_loss"), ("wrong_result", "wrong_result"), ("log_rewritten", "log_rewritten"))
     for kind, name in (*named, ("diverged", "nan_loss")):
         if name in f.notes:
@@ -72,15 +77,15 @@ def _invalid(f: Facts) -> list[Taint]:
     if f.learns and "nan_loss" not in f.notes and (detail := _diverged(f.summary)):
         found.append(("diverged", detail))
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
-        found.append(("unobserved", "it ended well but reported no iteration"))
+        found.append(("unobserved", "the run succeeded but reported no iteration"))
     if (share := _mean(f, "others_cpu_share")) is not None and share > CONTENDED_CPU_SHARE:
-        found.append(("contended", f"other programs used {share:.0%} of the machine's cores meanwhile"))
+        found.append(("contended", f"other programs used {share:.0%} of the machine's cores"))
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
-        found.append(("swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap meanwhile"))
-    # the maximum: with more threads than cores macOS lowers the priority of each for a while, and a limit is a ceiling
+        found.append(("swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"))
+    # the maximum, since macOS lowers priorities for a while if threads outnumber cores; throttling caps them
     if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
         found.append(
-            ("throttled_service", f"its scheduler priority was {priority:.0f}: run mpsq service install again")
+            ("throttled_service", f"the scheduler priority was {priority:.0f}: run mpsq service install again")
         )
     return [Taint(kind, "invalid", detail) for kind, detail in found]
 
@@ -90,15 +95,20 @@ def _caveats(f: Facts) -> list[Taint]:
     measured = [row for row in f.iterations if PHASES[row["phase"]] == "measure"]
     if any(not row["synced"] for row in measured):
         found.append(
-            ("unsynced", "the log's clock does not wait for the device: an iteration may hold its neighbour's time")
+            (
+                "unsynced",
+                "times are taken without synchronizing the device: an iteration may include time of the one before",
+            )
         )
     if "op_fallback" in f.notes:
         found.append(("op_fallback", f.notes["op_fallback"]))
     if f.ingests and not _values(f, "others_cpu_share"):
-        found.append(("unwatched", "it ended before the machine's load could be sampled: it may have been contended"))
+        found.append(("unwatched", "the run ended before the machine's load was sampled: it may be contended"))
     if f.resumed_from:
         at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
-        found.append(("resumed", f"it went on{at} from the checkpoint of run {f.resumed_from}: a segment of its own"))
+        found.append(
+            ("resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training")
+        )
     if any(c.get("on_battery") for c in f.conditions):
         found.append(("battery", "the machine ran on battery"))
     if any(c.get("low_power") for c in f.conditions):
@@ -109,9 +119,9 @@ def _caveats(f: Facts) -> list[Taint]:
         found.append(("stolen", f"the hypervisor took {share:.1%} of the CPU time"))
     drift = f.summary.drift_ratio
     if drift is not None and abs(drift - 1) > DRIFT_RATIO:
-        found.append(("drift", f"the last third of the iterations took {drift:.2f} times as long as the first"))
+        found.append(("drift", f"iterations of the last third took {drift:.2f} times as long as those of the first"))
     if f.summary.bimodal:
-        found.append(("bimodal", "the iterations come in two speeds: the median hides one of them"))
+        found.append(("bimodal", "iteration times have two levels: the median hides one of them"))
     return [Taint(kind, "caveat", detail) for kind, detail in found]
 
 

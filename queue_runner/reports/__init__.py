@@ -1,8 +1,8 @@
-"""Reports: one module each, with this folder as their registry. They only read the store.
+"""Reports, one module or package each; this folder is their registry. They only read the store.
 
-A report is a module with NAME, HELP, SQL (one SELECT over the views, with `{chosen}` as the placeholder for the choice
-of runs) and COLUMNS, and optionally `finish(rows, context) -> Result` to produce more than a table. `FOR` names the
-workload whose default report it is: mpsq run ends with it.
+A report has NAME, HELP, SQL (one SELECT over the views; `{chosen}` stands for the condition that selects the runs) and
+COLUMNS, and optionally `finish(rows, context) -> Result` to return more than a table. `FOR` names the workload whose
+default report it is: the one that mpsq run prints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT = "devices"
 
 
 def names() -> list[str]:
-    """Return the names of all reports. `time_.py` is the report `time`: no module may shadow a standard one."""
+    """Return the names of all reports. `time_.py` is the report `time`, so that no module shadows a standard one."""
     return sorted(_files())
 
 
@@ -53,7 +53,7 @@ def suited(workloads: Iterable[str | None], otherwise: str) -> str:
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:
-    """Make a report from an open connection returned by store.read.reading.
+    """Build a report from an open connection, as store.read.reading returns it.
 
     Raises: UsageError for an unknown report, column, setting or value in the options; MpsqError when reading fails.
     """

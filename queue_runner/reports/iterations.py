@@ -1,27 +1,27 @@
-"""All stored iterations of the chosen runs, neither sampled nor smoothed."""
+"""All stored iterations of the chosen runs, without sampling or smoothing."""
 
 from __future__ import annotations
 
 from queue_runner import units
 from queue_runner.reports._common import select_runs
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.store import resume_chain
 from queue_runner.tables import Column
 
 NAME = "iterations"
-HELP = "every iteration of the chosen runs, or of the newest: time, loss, phase"
+HELP = "every iteration of the chosen runs, or of the newest one: time, loss, phase"
 SQL = "SELECT run_id, run FROM v_run WHERE {chosen} AND n_iters > 0 ORDER BY run_id"
-COLUMNS = (
-    Column("run", "run"),
-    Column("i", "i", units.count, True),
+COLUMNS = columns(
+    "run i",
     Column("dur_s", "ms", lambda dur_s: units.seconds(dur_s * 1e3), True),
-    Column("loss", "loss", units.loss, True),
+    "loss",
     Column("phase", "phase"),
     Column("synced", "synced"),
-    Column("allocated_bytes", "allocated", units.size, True),
+    "allocated_bytes",
 )
-REDONE = Column("redone_by", "done again by")
-"""Present only where runs resume each other: sums must leave out iterations that a later run repeated."""
+REDONE = Column("redone_by", "repeated by")
+"""Only where runs resume each other: sums must leave out iterations that a later run repeated."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -35,7 +35,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         newest, n = rows[-1]["run"], len(rows)
         rows = [row for row in rows if row["run_id"] in parts]
         if len(rows) < n:
-            lines.append(f"the newest run, {newest}, of several: name runs (12, 12.3, g4) to see others")
+            lines.append(f"newest run only, {newest}: select others by ID (12, 12.3, g4)")
     first, last = options.iters or (0, 2**62)
     found: list[Row] = []
     chosen = {row["run_id"] for row in rows}
@@ -47,15 +47,18 @@ def finish(rows: list[Row], context: Context) -> Result:
         )
         again = resume_chain.redone(resume_chain.chain(context.connection, row["run_id"]), row["run_id"])
         again = [segment for segment in again if segment.run_id in chosen]
-        lines += [f"{segment.run} went on from a checkpoint of {row['run']}, at {segment.first_i}" for segment in again]
+        lines += [
+            f"{segment.run} resumed from a checkpoint of {row['run']}, at iteration {segment.first_i}"
+            for segment in again
+        ]
         for iteration in iterations:
             iteration["synced"] = bool(iteration["synced"])
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
         found += iterations
     if not found:
         lines.append(
-            f"none of {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'} has an iteration from"
-            f" {units.count(first)} to {units.count(last)} (--iters)"
+            f"no iterations {units.count(first)} to {units.count(last)} (--iters) in"
+            f" {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'}"
         )
         return Result(COLUMNS, [], lines=lines, text="")
     if any(iteration["redone_by"] for iteration in found):

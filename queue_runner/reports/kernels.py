@@ -1,46 +1,28 @@
-"""Performance of single operations, forward and backward, and their bound: arithmetic or memory."""
+"""Performance of single operations, forward and backward, and what bounds them: compute or memory."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from queue_runner import units
 from queue_runner.reports._common import microbench, prepare, select_runs
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.microbench import Bench, Measured
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "kernels"
 FOR = "kernels"
-HELP = "single operations, forward and backward: TFLOP/s, GB/s, what bounds them, share of the roofline"
+HELP = "single operations, forward and backward: TFLOP/s, GB/s, bound, share of the roofline"
 SQL = microbench.sql("kernels")
-COLUMNS = (
-    Column("framework", "framework"),
-    Column("framework_version", "version"),
-    Column("device", "device"),
-    Column("device_name", "device name"),
-    Column("compile", "compile"),
-    Column("dtype", "dtype"),
-    Column("config", "config"),
-    Column("settings", "settings"),
+COLUMNS = columns(
+    "framework framework_version device device_name compile dtype config settings",
     Column("op", "operation"),
-    Column("direction", "direction"),
-    Column("runs", "runs", " ".join),
-    Column("n_runs", "valid", units.count, True),
-    Column("n_samples", "samples", units.count, True),
-    Column("median_s", "time", units.short_duration, True),
-    Column("spread_s", "spread", units.short_duration, True),
-    Column("spread_over", "spread over"),
-    Column("q1_s", "lower quartile", units.short_duration, True),
-    Column("q3_s", "upper quartile", units.short_duration, True),
-    Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
-    Column("bytes_per_s", "bytes/s", units.number, True),
+    "direction runs n_runs n_samples median_s spread_s spread_over q1_s q3_s flops_per_s bytes_per_s",
     Column("intensity", "FLOP/byte", units.number, True),
     Column("bound", "bound"),
     Column("share_of_roof", "of roof", units.percent, True),
-    Column("valid", "counts"),
-    Column("taints", "taints", json.dumps),
+    "valid taints",
 )
 _SHOWN = (
     Column("cell", "", flexible=True),
@@ -58,20 +40,22 @@ def finish(rows: list[Row], context: Context) -> Result:
     found = microbench.measured(prepare.prepare(rows, context), context, with_config=True)
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of kernels with results")], notes=found.notes)
-    told = [(cell, _row(cell)) for cell in found.cells]
-    sections = []
-    for machine, title in dict.fromkeys((cell.key["machine"], _title(cell)) for cell in found.cells):
-        of = [(cell, row) for cell, row in told if (cell.key["machine"], _title(cell)) == (machine, title)]
-        shown = [_shown(cell, row, found) for cell, row in of]
-        sections.append(Section(title, [*_SHOWN[:4], *microbench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown))
-    said = [
-        "bound by: compute where an operation has more FLOP per byte than the device does in the time of one byte,"
-        " both measured by the run (roofline: Williams, Waterman & Patterson 2009)",
-        "of roof: of what that bound allows; above 100 % where a cache serves what the bound counts as moved (memory),"
-        " or where fewer or coarser products are computed than FLOP are counted, as by FFT, Winograd or TF32 (compute)",
+    rows = [_row(cell) for cell in found.cells]
+    tables: dict[tuple[Any, str], list[dict[str, Any]]] = {}
+    for cell, row in zip(found.cells, rows, strict=True):
+        tables.setdefault((cell.key["machine"], _title(cell)), []).append(_shown(cell, row, found))
+    sections = [
+        Section(title, [*_SHOWN[:4], *microbench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown)
+        for (_, title), shown in tables.items()
+    ]
+    notes = [
+        "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"
+        " measured by the run, else memory (roofline: Williams, Waterman & Patterson 2009)",
+        "of roof: share of what the bound allows; above 100 % if a cache serves bytes counted as moved (memory), or if"
+        " fewer or less precise products are computed than counted, as by FFT, Winograd or TF32 (compute)",
         *microbench.spreads(found.cells),
     ]
-    return Result(COLUMNS, [row for _, row in told], sections, [], [*said, *found.notes])
+    return Result(COLUMNS, rows, sections, [], [*notes, *found.notes])
 
 
 def _title(cell: Measured) -> str:

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.reports._common import microbench, prepare, select_runs
+from queue_runner.reports._common import footnotes, microbench, prepare, select_runs
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.microbench import Bench, Measured
+from queue_runner.reports._common.peaks import Peaks
 from queue_runner.reports._common.report import Context, Result, Row, Section
-from queue_runner.reports.devices import rows as _rows
 from queue_runner.tables import Column
 
 NAME = "matmul"
 FOR = "matmul"
-HELP = "products of matrices: TFLOP/s by framework, device, dtype and n, share of the peak"
+HELP = "matrix multiplication: TFLOP/s by framework, device, dtype and n, share of the peak"
 SQL = microbench.sql("matmul")
-COLUMNS = (
-    Column("framework", "framework"),
-    Column("framework_version", "version"),
-    Column("device", "device"),
-    Column("device_name", "device name"),
-    Column("compile", "compile"),
-    Column("dtype", "dtype"),
-    Column("settings", "settings"),
+COLUMNS = columns(
+    "framework framework_version device device_name compile dtype settings",
     Column("n", "n", units.count, True),
-    Column("runs", "runs", " ".join),
-    Column("n_runs", "valid", units.count, True),
-    Column("n_samples", "samples", units.count, True),
-    Column("median_s", "time", units.short_duration, True),
-    Column("spread_s", "spread", units.short_duration, True),
-    Column("spread_over", "spread over"),
-    Column("q1_s", "lower quartile", units.short_duration, True),
-    Column("q3_s", "upper quartile", units.short_duration, True),
-    Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
+    "runs n_runs n_samples median_s spread_s spread_over q1_s q3_s flops_per_s",
     Column("share_of_peak", "of peak", units.percent, True),
-    Column("peak_flops", "peak", units.flops_per_s, True),
-    Column("peak_source", "peak from"),
-    Column("naive_flops_per_s", "FLOP/s by a clock that does not wait", units.flops_per_s, True),
-    Column("naive_times", "times the true one", units.ratio, True),
-    Column("valid", "counts"),
-    Column("taints", "taints", json.dumps),
+    "peak_flops peak_source",
+    Column("naive_flops_per_s", "FLOP/s without synchronization", units.flops_per_s, True),
+    Column("naive_times", "naive / true", units.ratio, True),
+    "valid taints",
 )
 _SHOWN = (
     Column("label", "", flexible=True),
@@ -53,7 +37,7 @@ _SHOWN = (
     Column("spread", units.PLUS_MINUS, right=True),
 )
 _SHARE = Column("share_of_peak", "of peak", units.percent, True)
-_TIMES = Column("naive_times", "times", units.ratio, True)
+_TIMES = Column("naive_times", "naive / true", units.ratio, True)
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -62,31 +46,29 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of matmul with results")], notes=found.notes)
     cells = sorted(found.cells, key=_order)
-    peaks = _rows.Peaks(context)
-    told = [(cell, _row(cell, peaks)) for cell in cells]
+    peaks = Peaks(context)
+    rows = [_row(cell, peaks) for cell in cells]
+    tables: dict[tuple[Any, str], list[tuple[Measured, dict[str, Any]]]] = {}
+    for cell, row in zip(cells, rows, strict=True):
+        tables.setdefault((cell.key["machine"], microbench.caption(cell)), []).append((cell, row))
     sections, lines = [], []
-    for where in dict.fromkeys((cell.key["machine"], microbench.caption(cell)) for cell in cells):
-        some = [(cell, row) for cell, row in told if (cell.key["machine"], microbench.caption(cell)) == where]
-        devices = {cell.key["device"] for cell, _ in some}
-        title = f"matmul {where[1]}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
-        shown = [_shown(cell, row, found, len(devices) > 1) for cell, row in some]
+    for (_, caption), results in tables.items():
+        devices = {cell.key["device"] for cell, _ in results}
+        title = f"matmul {caption}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
+        shown = [_shown(cell, row, found, len(devices) > 1) for cell, row in results]
         sections.append(Section(title, [*_SHOWN, *microbench.rates(shown, flops_per_s=""), _SHARE], shown))
         if naive := [row for row in shown if row["naive_times"]]:
-            both = microbench.rates(naive, flops_per_s="true", naive_flops_per_s="said")
-            title = "what the loop says that guides publish, whose clock waits for nobody"
+            both = microbench.rates(naive, flops_per_s="true", naive_flops_per_s="naive")
+            title = "the naive loop of many guides, which reads the clock without synchronizing the device"
             sections.append(Section(title, [*_SHOWN[:3], *both, _TIMES], naive))
-        lines += _fastest([(cell, row) for cell, row in some if cell.valid or context.options.include_invalid])
-    said = [
-        "TFLOP/s = 2 n^3 / t / 10^12, t the time of one product with the device waited for",
+        lines += _fastest([(cell, row) for cell, row in results if cell.valid or context.options.include_invalid])
+    notes = [
+        "TFLOP/s = 2 n^3 / t / 10^12, where t is the time of one product, synchronized",
         *microbench.spreads(cells),
-        *(
-            ["naive: the speed by a clock that does not wait, over the true one"]
-            if any(row["naive_times"] for _, row in told)
-            else []
-        ),
-        *_peaks([row for _, row in told]),
+        *(["naive: speed without synchronization"] if any(row["naive_times"] for row in rows) else []),
+        *footnotes.peaks(rows, "peak:"),
     ]
-    return Result(COLUMNS, [row for _, row in told], sections, lines, [*said, *found.notes])
+    return Result(COLUMNS, rows, sections, lines, [*notes, *found.notes])
 
 
 def _order(cell: Measured) -> tuple[Any, ...]:
@@ -101,7 +83,7 @@ def _n(cell: Measured) -> int:
     return int(cell.cell.removeprefix("n"))
 
 
-def _row(cell: Measured, peaks: _rows.Peaks) -> dict[str, Any]:
+def _row(cell: Measured, peaks: Peaks) -> dict[str, Any]:
     key, row = cell.key, cell.row()
     peak = peaks.find(key["machine"], key["device"], key["device_name"], key["dtype"], or_measured=True)
     naive_s = cell.facts.get("time_unsynced")
@@ -122,20 +104,12 @@ def _shown(cell: Measured, row: dict[str, Any], found: Bench, device: bool) -> d
     return {**row, "label": label, "time": time, "spread": microbench.spread(cell), "mark": found.mark(cell)}
 
 
-def _fastest(some: Sequence[tuple[Measured, dict[str, Any]]]) -> list[str]:
-    """Describe the fastest of the valid results."""
-    if not some:
+def _fastest(results: Sequence[tuple[Measured, dict[str, Any]]]) -> list[str]:
+    """Describe the fastest result."""
+    if not results:
         return []
-    cell, row = max(some, key=lambda one: one[1]["flops_per_s"] or 0.0)
+    cell, row = max(results, key=lambda result: result[1]["flops_per_s"] or 0.0)
     share = f", {units.percent(row['share_of_peak'])} of its peak" if row["share_of_peak"] else ""
     rate = units.flops_per_s(row["flops_per_s"])
     how = f"{cell.label()} {row['dtype']}, n = {units.count(row['n'])}"
-    return [f"highest {microbench.caption(cell)}: {rate}, {how}{share}"]
-
-
-def _peaks(rows: Sequence[dict[str, Any]]) -> list[str]:
-    peaks = {(row["device_name"] or row["device"], row["dtype"], row["peak_flops"], row["peak_source"]) for row in rows}
-    return [
-        f"peak: {units.flops_per_s(flops)}, {name} {dtype} ({source})"
-        for name, dtype, flops, source in sorted(peak for peak in peaks if peak[2] is not None)
-    ]
+    return [f"fastest {microbench.caption(cell)}: {rate}, {how}{share}"]

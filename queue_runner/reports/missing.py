@@ -1,4 +1,4 @@
-"""Cells of a grid without a valid result, the repeats they lack, and the outcome of the last attempt."""
+"""Grid cells without a valid result, the repeats they lack, and the outcome of their last attempt."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from queue_runner.submit.missing import Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"
-HELP = "cells without a valid result, and why; --submit queues them again"
+HELP = "grid cells without a valid result, and why; --submit queues them again"
 SQL = (
     "SELECT job_id, group_id, repeat, spec_hash, name, workload, framework, device, compile, dtype, config, spec_json"
     " FROM v_run WHERE {chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
     " ORDER BY job_id, number"
 )
 COLUMNS = (
-    Column("label", "what", flexible=True),
+    Column("label", "cell", flexible=True),
     Column("jobs", "jobs", lambda jobs: " ".join(map(str, jobs))),
-    Column("wanted", "asked", units.count, True),
+    Column("wanted", "requested", units.count, True),
     Column("valid", "valid", units.count, True),
-    Column("coming", "to come", units.count, True),
+    Column("coming", "queued", units.count, True),
     Column("missing", "missing", units.count, True),
-    Column("run", "last"),
-    Column("ending", "ended as"),
-    Column("reason", "because"),
+    Column("run", "last run"),
+    Column("ending", "outcome"),
+    Column("reason", "reason"),
 )
 SHOWN = COLUMNS[:6]
 MOST_REASONS = 10
@@ -41,7 +41,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if rows and not context.options.chosen:
         newest = max(row["group_id"] for row in rows)
         if {row["group_id"] for row in rows} != {newest}:
-            lines.append(f"of the newest group, g{newest}: name others (g4 g5) to see theirs")
+            lines.append(f"newest group only, g{newest}: select others by ID (g4 g5)")
         rows = [row for row in rows if row["group_id"] == newest]
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
@@ -49,17 +49,19 @@ def finish(rows: list[Row], context: Context) -> Result:
     raw = [_row(gap) for gap in found.gaps]
     lacks = sum(gap.wanted - gap.valid for gap in found.gaps)
     if not found.gaps:
-        every = "the run that was" if found.repeats == 1 else f"each of the {units.count(found.repeats)} runs that were"
-        lines.append(f"nothing is missing: {every} asked for has a valid result")
+        every = (
+            "the requested run has" if found.repeats == 1 else f"all {units.count(found.repeats)} requested runs have"
+        )
+        lines.append(f"nothing is missing: {every} a valid result")
     else:
         cells = f"{units.count(len(found.gaps))} of {units.count(found.cells)} cell{'s' * (found.cells > 1)}"
-        lines.append(f"{units.count(lacks)} of {units.count(found.repeats)} runs have no valid result yet, in {cells}")
+        lines.append(f"{units.count(lacks)} of {units.count(found.repeats)} runs lack a valid result, in {cells}")
         if any(row["missing"] for row in raw):
             ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
-            lines.append(f"mpsq report {ids} --submit queues what is missing")
+            lines.append(f"mpsq report {ids} --submit queues the missing runs")
     if found.resumed:
-        are = "valid result is of a resumed run" if found.resumed == 1 else "valid results are of resumed runs"
-        lines.append(f"{units.count(found.resumed)} {are}, which comparisons keep apart from whole ones")
+        of = "valid result is of a resumed run" if found.resumed == 1 else "valid results are of resumed runs"
+        lines.append(f"{units.count(found.resumed)} {of}, which reports do not pool with complete runs")
     sections = [Section("", SHOWN, raw, _reasons(raw))] if raw else []
     return Result(COLUMNS, raw, sections, lines)
 
@@ -85,7 +87,11 @@ def _reasons(raw: Sequence[Row]) -> list[str]:
     found = [
         f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
     ]
-    more = [f"... and {units.count(len(found) - MOST_REASONS)} more: --json"] if len(found) > MOST_REASONS else []
+    more = (
+        [f"... and {units.count(len(found) - MOST_REASONS)} more (--json lists all)"]
+        if len(found) > MOST_REASONS
+        else []
+    )
     return [*found[:MOST_REASONS], *more]
 
 

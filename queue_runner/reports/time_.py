@@ -1,32 +1,28 @@
-"""Times of every run as in time(1): `real`, `user` and `sys` seconds, a dash where unknown."""
+"""Times of each run in the format of time(1): `real`, `user` and `sys` seconds, a dash where unknown."""
 
 from __future__ import annotations
 
 from queue_runner import units
 from queue_runner.reports._common import select_runs
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.tables import Column
 
 NAME = "time"
-HELP = "real, user and sys time of each run, like time -p"
+HELP = "real, user and sys time of each run, as by time -p"
 SQL = (
     "SELECT run, name, workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s, slept_s,"
     " max_rss_bytes FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
-COLUMNS = (
-    Column("run", "run"),
-    Column("label", "what"),
-    Column("outcome", "outcome"),
-    Column("real_s", "real", units.seconds, True),
-    Column("user_s", "user", units.seconds, True),
-    Column("sys_s", "sys", units.seconds, True),
+COLUMNS = columns(
+    "run label outcome real_s user_s sys_s",
     Column("slept_s", "slept", units.seconds, True),
-    Column("max_rss_bytes", "max RSS", units.size, True),
+    "max_rss_bytes",
 )
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """Build a block for each run, with `slept` only if the machine slept."""
+    """Format a block for each run, with `slept` only if the machine slept."""
     for row in rows:
         row["label"] = select_runs.label(row)
     text = "\n\n".join(_block(row) for row in rows)

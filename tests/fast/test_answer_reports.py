@@ -12,8 +12,7 @@ import pytest
 from queue_runner.analysis import knee, stats
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES, Ending, Outcome
-from queue_runner.reports._common import printing
-from queue_runner.reports.numerics import divergence
+from queue_runner.reports._common import divergence, printing
 from queue_runner.worker.outcome import with_last_words
 from tests.fast.report_fixture import Store
 
@@ -105,7 +104,7 @@ def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: A
     assert rows["jax"]["speedup_low"] < rows["jax"]["speedup"] < rows["jax"]["speedup_high"]
     assert rows["jax"]["trains_alike"] and 0 < rows["jax"]["loss_apart"] < 1e-4
     text = shown(store, "frameworks")
-    assert "fastest: mps eager jax (jax 0.10.2)" in text and "(faster, of all pairs)" in text
+    assert "fastest: mps eager jax (jax 0.10.2)" in text and "(faster, corrected for all pairs)" in text
     assert "1 of 1 rows train like mps eager torch" in text and "2.13.0" in text
     turned = {row["framework"]: row for row in store.report("frameworks", vs="framework=jax").rows}
     assert turned["torch"]["speedup"] == pytest.approx(0.5, rel=0.01)
@@ -117,9 +116,10 @@ def test_frameworks_that_train_otherwise_or_were_asked_otherwise_are_told(store:
     store.run(framework="tinygrad", params={"max_iters": 7})
     store.run(framework="jax", median_s=0.01, taints=BUSY)
     text = shown(store, "frameworks")
-    assert "cpu eager jax does not train alike: its loss is 50 % apart" in text
-    assert "cpu eager mlx does not train alike: its loss is not a number apart" in text
-    assert "not compared, for settings differ (nanogpt tiny cpu fp32)" in text and "tinygrad with max_iters=7" in text
+    assert "cpu eager jax does not train alike: its loss differs by 50 %" in text
+    assert "cpu eager mlx does not train alike: its loss is not finite" in text
+    assert "not compared because settings differ (nanogpt tiny cpu fp32)" in text
+    assert "tinygrad with max_iters=7" in text
     assert "no verdict" in text and "1/2" in text and "contended" in text
     with pytest.raises(UsageError):
         store.report("frameworks", vs="framework=paddle")
@@ -142,9 +142,9 @@ def test_training_and_inference_side_by_side(store: Answers) -> None:
     assert rows["mps", "decode"]["times_training"] == pytest.approx(300 / (16384 / 0.1), rel=0.01)
     assert rows["mps", "eval"]["speedup"] == pytest.approx(1) and rows["cpu", "train"]["speedup"] is None
     text = shown(store, "train-vs-infer")
-    assert "training gains 3.00 x" in text and "3.00 x more than training; the intervals do not overlap" in text
-    assert "decode gains 3.00 x" in text and "no difference from training shown" in text
-    assert "1 row of training is not shown" in text, "a model of another size is another model"
+    assert "training 3.00 x" in text and "3.00 x higher than training; the CIs do not overlap" in text
+    assert "decode 3.00 x" in text and "no difference from training shown" in text
+    assert "1 row of training not shown" in text, "a model of another size is another model"
 
 
 def test_inference_that_does_not_count_is_not_compared(store: Answers) -> None:
@@ -154,7 +154,7 @@ def test_inference_that_does_not_count_is_not_compared(store: Answers) -> None:
     rows = store.report("train-vs-infer").rows
     assert all(row["speedup"] is None for row in rows) and not next(r for r in rows if r["device"] == "mps")["counts"]
     text = shown(store, "train-vs-infer")
-    assert "! do not count" in text and "no speed-up over the CPU" in text
+    assert "! excluded" in text and "no speedup over the CPU" in text
     with pytest.raises(UsageError):
         store.report("train-vs-infer", vs="device=cpu")
 
@@ -173,9 +173,9 @@ def test_a_sweep_has_a_knee_an_end_and_a_failure(store: Answers) -> None:
     assert rows[256]["fits"] is False and rows[256]["outcome"] == "OUT_OF_MEMORY"
     assert rows[32]["tokens_per_s"] == pytest.approx(960) and rows[32]["memory_is"] == "RSS"
     text = shown(store, "scaling")
-    assert "the knee is batch_size 32, with 96.0 % of the best, 1,000 tokens/s at 64; 16 has 70.0 %" in text
-    assert "128 is the largest that fits, with 1.35 GiB (RSS); the smallest that does not is 256" in text
-    assert "one more batch_size takes 10.0 MiB" in text
+    assert "knee: batch_size 32, 96.0 % of the maximum, 1,000 tokens/s at 64; 16 reaches 70.0 %" in text
+    assert "largest batch_size that fits: 128, using 1.35 GiB (RSS); smallest that does not fit: 256" in text
+    assert "memory per unit of batch_size: 10.0 MiB" in text
 
 
 def test_sweeps_are_never_mixed_and_busy_runs_prove_only_that_they_fit(store: Answers) -> None:
@@ -186,9 +186,9 @@ def test_sweeps_are_never_mixed_and_busy_runs_prove_only_that_they_fit(store: An
     assert [row["value"] for row in rows] == [8, 16, 32] and [row["valid"] for row in rows] == [True, True, False]
     assert rows[2]["fits"] and rows[2]["is_largest"] and rows[2]["share_of_best"] is None
     text = shown(store, "scaling")
-    assert "no knee up to batch_size 32: the throughput still rises there" in text
-    assert "fewer than 3 values of batch_size have a time that counts" in text
-    with pytest.raises(UsageError, match="one setting that is a number"):
+    assert "no knee up to batch_size 32: throughput still rises" in text
+    assert "fewer than 3 values of batch_size have a valid time" in text
+    with pytest.raises(UsageError, match="one numeric setting"):
         store.report("scaling", group_by="dtype")
 
 
@@ -225,9 +225,9 @@ def test_where_losses_part(store: Answers) -> None:
     rows = [row for row in store.report("numerics").rows if row["run"] == "3.1"]
     assert len(rows) == 7 and rows[5]["relative"] == math.inf
     text = shown(store, "numerics")
-    assert "cpu eager fp32 repeats bit by bit (2 runs)" in text
-    assert "mps eager fp32 parts from the baseline by more than 0.1 % at iteration 5, 1 % at iteration 22" in text
-    assert "has a loss that is not a number from iteration 5 on" in text
+    assert "cpu eager fp32 is bitwise reproducible (2 runs)" in text
+    assert "mps eager fp32 diverges from the baseline by more than 0.1 % at iteration 5, 1 % at iteration 22" in text
+    assert "has a NaN or infinite loss from iteration 5 on" in text
     assert "3.1 FAILED" in text and "4.0100" in text and "(contended)" in text
     assert not [row for row in store.report("numerics").rows if row["seed"] == 7]
     few = store.report("numerics", iters="0:4")
@@ -284,11 +284,11 @@ def test_memory_that_leaks_settles_or_runs_out(store: Answers) -> None:
     assert rows[leak]["growth_low"] <= rows[leak]["growth_bytes_per_1000"] <= rows[leak]["growth_high"]
     assert rows[steady]["reserved_over_allocated"] == 2 and rows[leak]["reserved_over_allocated"] is None
     text = shown(store, "memory")
-    assert f"{leak} (cpu eager k=1) leaks: RSS grows by 250 MiB in 1,000 iterations" in text
-    assert "holds up to 2.00 x what its tensors take between" in " ".join(text.split())
+    assert f"{leak} (cpu eager k=1) leaks: RSS grows by 250 MiB per 1,000 iterations" in text
+    assert "reserves up to 2.00 x the size of its tensors between" in " ".join(text.split())
     assert "fewer than 20 measured iterations" in text
-    assert "after iteration 29, the last that it told, 270 MiB allocated and 300 MiB reserved" in text
-    assert "out of memory before an iteration was told: 6.1" in text
+    assert "after its last reported iteration, 29: 270 MiB allocated and 300 MiB reserved" in text
+    assert "out of memory before the first reported iteration: 6.1" in text
 
 
 def test_the_interval_of_a_slope_knows_ties() -> None:

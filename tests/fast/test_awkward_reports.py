@@ -85,14 +85,14 @@ def said(store: Store, name: str, **options: Any) -> str:
 
 
 def test_nothing_to_report_is_told_by_what_became_of_the_runs(store: Store) -> None:
-    assert "there is no run of a model in samples or with mode=eval yet: mpsq submit asks" in said(store, "throughput")
+    assert "of a model in samples or with mode=eval yet: mpsq submit adds runs" in said(store, "throughput")
     failed(store)
-    assert "2 of 2 that ended did not succeed (the newest, 1.2: OUT_OF_MEMORY; mpsq why 1.2)" in said(store, "memory")
-    assert "out of memory before an iteration was told: 1.2" in said(store, "memory")
+    assert "2 of 2 that ended did not succeed (newest: 1.2 OUT_OF_MEMORY, see mpsq why 1.2)" in said(store, "memory")
+    assert "out of memory before the first reported iteration: 1.2" in said(store, "memory")
     assert "mpsq worker" not in said(store, "throughput")
     add(store, "cpu", [], outcome=None, median_s=None)
-    assert "1 has not ended (mpsq status)" in said(store, "throughput")
-    assert "(device is" not in said(store, "throughput", where=["device=cuda"])
+    assert "1 has not ended (see mpsq status)" in said(store, "throughput")
+    assert "stored values" not in said(store, "throughput", where=["device=cuda"])
 
 
 def test_rows_that_pool_frameworks_are_of_none(store: Store) -> None:
@@ -104,15 +104,15 @@ def test_rows_that_pool_frameworks_are_of_none(store: Store) -> None:
 
 def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     one_iteration(store)
-    few = "fewer than 10 measured iterations a run: cpu eager jax (1), cpu eager torch (1), cuda eager jax (1)"
-    assert few in said(store, "devices") and "measured iterations a run: cuda eager torch (1)" not in said(
+    few = "fewer than 10 measured iterations per run: cpu eager jax (1), cpu eager torch (1), cuda eager jax (1)"
+    assert few in said(store, "devices") and "measured iterations per run: cuda eager torch (1)" not in said(
         store, "devices"
     )
     few = {"n_measure": 3, "n_iters": 5}
     store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
     assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices")
     assert "(0)" in said(store, "devices", iters="1000:2000") and "samples/s" in said(store, "throughput", iters="7:9")
-    assert "none of 5 runs has an iteration from 7 to 9" in said(
+    assert "no iterations 7 to 9 (--iters) in 5 runs" in said(
         store, "iterations", where=["device=cpu,cuda"], iters="7:9"
     )
 
@@ -120,14 +120,14 @@ def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
 def test_a_comparison_without_a_run_that_counts_says_so(store: Store) -> None:
     contended(store)
     text = said(store, "frameworks")
-    assert "nothing to compare: no row has a run that counts and has a time" in text and "loss: the mean" not in text
+    assert "nothing to compare: no row has a valid run with a time" in text and "loss: mean" not in text
 
 
 def test_tables_of_one_model_that_differ_in_settings_are_named_in_full(store: Store) -> None:
     for batch in (4, 8):
         add(store, "cuda", [], params={"batch_size": batch})
     text = said(store, "throughput")
-    assert "batch_size=4, training: no eager run on the cpu" in text and "batch_size=8, training: no eager" in text
+    assert "batch_size=4, training: no eager run on the CPU" in text and "batch_size=8, training: no eager" in text
 
 
 def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:
@@ -149,6 +149,6 @@ def test_whose_loss_is_no_number_is_not_confused(store: Store) -> None:
     add(store, "cuda", [4.0, 3.0])
     add(store, "mps", [4.0, math.nan])
     text = said(store, "numerics")
-    assert "cuda eager has a loss from iteration 1 on where the baseline's is not a number" in text
-    assert "mps eager has the baseline's losses over 1 iteration; then both are not a number, from 1 on" in text
-    assert " nan " in text
+    assert "cuda eager has a finite loss from iteration 1 on, where the baseline's is NaN or infinite" in text
+    assert "mps eager equals the baseline over 1 iteration; both are NaN or infinite from 1 on" in text
+    assert " NaN " in text

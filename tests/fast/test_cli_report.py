@@ -38,7 +38,7 @@ def test_reports_are_listed(mpsq: Cli) -> None:
     [
         (["--vs", "device"], "is not KEY=VALUE"),
         (["--where", "devise=cpu"], 'did you mean "device"?'),
-        (["--since", "yesterday"], "or a date, as 2026-11-20"),
+        (["--since", "yesterday"], "or a date (2026-11-20)"),
         (["--iters", "50"], "is not FIRST:LAST"),
         (["--group", "9"], "there is no group g9"),
         (["--group-by", "devise"], "devise"),

@@ -89,10 +89,10 @@ def test_the_default_baseline(rows: list[dict[str, Any]], baseline: str, why: st
 
 def test_a_baseline_that_is_no_row_or_several_is_an_error_that_says_which_there_are() -> None:
     rows = [row("cpu", 0), row("cpu", 1), row("mps", 0)]
-    with pytest.raises(UsageError, match="device=cuda is none of the rows") as error:
+    with pytest.raises(UsageError, match="device=cuda matches none of the rows") as error:
         ask(rows, vs={"device": "cuda"})
     assert "cpu eager, cpu compiled, mps eager" in error.value.hint
-    with pytest.raises(UsageError, match="is 2 rows: cpu eager, cpu compiled") as error:
+    with pytest.raises(UsageError, match="matches 2 rows: cpu eager, cpu compiled") as error:
         ask(rows, vs={"device": "cpu"})
     assert "device=cpu,compile=off" in error.value.hint
 

@@ -162,7 +162,7 @@ def test_nothing_is_said_where_there_is_nothing_to_say(
         complete.main(["fish", line])
         assert capfd.readouterr().out in ("", "words\n")
     complete.main(["fish", "mpsq report dev"])
-    assert capfd.readouterr() == ("words\ndevices\tcompare devices and modes: speed, cost, losses, ratios with…\n", "")
+    assert capfd.readouterr() == ("words\ndevices\tcompare devices and modes: speed, cost, losses, speedups wi…\n", "")
     assert sorted(home.rglob("*")) == before
 
 

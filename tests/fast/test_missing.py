@@ -37,14 +37,11 @@ def test_cells_without_a_valid_result(queue: Layout, mpsq: Cli) -> None:
     assert [(rows[job]["missing"], rows[job]["coming"]) for job in (2, 3, 4)] == [(1, 0), (1, 0), (0, 1)]
     assert rows[2]["run"] == "2.1" and rows[2]["ending"] == "FAILED(3)" and "no data" in rows[2]["reason"]
     out = mpsq.ok("report", "missing", "g1").out
-    assert "3 of 5 runs have no valid result yet, in 3 of 4 cells" in out and "\x1b" not in out
-    assert "mpsq report missing g1 --submit queues what is missing" in out
+    assert "3 of 5 runs lack a valid result, in 3 of 4 cells" in out and "\x1b" not in out
+    assert "mpsq report missing g1 --submit queues the missing runs" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert (
-        "nothing is missing: each of the 2 runs that were asked for has a valid result"
-        in mpsq.ok("report", "missing", "1").out
-    )
-    assert "of the newest group, g2" in mpsq.ok("report", "missing").out
+    assert "nothing is missing: all 2 requested runs have a valid result" in mpsq.ok("report", "missing", "1").out
+    assert "newest group only, g2" in mpsq.ok("report", "missing").out
 
 
 def test_a_result_that_is_not_valid_is_missing(queue: Layout, mpsq: Cli) -> None:
@@ -65,7 +62,7 @@ def test_what_a_resumed_run_answered_counts_and_is_told(queue: Layout, mpsq: Cli
         connection.execute("UPDATE runs SET resumed_from = 1 WHERE id = 2")
     out = mpsq.ok("report", "missing", "1").out
     assert "nothing is missing" in out
-    assert "1 valid result is of a resumed run, which comparisons keep apart from whole ones" in out
+    assert "1 valid result is of a resumed run, which reports do not pool with complete runs" in out
 
 
 def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:

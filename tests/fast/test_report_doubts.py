@@ -42,7 +42,7 @@ def test_a_gpu_is_compared_with_a_cpu_that_has_no_cuda_and_was_given_fewer_itera
     _both(store)
     rows = {(row["device"], row["kind"]): row for row in store.report("train-vs-infer").rows}
     assert rows["cuda", "train"]["speedup"] == pytest.approx(1) and rows["cuda", "eval"]["speedup"] == pytest.approx(1)
-    assert "fewer than 10 measured iterations: 1.1 (3)" in shown(store, "train-vs-infer")
+    assert "fewer than 10 measured iterations per run: 1.1 (3)" in shown(store, "train-vs-infer")
 
 
 def test_a_setting_that_was_asked_on_one_side_alone_is_no_twin(store: Answers) -> None:
@@ -54,7 +54,7 @@ def test_a_contended_run_beside_runs_that_count_is_named(store: Answers) -> None
     _both(store)
     store.run("cuda", median_s=0.9, software=CUDA, hello={"params": 1000}, taints=BUSY)
     text = shown(store, "train-vs-infer")
-    assert "! do not count: 3.2 contended" in text
+    assert "! excluded: 3.2 contended" in text
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1e999"])
@@ -114,8 +114,8 @@ def test_what_one_more_takes_is_said_of_a_straight_line_alone(store: Answers) ->
         store.size(batch)
         store.run(params={"n": batch}, workload="matmul", exit={"max_rss_bytes": 100 * MIB + batch * batch * MIB})
     lines = store.report("scaling").lines
-    assert [line for line in lines if "one more" in line] == [
-        "one more batch_size takes 10.0 MiB (RSS, and 100 MiB besides)"
+    assert [line for line in lines if "memory per unit" in line] == [
+        "memory per unit of batch_size: 10.0 MiB (RSS, plus a constant 100 MiB)"
     ]
 
 
@@ -124,8 +124,9 @@ def test_memory_that_xla_takes_beforehand_is_not_called_fragmented(store: Answer
         run_id = store.run("cuda", workload=workload, framework=framework)
         store.memory(run_id, [900 * MIB] * 3, [100 * MIB] * 3)
     text = shown(store, "memory")
-    assert "jax, 1 run (1.1), holds up to 9.00 x what its arrays take" in text and "PREALLOCATE=false" in text
-    assert "nanogpt cuda eager torch, 1 run (2.1), holds" in text and "bert cuda eager, 1 run (3.1), holds" in text
+    assert "jax, 1 run (1.1), reserves up to 9.00 x the size of its arrays" in text and "PREALLOCATE=false" in text
+    assert "nanogpt cuda eager torch, 1 run (2.1), reserves" in text
+    assert "bert cuda eager, 1 run (3.1), reserves" in text
 
 
 def test_sens_interval_ends_at_the_slopes_that_scipy_names() -> None:

@@ -206,7 +206,7 @@ def test_iterations_of_all_parts_each_counted_once(store: Store) -> None:
     store.iterations(second, [0.1] * 6, first=4)
     result = store.report("iterations")
     parts = [(row["run"], row["i"]) for row in result.rows]
-    assert len(parts) == 12 and "went on from a checkpoint of" in words(result)
+    assert len(parts) == 12 and "resumed from a checkpoint of" in words(result)
     once = [row["i"] for row in result.rows if row["redone_by"] is None]
     assert once == list(range(10))
     assert result.columns[-1].key == "redone_by"

@@ -147,7 +147,7 @@ def test_whatever_the_marks_the_parts_add_up(
 def test_a_negative_remainder_says_what_it_is() -> None:
     assert other_remark(None) is None and other_remark(0.3) is None
     assert "granularity" in (other_remark(-0.004) or "")
-    assert "in doubt" in (other_remark(-3.0) or "")
+    assert "may be wrong" in (other_remark(-3.0) or "")
 
 
 def evaluated(*at: int) -> list[dict[str, Any]]:

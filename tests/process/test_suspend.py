@@ -184,7 +184,7 @@ def test_suspend_and_continue_from_the_command_line(queue: Queue) -> None:
     assert [row["outcome"] for row in rows] == ["SUCCEEDED"] * 2 and queue.written()[-1] == "second"
     assert rows[0]["paused_s"] > 0.4 and not rows[0]["valid"] and rows[1]["paused_s"] == 0
     shown = mpsq("show", "1")
-    assert "suspended: it stood still for" in shown and "SUCCEEDED" in shown
+    assert "suspended: the run was stopped for" in shown and "SUCCEEDED" in shown
     assert queue.verbs(1).count("suspend") == 1 and queue.verbs(1).count("continue") == 1
     assert rows[0]["paused_at"] is None
 

@@ -1,4 +1,4 @@
-"""Differences between commands outside --set: words of the command line itself, such as --batch_size=8."""
+"""Differences between commands outside --set: arguments of the command line itself, such as --batch_size=8."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_TOLD = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
-"""Words that reports already distinguish, or pool, by columns of their own."""
-_ASKED = ("device", "dtype", "config")
+_KNOWN = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
+"""Arguments that reports distinguish, or pool, by columns of their own."""
+_COLUMNS = ("device", "dtype", "config")
 
 
 def arguments_by_run(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return by run the words in which the commands of one subject differ, as the factor `arguments`."""
+    """Return by run the factor `arguments`: the arguments in which commands of the same subject differ."""
     subjects: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["kind"] == "command":
             subjects.setdefault(row["workload"] or row["name"], []).append(row)
     found: dict[int, dict[str, Any]] = {}
     for runs in subjects.values():
-        words = {text: json.loads(text) for text in {row["argv_json"] for row in runs}}
-        if len(words) > 1:
-            common = set.intersection(*map(set, words.values()))
-            left = {row["run_id"]: _left(words[row["argv_json"]], common, row) for row in runs}
-            if len(set(left.values())) > 1:
-                found |= {run_id: {"arguments": text} for run_id, text in left.items()}
+        argvs = {text: json.loads(text) for text in {row["argv_json"] for row in runs}}
+        if len(argvs) > 1:
+            common = set.intersection(*map(set, argvs.values()))
+            own = {row["run_id"]: _own(argvs[row["argv_json"]], common, row) for row in runs}
+            if len(set(own.values())) > 1:
+                found |= {run_id: {"arguments": text} for run_id, text in own.items()}
     return found
 
 
-def _left(argv: Iterable[str], common: set[str], row: Mapping[str, Any]) -> str | None:
-    """Return the words that are neither in every command nor given by a column or setting of the run."""
+def _own(argv: Iterable[str], common: set[str], row: Mapping[str, Any]) -> str | None:
+    """Return the arguments that are neither in every command nor given by a column or setting of the run."""
     values = {str(value) for value in json.loads(row["params_json"]).values()}
-    told = {str(row[name]) for name in _ASKED} | values
-
-    def says_more(word: str) -> bool:
-        return word not in common | told and not _TOLD.fullmatch(word) and word.partition("=")[2] not in values
-
-    return " ".join(filter(says_more, argv)) or None
+    known = common | values | {str(row[name]) for name in _COLUMNS}
+    own = [
+        argument
+        for argument in argv
+        if argument not in known and not _KNOWN.fullmatch(argument) and argument.partition("=")[2] not in values
+    ]
+    return " ".join(own) or None

@@ -1,6 +1,7 @@
 """Micro-benchmarks: the metrics that jobs/harness/microbench/run.py reports become a row for each operation measured.
 
-A run has cells (n1000, linear.forward). A cell's samples are the metrics CELL.time, its work CELL.flop and CELL.bytes.
+A run has cells, the cases it measured (n1000, linear.forward). The samples of a cell are the metrics CELL.time, its
+work is CELL.flop and CELL.bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from queue_runner.reports._common.report import Context, Row
 from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
-"""Settings that determine how, and for how long, something is measured."""
+"""Settings of the measurement: how, and for how long."""
 _WHAT = frozenset({"n", "op", "direction", "memory"})
-"""Settings contained in a cell's name."""
+"""Settings that the name of a cell includes."""
 _KEY = ("machine", "framework", "framework_version", "device", "device_name", "compile", "dtype", "config", "settings")
 
 
 _Part = tuple[Row, Mapping[str, list[float]]]
-"""A run and the metrics of one of its cells by name."""
+"""A run and the metrics of one of its cells, by name."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,12 @@ class Bench:
     """Data of a micro-benchmark report; `notes` explain the marks and list what was left out."""
 
     cells: Sequence[Measured]
-    marks: Mapping[str, str]
+    caveats: footnotes.Caveats
     notes: Sequence[str]
 
     def mark(self, cell: Measured) -> str:
-        """Return the letters of its caveats, preceded by "!" if its runs are invalid."""
-        kinds = {kind for row in cell.runs for kind in taints(row)}
-        return ("" if cell.valid else "!") + "".join(sorted(self.marks[kind] for kind in kinds if kind in self.marks))
+        """Return the mark of its caveats, and whether its runs are invalid."""
+        return self.caveats.mark({kind for row in cell.runs for kind in taints(row)}, not cell.valid)
 
 
 def sql(workload: str) -> str:
@@ -128,51 +128,37 @@ def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
     if context.options.vs or context.options.group_by or context.options.iters:
         raise UsageError(
             "reports of micro-benchmarks take no --vs, --group-by or --iters",
-            "--where framework=torch,dtype=fp32 narrows them",
+            "select runs with --where framework=torch,dtype=fp32",
         )
     able = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
     metrics = _metrics(able, context)
     found: dict[tuple[Any, ...], list[_Part]] = {}
     apart = _apart(able, with_config)
     for row in able:
-        said = metrics.get(row["run_id"], {})
-        shared = {f"roof.{name}": values for name, values in said.get("roof", {}).items()}
-        for cell, values in said.items():
+        by_cell = metrics.get(row["run_id"], {})
+        shared = {f"roof.{name}": values for name, values in by_cell.get("roof", {}).items()}
+        for cell, values in by_cell.items():
             if values.get("time"):
                 key = (*_key(row, with_config)[:-1], apart[row["run_id"]], cell)
                 found.setdefault(key, []).append((row, {**values, **shared}))
     invalid_too = context.options.include_invalid
     cells = []
     for key, parts in found.items():
-        counting = [part for part in parts if part[0]["valid"] or invalid_too]
-        cells.append(_cell(key, counting or parts))
+        valid = [part for part in parts if part[0]["valid"] or invalid_too]
+        cells.append(_cell(key, valid or parts))
     versions = Counter(name for name, _ in {(c.key["framework"], c.key["framework_version"]) for c in cells})
     several = {name for name, n in versions.items() if n > 1}
     cells = [
         replace(c, version=c.key["framework_version"] or "") if c.key["framework"] in several else c for c in cells
     ]
     shown = {row["run_id"]: row for cell in cells for row in cell.runs}
-    taints_of = footnotes.Taints(rows, context)
-    caveats: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
-    for row in shown.values():
-        for taint in taints_of.of(row):
-            if taint["severity"] == "caveat":
-                caveats.setdefault(taint["kind"], []).append((row, taint["detail"]))
-    marks = footnotes.letters(caveats)
-    notes = [footnotes.caveat(marks[kind], kind, runs) for kind, runs in caveats.items() if kind in marks]
-    return Bench(cells, marks, [*notes, *_left_out(rows, shown, taints_of, invalid_too)])
-
-
-def _left_out(
-    rows: Sequence[Row], shown: Mapping[int, Row], found: footnotes.Taints, invalid_too: bool
-) -> Iterable[str]:
+    found_taints = footnotes.Taints(rows, context)
+    caveats = found_taints.caveats(shown.values())
     bad = [row for row in rows if row["outcome"] is not None and (row["run_id"] not in shown or not row["valid"])]
-    if bad:
-        each = "; ".join(f"{row['run']} {footnotes.why(row, found)}" for row in bad[: footnotes.MOST_NAMED])
-        more = f"; and {len(bad) - footnotes.MOST_NAMED} more" if len(bad) > footnotes.MOST_NAMED else ""
-        yield f"! {'counted all the same (--all)' if invalid_too else 'do not count'}: {each}{more}"
+    notes = [*caveats.notes(), *found_taints.excluded(bad, invalid_too)]
     if any(not row["valid"] for row in shown.values()) and not invalid_too:
-        yield "a row marked ! has no run that counts: its numbers are those of runs that do not"
+        notes.append(f"a row marked {footnotes.EXCLUDED} has no valid run: its numbers are of invalid ones")
+    return Bench(cells, caveats, notes)
 
 
 def _key(row: Row, with_config: bool) -> tuple[Any, ...]:
@@ -185,21 +171,21 @@ def _apart(rows: Sequence[Row], with_config: bool) -> dict[int, str]:
     for row in rows:
         alike.setdefault(_key(row, with_config), []).append(row)
     found = {}
-    for key, some in alike.items():
+    for key, group in alike.items():
         names = sorted(
-            {name for row in some for name in row["factors"]} - {name for row in some for name in row["settings"]}
+            {name for row in group for name in row["factors"]} - {name for row in group for name in row["settings"]}
         )
-        differ = [name for name in names if len({str(row["factors"].get(name)) for row in some}) > 1]
-        for row in some:
-            told = [word(name, value) for name in differ if (value := row["factors"].get(name)) is not None]
-            found[row["run_id"]] = " ".join(filter(None, [key[-1], *told]))
+        differ = [name for name in names if len({str(row["factors"].get(name)) for row in group}) > 1]
+        for row in group:
+            words = [word(name, value) for name in differ if (value := row["factors"].get(name)) is not None]
+            found[row["run_id"]] = " ".join(filter(None, [key[-1], *words]))
     return found
 
 
 def _value(row: Row, name: str, with_config: bool) -> Any:
     if name == "settings":
-        told = {key: value for key, value in row["settings"].items() if key not in _HOW | _WHAT}
-        return " ".join(f"{key}={value}" for key, value in sorted(told.items()))
+        settings = {key: value for key, value in row["settings"].items() if key not in _HOW | _WHAT}
+        return " ".join(f"{key}={value}" for key, value in sorted(settings.items()))
     return None if name == "config" and not with_config else row[name]
 
 
@@ -207,8 +193,9 @@ def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, dict[
     """Read the metrics by run, cell and name."""
     found: dict[int, dict[str, dict[str, list[float]]]] = {}
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
-    said = context.read(f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({ids}) AND value IS NOT NULL")
-    for metric in said:
+    for metric in context.read(
+        f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({ids}) AND value IS NOT NULL"
+    ):
         cell, _, name = metric["name"].rpartition(".")
         found.setdefault(metric["run_id"], {}).setdefault(cell, {}).setdefault(name, []).append(metric["value"])
     return found
@@ -234,7 +221,7 @@ def spread(found: Measured) -> str:
 
 
 def rates(rows: Sequence[Mapping[str, Any]], **titles: str) -> list[Column]:
-    """Return columns of FLOP/s by key and title, all in the unit that suits the fastest number."""
+    """Return columns of FLOP/s by key and title, all in TFLOP/s or GFLOP/s, whichever suits the highest."""
     fastest = max((row[key] or 0.0 for row in rows for key in titles), default=0.0)
     size, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
@@ -244,15 +231,9 @@ def rates(rows: Sequence[Mapping[str, Any]], **titles: str) -> list[Column]:
     return [Column(key, f"{title} {unit}".strip(), words, True) for key, title in titles.items()]
 
 
-def spreads(cells: Sequence[Measured]) -> list[str]:
-    """Explain over what the spreads are taken."""
-    over = {cell.spread_s[1] for cell in cells}
-    what = {
-        "runs": f"{units.PLUS_MINUS} is their MAD",
-        "samples": f"{units.PLUS_MINUS} in brackets: the MAD of the samples of one run, which says nothing of another",
-    }
-    words = [text for name, text in what.items() if name in over]
-    return [f"time: the median of the runs' medians; {'; '.join(words)}"] if words else []
+def spreads(cells: Sequence[Measured]) -> Iterable[str]:
+    """Explain times and spreads."""
+    return footnotes.spreads("time: median of the run medians", {cell.spread_s[1] for cell in cells})
 
 
 def caption(found: Measured) -> str:

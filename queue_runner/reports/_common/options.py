@@ -1,4 +1,4 @@
-"""Parser of report options as typed: `device=mps,compile=on`, `2h` or a date, `10:50`."""
+"""Parsing of the options of a report: `device=mps,compile=on`, `2h` or a date, `10:50`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def read_options(
     against = assignments(vs, "--vs") if vs is not None else {}
     for key, values in against.items():
         if len(values) > 1:
-            raise UsageError(f"--vs {key} has {len(values)} values", "a baseline is one row: device=cpu,compile=off")
+            raise UsageError(
+                f"--vs {key} has {len(values)} values", "a baseline is one row, for example device=cpu,compile=off"
+            )
     return Options(
         selectors=(
             *(parse_selector(text) for text in selectors),
@@ -59,7 +61,7 @@ def read_options(
 
 def _peak(text: str) -> str:
     if text not in ("sourced", "measured"):
-        raise UsageError(f'--peak cannot be "{text}"', "it is sourced, or measured (mpsq submit matmul --config peak)")
+        raise UsageError(f'--peak cannot be "{text}"', "use sourced, or measured (mpsq submit matmul --config peak)")
     return text
 
 
@@ -79,7 +81,7 @@ def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
 
 def _mode(value: str, option: str) -> str:
     if value.lower() not in _MODES:
-        raise UsageError(f'{option}: compile is not "{value}"', "compile=on or compile=off")
+        raise UsageError(f'{option}: compile cannot be "{value}"', "use compile=on or compile=off")
     return _MODES[value.lower()]
 
 
@@ -108,11 +110,11 @@ def moment(text: str, now: float) -> float:
     try:
         return datetime.fromisoformat(cleaned).timestamp() if re.match(r"\d{4}-\d", cleaned) else now - _ago(cleaned)
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f'--since: "{text}" is not a date', "write 2026-11-20, 2026-11-20T08:30, 2h or 3d") from None
+        raise UsageError(f'--since: "{text}" is not a date', "use 2026-11-20, 2026-11-20T08:30, 2h or 3d") from None
 
 
 def _ago(text: str) -> float:
     try:
         return units.parse_duration(text, "--since")
     except UsageError as error:
-        raise UsageError(error.message, "write how long ago, as 90m, 2h or 3d, or a date, as 2026-11-20") from None
+        raise UsageError(error.message, "use an age (90m, 2h, 3d) or a date (2026-11-20)") from None

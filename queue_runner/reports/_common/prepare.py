@@ -1,4 +1,4 @@
-"""Preparation of v_run rows for analysis.comparison: settings and versions that distinguish runs become columns."""
+"""Preparation of v_run rows for analysis.comparison: add the settings and versions that distinguish runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import MAIN, SUBJECT, taints
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import arguments as _arguments
 from queue_runner.reports._common import select_runs
+from queue_runner.reports._common.arguments import arguments_by_run
 from queue_runner.reports._common.report import Context, Row
 from queue_runner.workloads import mps_switches
 
@@ -27,22 +27,22 @@ RUN = (
     "last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
-"""Columns that a comparison needs; the rest of v_run (the full request with its environment) is not read."""
+"""Columns that a comparison needs; the rest of v_run, such as the whole specification, is not read."""
 _FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
 DETAILS = ("data_name", "device_name", "optimizer")
-"""Distinguished, but rarely different for the same device, dtype and settings."""
+"""Factors that rarely differ for the same device, dtype and settings."""
 
 
 def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows.
 
-    A run that ended before it reported its machine is assigned that of the newest run that did. Imported logs have an
-    unknown machine (None) and are treated as from one machine.
+    A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
+    None and count as runs of one machine.
     """
     rows = list(rows)
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
     versions = _software(rows, context)
-    arguments = _arguments.arguments_by_run(rows)
+    arguments = arguments_by_run(rows)
     newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
     machines = [row["machine_hash"] or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)
@@ -65,8 +65,8 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
 
 
 def where(machine: str | None) -> str:
-    """Return a machine's name for table titles, with the digits that `--where machine=a321505` accepts."""
-    return f"machine {machine[:7]}" if machine else "machine not named"
+    """Return the name of a machine in table titles, with the digits that `--where machine=a321505` accepts."""
+    return f"machine {machine[:7]}" if machine else "unnamed machine"
 
 
 def _plain(value: Any) -> Any:
@@ -74,9 +74,9 @@ def _plain(value: Any) -> Any:
 
 
 def question(rows: Sequence[Row], context: Context) -> Question:
-    """Return the question that groups the rows, by default or as --group-by requests.
+    """Return how to group and compare the rows, by default or by --group-by and --vs.
 
-    Raises: UsageError when no run has a name in --group-by or --vs, or the rows are not distinguished by it.
+    Raises: UsageError when no run has a name in --group-by or --vs, or a name in --vs does not distinguish rows.
     """
     options = context.options
     settings = sorted({name for row in rows for name in row["settings"]})
@@ -90,15 +90,15 @@ def question(rows: Sequence[Row], context: Context) -> Question:
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     for name in vs:
         if rows and name not in names and name not in SUBJECT:
-            hint = f"add it: --group-by {','.join([*names[:3], name])}"
-            raise UsageError(f"--vs: the rows are not told apart by {name}", hint)
+            hint = f"use --group-by {','.join([*names[:3], name])}"
+            raise UsageError(f"--vs: {name} does not distinguish the rows", hint)
     if "compile" in vs:
         vs["compile"] = vs["compile"] == "1"
     return Question(names, [name for name in settings if name in names], vs, options.include_invalid)
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """Return a sort key that puts requested factors before those implied by them."""
+    """Return a sort key that puts requested factors before versions that follow from them."""
     return 0 if name == "env" else 1 if name.startswith("mps_") else 2 if name in _FRAMEWORKS else 3, name
 
 
@@ -106,14 +106,14 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
     if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_switches.SWITCHES:
         return name
     if name == "tag":
-        raise UsageError(f"{option}: tags choose runs, they do not tell rows apart", "--where tag=NAME chooses")
+        raise UsageError(f"{option}: tags select runs, they do not distinguish rows", "use --where tag=NAME")
     if name in ("workload", "machine"):
         return "subject" if name == "workload" else "machine"
     return select_runs.resolve(context.connection, name, option) or name
 
 
 def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]]:
-    """Return by run the versions and variables in which runs of one framework differ; empty if none do."""
+    """Return by run the versions and variables in which runs of the same framework differ; empty if none do."""
     seen = {(row["framework"], row["framework_version"], row["software_hash"]) for row in rows if row["median_s"]}
     if len(seen) == len({framework for framework, *_ in seen}):
         return {}
@@ -140,7 +140,7 @@ def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]
 
 
 def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a software fingerprint: versions and variables by their own names, the code by its first digits."""
+    """Flatten a software fingerprint: versions and variables by name, the code by its first digits."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
         if name == "packages":
@@ -157,8 +157,8 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
 def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
     """Return the rows with iteration times recomputed over --iters, from `measure` iterations only.
 
-    The centre is the median, as everywhere: over iterations 10 to 50 of the post's three logs it gives the 8.99 x,
-    6.50 x and 1.38 that its author computed by hand, whereas the mean gives 9.00 x.
+    The centre is the median: over iterations 10 to 50 of the three logs in docs/recipes/metal-post.md it reproduces the
+    published 8.99 x, 6.50 x and 1.38, whereas the mean gives 9.00 x.
     """
     if context.options.iters is None:
         return list(rows)
@@ -171,12 +171,12 @@ def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
     times: dict[int, list[float]] = {}
     for found in context.read(sql, context.options.iters):
         times.setdefault(found["run_id"], []).append(found["dur_s"])
-    changed = []
+    windows = []
     for row in rows:
         xs = times.get(row["run_id"], [])
         middle = stats.median(xs) if xs else None
         q1, q3 = stats.quartiles(xs) if xs else (None, None)
-        changed.append(
+        windows.append(
             {
                 **row,
                 "n_measure": len(xs),
@@ -187,4 +187,4 @@ def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
                 "mean_s": sum(xs) / len(xs) if xs else None,
             }
         )
-    return changed
+    return windows

@@ -1,4 +1,4 @@
-"""Formatting of a report's result: readable tables, or all raw values for csv and json."""
+"""Formatting of the result of a report: tables for people, or all raw values for csv and json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 80
 
 
 def as_text(name: str, result: Result, format: str) -> str:
-    """Format the `result` of the report `name`. Raises: UsageError when `format` is not in render.formats()."""
+    """Format the `result` of the report `name`. Raises: UsageError when `format` is not in tables.formats()."""
     tables.check_format(format)
     if format == "json":
         return as_json(name, result)

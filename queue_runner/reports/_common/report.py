@@ -1,4 +1,4 @@
-"""Types of a report: its options, its read access and its result."""
+"""Types of reports: options, read access, result."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Options:
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     peak: str = "sourced"
-    """the peak for MFU: sourced (or stated in the configuration), or measured by matmul on the same machine"""
+    """the peak for MFU: sourced (or given in the configuration), or measured by matmul on the same machine"""
 
     @property
     def chosen(self) -> bool:
-        """Whether the user chose the runs."""
+        """Whether the user selected the runs."""
         return bool(self.selectors or self.where or self.since is not None)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One table of a report as displayed; `lines` are printed below it."""
+    """A table of a report for people; `lines` are printed below it."""
 
     title: str
     columns: Sequence[Column]
@@ -48,9 +48,9 @@ class Section:
 class Result:
     """The result of a report.
 
-    `columns` and `rows` hold everything, raw and in SI units, for csv and json. `sections` are the same as readable
-    tables (none: one table of all columns); `text` replaces the tables in the table format. `lines` are observations in
-    words, `notes` the footnotes.
+    `columns` and `rows` hold all values, raw and in SI units, for csv and json. `sections` are tables for people (none:
+    one table of all columns); `text` replaces the tables in the table format. `lines` are findings in words, `notes`
+    are footnotes.
     """
 
     columns: Sequence[Column]
@@ -63,16 +63,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """Arguments of `finish` besides the rows: the options, and a way to read more of the same runs."""
+    """Arguments of `finish` besides the rows: the options, and access to more data of the same runs."""
 
     options: Options
     connection: sqlite3.Connection
     chosen: str
-    """condition on v_run that selects the report's rows"""
+    """condition on v_run that selects the runs"""
     values: Sequence[Any]
 
     def read(self, sql: str, more: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a SELECT of ours; `{chosen}` stands for the condition, whose values come first."""
+        """Return the rows of a SELECT; `{chosen}` stands for the condition, whose values come before `more`."""
         values = [*self.values, *more] if "{chosen}" in sql else list(more)
         return list(self.connection.execute(sql.replace("{chosen}", self.chosen), values))
 

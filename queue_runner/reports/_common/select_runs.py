@@ -1,6 +1,6 @@
 """Selection of a report's runs: --where, --since and selectors as one condition on v_run.
 
-Names come from a list or are settings of existing runs; values are always parameters, never SQL.
+Names come from a list or are settings of stored runs; values are always parameters, never SQL.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ COLUMNS = (
     "compile_cache",
     "outcome",
 )
-"""Columns of v_run by which runs are chosen and grouped, in addition to settings (--set)."""
+"""Columns of v_run that select and group runs, in addition to settings (--set)."""
 _ALIASES = {"group": "group_id", "job": "job_id", "machine": "machine_hash", "software": "software_hash"}
 
 
 def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, list[Any]]:
-    """Return a condition on v_run with its values. Raises: UsageError when a name or selector does not exist."""
+    """Return a condition on v_run and its values. Raises: UsageError when a name or selector does not exist."""
     terms: list[str] = ["1"]
     values: list[Any] = []
     if options.selectors:
@@ -89,7 +89,7 @@ def _number(text: str) -> float | None:
 
 
 def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | None:
-    """Return the v_run column for `name`, None for a setting of some run. Raises: UsageError when it is neither."""
+    """Return the column of v_run for `name`, None for a setting. Raises: UsageError when it is neither."""
     if name in COLUMNS:
         return name
     if name in _ALIASES:
@@ -97,8 +97,8 @@ def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | Non
     known = settings(connection)
     if name in known and '"' not in name:
         return None
-    able = sorted({*COLUMNS, *known, *_ALIASES, *(["tag"] if option == "--where" else [])})
-    hint = did_you_mean(name, able, f"it takes {', '.join(able)}")
+    names = sorted({*COLUMNS, *known, *_ALIASES, *(["tag"] if option == "--where" else [])})
+    hint = did_you_mean(name, names, f"use one of {', '.join(names)}")
     raise UsageError(f'{option}: no column or setting "{name}"', hint)
 
 
@@ -110,42 +110,47 @@ def settings(connection: sqlite3.Connection) -> list[str]:
 
 def label(row: Mapping[str, Any]) -> str:
     """Return a short description of a run: "nanogpt tiny cpu eager fp32"."""
-    words = [row["workload"] or row["name"], row["config"], row["device"], word("compile", row["compile"])]
-    words.append(row["dtype"])
+    words = [
+        row["workload"] or row["name"],
+        row["config"],
+        row["device"],
+        word("compile", row["compile"]),
+        row["dtype"],
+    ]
     return " ".join(str(part) for part in words if part)
 
 
 def nothing(context: Context, which: str = "that ended") -> str:
-    """Return why a report has no rows, and which values exist."""
+    """Return why a report has no rows, and which values are stored."""
     options = context.options
-    counted, state = _what_there_is(context)
+    n_runs, state = _state_of_runs(context)
     if not options.where and options.since is None:
         return f"there is no run {which}{state}"
-    said = [f"{name}={','.join(values)}" for name, values in options.where.items()]
+    terms = [f"{name}={','.join(values)}" for name, values in options.where.items()]
     hints = []
-    for name in options.where if not counted else ():
+    for name in options.where if not n_runs else ():
         if name in COLUMNS:
             sql = f"SELECT DISTINCT {name} AS value FROM v_run WHERE {name} IS NOT NULL ORDER BY 1 LIMIT 9"
             found = context.read(sql)
-            hints.append(f"{name} is {' or '.join(str(row['value']) for row in found) or 'unknown'} in the store")
-    since = ["since then"] if options.since is not None else []
-    text = f"no run {which} matches {' '.join([*said, *since])}"
-    return f"{text} ({'; '.join(hints)})" if hints else text + (state if counted else "")
+            hints.append(f"stored values of {name}: {', '.join(str(row['value']) for row in found) or 'none'}")
+    since = ["--since"] if options.since is not None else []
+    text = f"no run {which} matches {' '.join([*terms, *since])}"
+    return f"{text} ({'; '.join(hints)})" if hints else text + (state if n_runs else "")
 
 
-def _what_there_is(context: Context) -> tuple[int, str]:
-    """Return the number of chosen runs, and their state or outcome as the reason for an empty report."""
+def _state_of_runs(context: Context) -> tuple[int, str]:
+    """Return the number of selected runs, and their states or outcomes as the reason for an empty report."""
     sql = "SELECT run, state, outcome, exit_code, signal, reason FROM v_run WHERE {chosen} ORDER BY run_id DESC"
     rows = context.read(sql)
-    badly = [row for row in rows if row["state"] == State.DONE and row["outcome"] != Outcome.SUCCEEDED]
+    failed = [row for row in rows if row["state"] == State.DONE and row["outcome"] != Outcome.SUCCEEDED]
     n_waiting = sum(row["state"] != State.DONE for row in rows)
     if not rows:
-        return 0, " yet: mpsq submit asks, mpsq worker runs the queue"
-    said = []
-    if badly:
-        ending = Ending(Outcome(badly[0]["outcome"]), badly[0]["exit_code"], badly[0]["signal"], "")
-        which, run = f"{len(badly)} of {len(rows) - n_waiting} that ended", badly[0]["run"]
-        said.append(f"{which} did not succeed (the newest, {run}: {ending}; mpsq why {run})")
+        return 0, " yet: mpsq submit adds runs, mpsq worker executes them"
+    parts = []
+    if failed:
+        ending = Ending(Outcome(failed[0]["outcome"]), failed[0]["exit_code"], failed[0]["signal"], "")
+        which, run = f"{len(failed)} of {len(rows) - n_waiting} that ended", failed[0]["run"]
+        parts.append(f"{which} did not succeed (newest: {run} {ending}, see mpsq why {run})")
     if n_waiting:
-        said.append(f"{n_waiting} {'has' if n_waiting == 1 else 'have'} not ended (mpsq status)")
-    return len(rows), (" yet" if n_waiting else "") + (f": {'; '.join(said)}" if said else "")
+        parts.append(f"{n_waiting} {'has' if n_waiting == 1 else 'have'} not ended (see mpsq status)")
+    return len(rows), (" yet" if n_waiting else "") + (f": {'; '.join(parts)}" if parts else "")

@@ -8,19 +8,18 @@ from typing import Any
 
 from queue_runner.reports._common.report import Context, Row
 
-HOW_LONG = frozenset(
+LENGTH_SETTINGS = frozenset(
     {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
 )
-"""Settings that do not change an iteration: a CPU may get fewer iterations than a GPU. The mode is given by the
-workload's name."""
+"""Settings that change the length of a run but not its iterations, and the mode, which the workload's name includes."""
 FEW_ITERS = 10
-"""Minimum number of measured iterations for a run's median to be considered reliable."""
+"""Minimum number of measured iterations for a reliable median of a run."""
 
 
-def whatever_their_length(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Return prepared rows without the settings of HOW_LONG, except those named by --group-by or --vs, so that runs of
-    different length are not distinguished."""
-    dropped = HOW_LONG - {*context.options.group_by, *context.options.vs}
+def ignore_length(rows: Iterable[Row], context: Context) -> list[Row]:
+    """Return prepared rows without LENGTH_SETTINGS, so that runs of different length are pooled; settings named by
+    --group-by or --vs are kept."""
+    dropped = LENGTH_SETTINGS - {*context.options.group_by, *context.options.vs}
     return [
         {**row, **{part: {k: v for k, v in row[part].items() if k not in dropped} for part in ("settings", "factors")}}
         for row in rows
@@ -28,15 +27,12 @@ def whatever_their_length(rows: Iterable[Row], context: Context) -> list[Row]:
 
 
 def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
-    """Return effective settings by run and name, from prepared rows; the requested ones if a job reported none."""
+    """Return by run the settings its job reported, overridden by the requested ones, from prepared rows."""
     rows = list(rows)
     ids = ", ".join(str(int(row["run_id"])) for row in rows)
     sql = (
-        "SELECT run_id, json_extract(hello_json, '$.settings') AS told FROM hellos"
+        "SELECT run_id, json_extract(hello_json, '$.settings') AS settings FROM hellos"
         f" WHERE run_id IN ({ids}) AND json_type(hello_json, '$.settings') = 'object'"
     )
-    told = {row["run_id"]: json.loads(row["told"]) for row in context.read(sql)}
-    found = {}
-    for row in rows:
-        found[row["run_id"]] = {**told.get(row["run_id"], {}), **row["settings"]}
-    return found
+    reported = {row["run_id"]: json.loads(row["settings"]) for row in context.read(sql)}
+    return {row["run_id"]: {**reported.get(row["run_id"], {}), **row["settings"]} for row in rows}

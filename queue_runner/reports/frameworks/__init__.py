@@ -1,4 +1,4 @@
-"""Comparison of frameworks on the same model and device: the fastest, by how much, and whether they train alike."""
+"""Comparison of frameworks on the same model and device: which is fastest, by how much, and do they train alike?"""
 
 from __future__ import annotations
 
@@ -11,57 +11,33 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common import arm_tables, divergence, footnotes, prepare, select_runs
+from queue_runner.reports._common.arm_rows import newest_first, row_of
+from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.peaks import Peaks
 from queue_runner.reports._common.report import Context, Result, Row, Section
-from queue_runner.reports.devices import rows as _rows
-from queue_runner.reports.devices import tables
-from queue_runner.reports.frameworks import text as _frameworks
-from queue_runner.reports.numerics import divergence
+from queue_runner.reports.frameworks import text
 from queue_runner.tables import Column
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
 SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
-COLUMNS = (
-    Column("workload", "workload"),
-    Column("config", "config"),
-    Column("device", "device"),
-    Column("device_name", "device name"),
-    Column("dtype", "dtype"),
-    Column("label", "row"),
-    Column("framework", "framework"),
-    Column("framework_version", "version"),
-    Column("compile", "compile"),
-    Column("factors", "factors", str),
-    Column("runs", "runs", " ".join),
-    Column("n_runs", "ended", units.count, True),
-    Column("n_valid", "valid", units.count, True),
-    Column("compared", "compared"),
-    Column("median_s", "time an iteration", units.short_duration, True),
-    Column("spread_s", "spread", units.short_duration, True),
-    Column("spread_over", "spread over"),
-    Column("tokens_per_s", "tokens/s", units.number, True),
-    Column("samples_per_s", "samples/s", units.number, True),
-    Column("first_iter_s", "first iteration", units.short_duration, True),
-    Column("is_baseline", "baseline"),
-    Column("speedup", "speed-up", units.ratio, True),
-    Column("speedup_low", "from", units.ratio, True),
-    Column("speedup_high", "to", units.ratio, True),
-    Column("p_corrected", "p (Holm)", units.number, True),
-    Column("verdict", "verdict"),
-    Column("n_iters", "iterations", units.count, True),
+COLUMNS = columns(
+    "workload config device device_name dtype label framework framework_version compile factors runs n_runs n_valid "
+    "compared median_s spread_s spread_over tokens_per_s samples_per_s first_iter_s is_baseline speedup speedup_low "
+    "speedup_high p_corrected verdict n_iters",
     Column("loss_mean", "loss", units.loss, True),
-    Column("loss_iterations", "loss over", units.count, True),
-    Column("loss_apart", "loss apart", units.percent, True),
+    Column("loss_iterations", "loss iterations", units.count, True),
+    Column("loss_apart", "loss difference", units.percent, True),
     Column("trains_alike", "trains alike"),
     Column("is_fastest", "fastest"),
-    Column("taints", "taints", " ".join),
+    "taints",
 )
 ALIKE = 0.02
-"""Relative difference below which mean losses of the last iterations are alike: dropout alone causes about 1 %."""
+"""Maximum relative difference of alike mean losses of the last iterations: dropout alone causes about 1 %."""
 LAST_SHARE = 0.1
-LAST_LEAST = 10
-"""Minimum number of losses to compare, if available; otherwise the last tenth of the iterations that both rows have."""
+LAST_AT_LEAST = 10
+"""The losses compared are of the last tenth of the iterations that both arms have, but of at least this many."""
 _MOST_FAMILIES = 4
 
 
@@ -80,40 +56,38 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows = prepare.windowed(prepare.prepare(rows, context), context)
     every = _families(rows, context)
-    families = [family for family in every if len(_frameworks.frameworks(family)) > 1]
-    families.sort(key=lambda family: -max(row["run_id"] for cell in family.cells for row in cell.runs))
-    peaks, taints = _rows.Peaks(context), footnotes.Taints(rows, context)
+    families = [family for family in every if len(text.frameworks(family)) > 1]
+    families = newest_first(families)
+    peaks, taints = Peaks(context), footnotes.Taints(rows, context)
     n_shown = len(families) if context.options.chosen else _MOST_FAMILIES
-    marks = footnotes.letters(taints.caveats(families[:n_shown]))
+    caveats = taints.caveats(row for family in families[:n_shown] for arm in family.cells for row in arm.shown)
     raw: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
     for k, family in enumerate(families):
-        losses = _losses(family, context) if k < n_shown else ((cell, None) for cell in family.cells)
-        found = [_row(family, cell, peaks, loss) for cell, loss in losses]
+        losses = _losses(family, context) if k < n_shown else ((arm, None) for arm in family.cells)
+        found = [_row(family, arm, peaks, loss) for arm, loss in losses]
         _mark_fastest(family, found)
         raw += found
         if k >= n_shown:
             continue
         shown += found
-        sections.append(_section(family, found, marks))
-        if any(row["speedup_low"] is not None for row in found):
-            sections.append(tables.verdicts(family, found))
-        about = [_title(family, found) + ":"] if len(families) > 1 else []
-        lines += [*about, *_frameworks.lines(family, found, context)]
+        sections += [_section(family, found, caveats), *arm_tables.verdicts(family, found)]
+        title = [_title(family, found) + ":"] if len(families) > 1 else []
+        lines += [*title, *text.findings(family, found, context)]
     if not families:
-        which = "of a second framework for the same question (submit nanogpt --framework torch,mlx,tinygrad,jax)"
+        which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [select_runs.nothing(context, which)]
-    notes = [*_frameworks.unlike(every), *footnotes.few(shown)]
-    notes += footnotes.notes(families[:n_shown], raw, taints, marks, context)
+    notes = [*text.unlike(every), *footnotes.few(shown)]
+    notes += footnotes.notes(families[:n_shown], raw, taints, caveats, context)
     if any(row["loss_mean"] is not None for row in shown):
-        notes.append(f"loss: the mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
+        notes.append(f"loss: mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
     return Result(COLUMNS, raw, sections, lines, notes)
 
 
 def _families(rows: Sequence[Row], context: Context) -> list[Family]:
-    """Return a family for each device and dtype of a question, so that only frameworks and modes differ."""
+    """Return a family for each device and dtype, so that only frameworks and modes differ."""
     if not rows:
         return []
     question = prepare.question(rows, context)
@@ -136,34 +110,34 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
 
 
 def _losses(family: Family, context: Context) -> Iterable[tuple[Arm, _Loss | None]]:
-    """Compare the losses of one run per cell with a baseline run of the same seed and data."""
+    """Compare the losses of one run per arm with a baseline run of the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
     read = {row["run_id"]: divergence.losses(row, context) for row in base[:1]}
-    for cell in family.cells:
-        pair = next(((one, other) for other in base[:1] for one in cell.shown if _same_course(one, other)), None)
+    for arm in family.cells:
+        pair = next(((one, other) for other in base[:1] for one in arm.shown if _same_data(one, other)), None)
         if pair is None:
-            yield cell, None
+            yield arm, None
             continue
         a = read.setdefault(pair[0]["run_id"], divergence.losses(pair[0], context))
         b = read[pair[1]["run_id"]]
         common = sorted(a.keys() & b.keys())
-        last = common[-max(LAST_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
+        last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
         if not last:
-            yield cell, None
+            yield arm, None
             continue
         mine, theirs = (math.fsum(losses[i] for i in last) / len(last) for losses in (a, b))
         off = divergence.relative(mine, theirs)
-        yield cell, _Loss(mine, len(last), math.inf if off is None else off)
+        yield arm, _Loss(mine, len(last), math.inf if off is None else off)
 
 
-def _same_course(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return (one["seed"], one["data_sha256"]) == (other["seed"], other["data_sha256"])
 
 
-def _row(family: Family, cell: Arm, peaks: _rows.Peaks, loss: _Loss | None) -> dict[str, Any]:
-    base = cell is family.baseline
+def _row(family: Family, arm: Arm, peaks: Peaks, loss: _Loss | None) -> dict[str, Any]:
+    base = arm is family.baseline
     return {
-        **_rows.row_of(family, cell, peaks),
+        **row_of(family, arm, peaks),
         "loss_mean": loss.mean if loss else None,
         "loss_iterations": loss.n if loss else None,
         "loss_apart": loss.apart if loss and not base else None,
@@ -173,24 +147,22 @@ def _row(family: Family, cell: Arm, peaks: _rows.Peaks, loss: _Loss | None) -> d
 
 
 def _mark_fastest(family: Family, found: Sequence[dict[str, Any]]) -> None:
-    able = [(cell, row) for cell, row in zip(family.cells, found, strict=True) if cell.times]
+    able = [(arm, row) for arm, row in zip(family.cells, found, strict=True) if arm.times]
     if len(able) > 1:
-        min(able, key=lambda one: _frameworks.cost(family, one[0]))[1]["is_fastest"] = True
+        min(able, key=lambda one: text.cost(family, one[0]))[1]["is_fastest"] = True
 
 
-def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[str, str]) -> Section:
+def _section(family: Family, found: Sequence[Mapping[str, Any]], caveats: footnotes.Caveats) -> Section:
     unit = "samples" if all(row["tokens_per_s"] is None for row in found) else "tokens"
-    noted = any(tables.marks_of(row, marks) for row in found)
+    noted = any(arm_tables.marks(row, caveats) for row in found)
     columns = [
-        Column("label", "", flexible=True),
+        arm_tables.LABEL,
         Column("framework_version", "version"),
-        Column("runs", "runs", right=True),
-        Column("ms", "ms/iter", right=True),
+        *arm_tables.right(runs="runs", ms=arm_tables.MS),
         *([Column("marks", "")] if noted else []),
-        Column("rate", f"{unit}/s", right=True),
-        Column("speedup", "speed-up", right=True),
+        *arm_tables.right(rate=f"{unit}/s", speedup="speedup"),
         Column("loss_mean", "loss", units.loss, True),
-        Column("apart", "apart", right=True),
+        Column("apart", "loss diff", right=True),
     ]
     shown = [
         {
@@ -198,28 +170,29 @@ def _section(family: Family, found: Sequence[Mapping[str, Any]], marks: Mapping[
             "label": _label(row),
             "framework_version": str(row["framework_version"] or units.MISSING).partition("+")[0],
             "runs": f"{row['n_valid']}/{row['n_runs']}",
-            "ms": tables.spread(row),
-            "marks": tables.marks_of(row, marks),
+            "ms": arm_tables.ms(row),
+            "marks": arm_tables.marks(row, caveats),
             "rate": units.number(row[f"{unit}_per_s"]),
-            "speedup": "baseline" if row["is_baseline"] else units.ratio(row["speedup"]),
-            "apart": divergence.off_words(row["loss_apart"]),
+            "speedup": arm_tables.speedup(row),
+            "apart": divergence.format_difference(row["loss_apart"]),
         }
         for row in found
     ]
     per = f" in time per {family.per_work}" if family.per_work else ""
-    lines = [f"speed-up: over {family.baseline.label} ({_why(family)}){per}"] if family.baseline is not None else []
-    return tables.told(Section(_title(family, found), columns, shown, lines))
+    base = family.baseline
+    lines = [f"speedup: relative to {base.label} ({_why(family)}){per}"] if base is not None else []
+    return arm_tables.without_empty(Section(_title(family, found), columns, shown, lines))
 
 
 def _title(family: Family, found: Sequence[Mapping[str, Any]]) -> str:
-    return f"{tables.caption(family, found)} ({found[0]['device']})"
+    return f"{arm_tables.caption(family, found)} ({found[0]['device']})"
 
 
 def _label(row: Mapping[str, Any]) -> str:
     """Return the label with framework and mode but without the device, which is in the title."""
     mode = {"eager", "compiled"}
     framework, device = str(row["framework"]), str(row["device"])
-    rest = [text for text in row["label"].split(" ") if text not in {framework, device, *mode}]
+    rest = [part for part in row["label"].split(" ") if part not in {framework, device, *mode}]
     return " ".join([framework, *(["compiled"] if row["compile"] else []), *rest])
 
 
@@ -227,4 +200,4 @@ def _why(family: Family) -> str:
     assert family.baseline is not None
     key = family.baseline.key
     plain = key.get("framework") == "torch" and not key.get("compile") and family.why != "chosen by --vs"
-    return "eager torch; --vs framework=jax,compile=on chooses another" if plain else family.why
+    return "eager torch; --vs framework=jax,compile=on selects another" if plain else family.why

@@ -11,10 +11,10 @@ from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import Arm
 
 FEWEST = 20
-"""Minimum number of measured iterations for a statement on growth."""
+"""Minimum number of measured iterations for an estimate of growth."""
 MATERIAL_SHARE = 0.01
 MATERIAL_BYTES = 2**20
-"""A leak is growth over the measured iterations by more than this share of the median, and this many bytes."""
+"""A leak is a growth over the measured iterations of more than this share of the median, and more than these bytes."""
 
 
 class Point(NamedTuple):
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 class Series:
     """The memory of one run by iteration."""
 
-    cell: Arm
+    arm: Arm
     run: Mapping[str, Any]
     points: Sequence[Point]
 
@@ -58,11 +58,11 @@ class Series:
 
     @cached_property
     def _measured(self) -> tuple[str, list[int], list[float]]:
-        """The series for growth: bytes in tensors where reported, else reserved bytes."""
+        """The series for growth, with its name: bytes in tensors where reported, else reserved bytes."""
         tensors = any(point.allocated is not None for point in self.points)
         measured = [point for point in self.points if point.phase in ("measure", "eval_iter")]
-        some = [(point.i, point.allocated if tensors else point.reserved) for point in measured]
-        known = [(i, float(x)) for i, x in some if x is not None]
+        values = [(point.i, point.allocated if tensors else point.reserved) for point in measured]
+        known = [(i, float(x)) for i, x in values if x is not None]
         name = "allocated" if tensors else "RSS" if self.resident else "reserved"
         return name, [i for i, _ in known], [x for _, x in known]
 
@@ -79,9 +79,9 @@ class Series:
 
     @cached_property
     def leak(self) -> bool | None:
-        """Whether it grows significantly and materially, both over all measured iterations and over their second half.
+        """Whether memory grows significantly and materially over the measured iterations, also in their second half.
 
-        Memory that levels off is no leak. None if there are too few iterations.
+        Memory that levels off is no leak. None for fewer than FEWEST.
         """
         if self.slope is None:
             return None

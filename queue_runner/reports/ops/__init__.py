@@ -1,4 +1,4 @@
-"""Coverage of torch's operators on a device: what is not native and why, and what changed between versions."""
+"""Coverage of torch's operators on a device: those not native and why, and changes between versions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from queue_runner import units
 from queue_runner.analysis.grouping import taints
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import prepare, select_runs
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.ops import coverage
 from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
@@ -17,42 +18,37 @@ from queue_runner.tables import Column
 
 NAME = "ops"
 FOR = "opcheck"
-HELP = "operators by verdict: native, fallback, missing, wrong, error; what two versions of torch differ in"
+HELP = "operators by verdict: native, fallback, missing, wrong, error; differences between versions of torch"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
-COLUMNS = (
-    Column("run", "run"),
-    Column("device", "device"),
-    Column("device_name", "device name"),
+COLUMNS = columns(
+    "run device device_name",
     Column("framework_version", "torch"),
     Column("env", "env"),
-    Column("config", "config"),
+    "config",
     Column("op", "operator"),
-    Column("dtype", "dtype"),
-    Column("direction", "direction"),
-    Column("verdict", "verdict"),
-    Column("median_s", "time", units.short_duration, True),
-    Column("detail", "why"),
+    "dtype direction verdict median_s",
+    Column("detail", "reason"),
     Column("before", "before"),
-    Column("before_of", "before with"),
+    Column("before_of", "before on"),
     Column("change", "change"),
 )
 MOST_ROWS = 30
 """Maximum number of rows in a printed table; csv and json have all."""
 MOST_SLOW = 10
 _BROKEN = ("wrong", "error")
-"""Verdicts that a user should look at first, reported in full sentences."""
+"""Verdicts to look at first, printed in full."""
 _NOT_NATIVE = (
     Column("op", "operator", flexible=True),
     Column("dtypes", "dtypes"),
     Column("directions", "direction"),
     Column("verdict", "verdict"),
-    Column("detail", "why", flexible=True),
+    Column("detail", "reason", flexible=True),
 )
 _SLOW = (
     Column("op", "operator", flexible=True),
     Column("dtype", "dtype"),
     Column("direction", "direction"),
-    Column("median_s", "a call", lambda x: units.short_duration(x, 3), True),
+    Column("median_s", "time/call", lambda x: units.short_duration(x, 3), True),
     Column("detail", "computed by the CPU", flexible=True),
 )
 _CHANGES = (
@@ -61,24 +57,26 @@ _CHANGES = (
     Column("direction", "direction"),
     Column("before", "before"),
     Column("verdict", "now"),
-    Column("detail", "why", flexible=True),
+    Column("detail", "reason", flexible=True),
 )
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """Build tables for each device and version, of what is not native, the slowest fallbacks, and the changes.
+    """Build tables for each device and version: operators not native, slowest fallbacks, changes.
 
     Raises: UsageError when --vs or --group-by is invalid or --iters is given.
     """
     if context.options.iters:
-        raise UsageError(f"{NAME} takes no --iters: operators have no iterations", "--where device=mps narrows it")
+        raise UsageError(
+            f"{NAME} takes no --iters: operators have no iterations", "select runs with --where device=mps"
+        )
     found = prepare.prepare(rows, context)
     for row in found:
         row["factors"].setdefault("samples", None)
         row["factors"].setdefault("env", None)
     tables = coverage.gather(found, context)
-    left_out = [r["run"] for r in found if r["outcome"] not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
-    notes = [f"did not succeed, or its log was rewritten, and not shown: {', '.join(left_out)}"] if left_out else []
+    excluded = [r["run"] for r in found if r["outcome"] not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
+    notes = [f"excluded (did not succeed, or log rewritten): {', '.join(excluded)}"] if excluded else []
     if not tables:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
     pairs = coverage.pairs(tables, context)
@@ -89,7 +87,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
-    """Return all cells, raw, with their verdicts in the table compared with, and cells that exist only there."""
+    """Return all cells with their verdicts, here and in the earlier table, and the cells that only that one has."""
     rows = []
     cells = dict.fromkeys([*table.cells, *(before.cells if before else ())])
     run = table.runs[-1]
@@ -122,9 +120,9 @@ def _sections(table: Coverage) -> list[Section]:
     others = _not_native(table)
     if broken := [row for row in others if row["verdict"] in _BROKEN]:
         lines = ["{op}, {dtypes}, {directions}: {verdict}: {detail}".format(**row) for row in broken[:MOST_ROWS]]
-        made.append(Section(f"wrong or with an error, {table.label()}", (), [], lines + _more(len(broken))))
+        made.append(Section(f"wrong or error, {table.label()}", (), [], lines + _more(len(broken))))
     if lacking := [row for row in others if row["verdict"] not in _BROKEN]:
-        title = f"{'not' if len(lacking) == len(others) else 'else not'} native, {table.label()}"
+        title = f"{'not' if len(lacking) == len(others) else 'otherwise not'} native, {table.label()}"
         made.append(Section(title, _NOT_NATIVE, lacking[:MOST_ROWS], _more(len(lacking))))
     slow = [(cell, one) for cell, one in table.cells.items() if one.verdict == "fallback" and one.median_s is not None]
     if slow:
@@ -140,7 +138,7 @@ def _coverage(table: Coverage) -> Section:
     columns = [
         Column("dtype", "dtype"),
         Column("direction", "direction"),
-        Column("n", "all", units.count, True),
+        Column("n", "total", units.count, True),
         *(Column(verdict, verdict, units.count, True) for verdict in used),
     ]
     rows = [
@@ -163,7 +161,7 @@ def _inventory(table: Coverage) -> list[str]:
     return [
         f"native_functions.yaml of this torch: {units.count(known['functions'])} functions, "
         f"{units.count(known['with_mps'])} with an MPS kernel, {units.count(known['without_mps'])} with kernels for "
-        "CPU and CUDA and none for MPS"
+        "CPU and CUDA but not for MPS"
     ]
 
 
@@ -184,18 +182,18 @@ def _not_native(table: Coverage) -> list[dict[str, Any]]:
 
 
 def _changes(before: Coverage, now: Coverage) -> Section:
-    told = [(cell, coverage.change(before.cells.get(cell), one)) for cell, one in now.cells.items()]
-    told += [(cell, GONE) for cell in before.cells if cell not in now.cells]
-    counts = Counter(word for _, word in told if word)
+    changes = [(cell, coverage.change(before.cells.get(cell), one)) for cell, one in now.cells.items()]
+    changes += [(cell, GONE) for cell in before.cells if cell not in now.cells]
+    counts = Counter(word for _, word in changes if word)
     words = [f"{units.count(counts[word])} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if counts[word]]
     rows = [
         {**_named(cell), "before": before.cells[cell].verdict, "verdict": now.cells[cell].verdict,
          "detail": now.cells[cell].detail or before.cells[cell].detail}
         for wanted in (BROKE, CHANGED, BECAME)
-        for cell, word in told
+        for cell, word in changes
         if word == wanted
     ]  # fmt: skip
-    title = f"{before.label()} -> {now.label()}: {', '.join(words) or 'every verdict is the same'}"
+    title = f"{before.label()} -> {now.label()}: {', '.join(words) or 'no verdict changed'}"
     return Section(title, _CHANGES, rows[:MOST_ROWS], _more(len(rows)))
 
 
@@ -204,19 +202,19 @@ def _named(cell: Cell) -> dict[str, Any]:
 
 
 def _more(n: int) -> list[str]:
-    return [f"... and {units.count(n - MOST_ROWS)} more: --json or --format csv has all"] if n > MOST_ROWS else []
+    return [f"... and {units.count(n - MOST_ROWS)} more (--json and --format csv list all)"] if n > MOST_ROWS else []
 
 
 def _legend(tables: Sequence[Coverage]) -> list[str]:
     """Explain the verdicts that occur."""
     used = {one.verdict for table in tables for one in table.cells.values()}
     words = {
-        "fallback": "fallback: the CPU computed it for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",
+        "fallback": "fallback: computed by the CPU for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",
         "missing": "missing: not implemented for the device, or not in that dtype",
-        "wrong": "wrong: not what the CPU computes, beyond the dtype's tolerance and beyond 16 times the CPU's own"
+        "wrong": "wrong: differs from the CPU by more than the dtype's tolerance and more than 16 times the CPU's own"
         " rounding error",
-        "error": "error: an exception, a crash, no end within the limit or no memory",
-        "unchecked": "unchecked: it ran, and the CPU has nothing that confirms it",
+        "error": "error: exception, crash, timeout or out of memory",
+        "unchecked": "unchecked: it ran, but the CPU has no result to compare with",
     }
-    said = [text for verdict, text in words.items() if verdict in used]
-    return [*said, "an operator has the worst verdict of its samples, which are small: times are of launching it"]
+    texts = [text for verdict, text in words.items() if verdict in used]
+    return [*texts, "an operator gets the worst verdict of its samples, which are small: times are launch overhead"]

@@ -1,4 +1,4 @@
-"""Operator coverage as reported by opcheck: verdicts, merged over runs that answer the same question.
+"""Operator coverage as reported by opcheck: verdicts, merged over runs with the same settings.
 
 A verdict is a metric `op/NAME/DTYPE/DIRECTION/VERDICT`, whose value is the median of its timed calls in seconds; the
 reason is in a note of the kind `opcheck`.
@@ -33,9 +33,9 @@ _KEY = (
     "os_version",
     "gpu_driver",
 )
-"""Names that distinguish tables. A check of two samples does not replace one of all; MPS's operators are macOS's."""
+"""Names that distinguish tables. A check of two samples does not replace one of all; those of MPS depend on macOS."""
 _VERSION = ("framework_version", "env")
-"""Names in which tables compared by default may differ."""
+"""Names in which tables that are compared by default may differ."""
 _ALIASES = {"torch": "framework_version", "version": "framework_version"}
 _NOTE = re.compile(r"(\S+) (\S+) (\S+) (\w+)(?: \(\d+ of \d+ samples\))?(?:: (.*))?", re.S)
 
@@ -55,7 +55,7 @@ class Verdict:
 
 @dataclass
 class Coverage:
-    """One table: the newest verdict on each cell, over all runs of the same question."""
+    """One table: the newest verdict on each cell, over all runs with the same settings."""
 
     key: Mapping[str, Any]
     runs: list[Row] = field(default_factory=list)
@@ -136,14 +136,14 @@ def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, 
 
     Raises: UsageError when the baseline is missing or ambiguous.
     """
-    asked = {_named(context, name, "--vs"): value for name, value in context.options.vs.items()}
-    if not asked:
+    baseline = {_named(context, name, "--vs"): value for name, value in context.options.vs.items()}
+    if not baseline:
         return [pair for alike in _alike(tables) for pair in pairwise(sorted(alike, key=_order))]
-    fitting = [table for table in tables if all(_fits(table, name, value) for name, value in asked.items())]
+    fitting = [table for table in tables if all(_fits(table, name, value) for name, value in baseline.items())]
     if len(fitting) != 1:
-        said = ",".join(f"{name}={value}" for name, value in asked.items())
+        text = ",".join(f"{name}={value}" for name, value in baseline.items())
         there = "; ".join(dict.fromkeys(table.label() for table in tables))
-        raise UsageError(f"--vs {said} is {len(fitting) or 'none'} of the tables, not one", f"there are: {there}")
+        raise UsageError(f"--vs {text} matches {len(fitting) or 'none'} of the tables, not one", f"the tables: {there}")
     return [(fitting[0], table) for table in tables if table is not fitting[0]]
 
 

@@ -1,58 +1,43 @@
-"""Throughput and memory against batch size or another swept number: where gains end, and what still fits."""
+"""Throughput and memory against batch size or another swept number: the knee, and the largest value that fits."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
-from queue_runner.reports.scaling import curves as _curves
-from queue_runner.reports.scaling import text as _scaling
-from queue_runner.reports.scaling.curves import KNOWN, Curve, Point
+from queue_runner.reports.scaling import text
+from queue_runner.reports.scaling.curves import KNOWN, Curve, Point, find_curves
 from queue_runner.tables import Column
 
 NAME = "scaling"
-HELP = "throughput and memory against batch size or another swept number: the knee, the largest that fits"
+HELP = "throughput and memory against batch size or another swept number: the knee, the largest value that fits"
 SQL = (
     f"SELECT {prepare.RUN}, spec_json, peak_allocated_bytes, peak_reserved_bytes,"
     " NULLIF(json_extract(spec_json, '$.find_max'), '') AS find_max"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
-COLUMNS = (
-    Column("workload", "workload"),
-    Column("config", "config"),
-    Column("framework", "framework"),
-    Column("framework_version", "version"),
-    Column("device", "device"),
-    Column("device_name", "device name"),
-    Column("compile", "compile"),
-    Column("dtype", "dtype"),
-    Column("factors", "factors", json.dumps),
+COLUMNS = columns(
+    "workload config framework framework_version device device_name compile dtype factors",
     Column("setting", "setting"),
     Column("value", "value", units.number, True),
-    Column("runs", "runs", " ".join),
+    "runs",
     Column("n_timed", "timed", units.count, True),
-    Column("valid", "counts"),
-    Column("median_s", "time an iteration", units.short_duration, True),
-    Column("spread_s", "spread", units.short_duration, True),
-    Column("spread_over", "spread over"),
-    Column("tokens_per_s", "tokens/s", units.number, True),
-    Column("samples_per_s", "samples/s", units.number, True),
+    "valid median_s spread_s spread_over tokens_per_s samples_per_s",
     Column("share_of_best", "of best", units.percent, True),
     Column("memory_bytes", "memory", units.size, True),
-    Column("memory_is", "memory is"),
-    Column("allocated_bytes", "allocated", units.size, True),
+    Column("memory_is", "memory kind"),
+    "allocated_bytes",
     Column("fits", "fits"),
-    Column("outcome", "outcome"),
+    "outcome",
     Column("is_knee", "knee"),
     Column("is_largest", "largest that fits"),
-    Column("taints", "taints", " ".join),
+    "taints",
 )
 MOST_CURVES = 6
 """Maximum number of curves shown when no runs were chosen."""
@@ -66,22 +51,22 @@ def finish(rows: list[Row], context: Context) -> Result:
     """
     if context.options.vs:
         raise UsageError(
-            f"{NAME} takes no --vs: each curve stands for itself", "--group-by batch_size names its setting"
+            f"{NAME} takes no --vs: curves are not compared", "name the swept setting with --group-by batch_size"
         )
     rows = prepare.windowed(prepare.prepare(rows, context), context)
-    curves = _curves.curves(rows, context) if rows else []
+    curves = find_curves(rows, context) if rows else []
     if not curves:
-        which = "that ended beside another of the same question with another number, such as --set batch_size=8,16,32,"
+        which = "that ended and differs from another in one number only (--set batch_size=8,16,32)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     found = footnotes.Taints(rows, context)
     n_shown = len(curves) if context.options.chosen else MOST_CURVES
-    told = curves[:n_shown]
-    marks = footnotes.letters(kind for kind, _ in _scaling.caveats(told, found))
-    sections = [_section(curve, marks) for curve in told]
-    lines = [line for curve in told for line in _scaling.lines(curve, told)]
-    notes = [*_scaling.notes(told, found, marks, context)]
+    shown = curves[:n_shown]
+    caveats = found.caveats(row for curve in shown for point in curve.points for row in point.timed)
+    sections = [_section(curve, caveats) for curve in shown]
+    lines = [line for curve in shown for line in text.findings(curve, shown)]
+    notes = [*text.notes(shown, found, caveats, context)]
     if len(curves) > n_shown:
-        notes.append(f"{len(curves) - n_shown} older curves are not shown: mpsq report scaling g4 chooses")
+        notes.append(f"{len(curves) - n_shown} older curves not shown: select with mpsq report scaling g4")
     return Result(COLUMNS, [_row(curve, point) for curve in curves for point in curve.points], sections, lines, notes)
 
 
@@ -110,23 +95,23 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
         "memory_bytes": memory_bytes,
         "memory_is": memory_is,
         "allocated_bytes": max(allocated, default=None),
-        "fits": point.said,
-        "outcome": str(_scaling.ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
+        "fits": point.decided_by_memory,
+        "outcome": str(text.ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
         "is_knee": bool(knee and knee.at and knee.at.size == point.value),
         "is_largest": point is curve.largest,
         "taints": sorted({kind for row in point.timed for kind in taints(row)}),
     }
 
 
-def _section(curve: Curve, marks: dict[str, str]) -> Section:
+def _section(curve: Curve, caveats: footnotes.Caveats) -> Section:
     unit = curve.unit
-    shown = [_shown(curve, point, marks) for point in curve.points]
+    shown = [_shown(curve, point, caveats) for point in curve.points]
     kinds = {point.memory[1] for point in curve.points} - {None}
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
     columns = [
         Column("value", curve.name, right=True),
         Column("runs", "runs", right=True),
-        Column("time", "ms/iter", right=True),
+        Column("time", arm_tables.MS, right=True),
         *([Column("mark", "")] if any(row["mark"] for row in shown) else []),
         *([Column("rate", f"{unit}s/s", right=True), Column("share", "of best", right=True)] if unit else []),
         Column("memory", str(memory), right=True),
@@ -141,29 +126,23 @@ def _title(curve: Curve) -> str:
     words = [f"{first['subject']} {key['config'] or ''}".strip(), version]
     words += [word(name, key[name]) for name in ("device", "compile", "dtype") if key[name] is not None]
     words += [word(name, value) for name, value in key.items() if name not in KNOWN and value is not None]
-    words = [text for text in words if text]
+    words = [part for part in words if part]
     words += [f"on {first['device_name']}"] if first["device_name"] else []
     return ", ".join([*words, *filter(None, [first["where"]])])
 
 
-def _shown(curve: Curve, point: Point, marks: dict[str, str]) -> dict[str, str]:
+def _shown(curve: Curve, point: Point, caveats: footnotes.Caveats) -> dict[str, str]:
     row = _row(curve, point)
-    spread_s, over = point.spread_s
-    value, plus_minus, spread = units.plus_minus(point.median_s, spread_s, "", 1e-3).partition(f" {units.PLUS_MINUS} ")
     what = ["knee"] if row["is_knee"] else []
     what += ["largest that fits"] if row["is_largest"] and curve.too_large else []
     what += [row["outcome"]] if not point.fits else []
     return {
-        "value": _scaling.value(point.value),
+        "value": text.value(point.value),
         "runs": f"{point.n_counting}/{len(point.runs)}",
-        "time": f"{value} ({spread})" if plus_minus and over == "iterations" else f"{value}{plus_minus}{spread}",
-        "mark": _mark(point, row["taints"], marks),
+        "time": arm_tables.ms(row),
+        "mark": caveats.mark(row["taints"], bool(point.timed) and not point.valid),
         "rate": units.number(point.rate(curve.unit)) if curve.unit else "",
         "share": units.percent(row["share_of_best"]),
         "memory": units.size(row["memory_bytes"]),
         "what": ", ".join(what),
     }
-
-
-def _mark(point: Point, kinds: Sequence[str], marks: dict[str, str]) -> str:
-    return ("!" if point.timed and not point.valid else "") + "".join(marks.get(kind, "") for kind in kinds)

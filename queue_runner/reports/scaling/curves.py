@@ -1,7 +1,7 @@
 """Runs that differ in one number only, as curves over it: the data of `scaling`.
 
-A failed run reports less of itself than a successful one (no optimizer after running out of memory); it belongs to each
-curve that it does not contradict.
+A failed run reports less than a successful one (no optimizer after running out of memory); it belongs to each curve
+that it does not contradict.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype",
 STRAIGHT = 2.0
 """Maximum ratio between the slopes of both halves for the overall slope to be taken as bytes per unit."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
-_HOW_LONG = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
-_HOW_OFTEN = ("_iters", "_interval")
+_LENGTH_SETTINGS = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
+_LENGTH_SUFFIXES = ("_iters", "_interval")
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The runs with one value of the setting. `timed` are those whose times are shown; see `valid`."""
+    """The runs with one value of the setting. `timed` are those whose times are shown."""
 
     value: float
     runs: Sequence[Row]
@@ -49,20 +49,20 @@ class Point:
         return [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
 
     @property
-    def said(self) -> bool | None:
-        """As `fits`, but None where runs failed for reasons other than memory, such as a typing error."""
+    def decided_by_memory(self) -> bool | None:
+        """As `fits`, but None where runs failed for reasons other than memory, such as a misspelled setting."""
         full = any(row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
         return None if self.fits is False and not full else self.fits
 
     @cached_property
     def timed(self) -> list[Row]:
-        """Runs whose times count; if there are none, the invalid ones."""
+        """Runs with valid times; if there are none, those with invalid ones."""
         able = [row for row in self.runs if row["outcome"] == Outcome.SUCCEEDED and (row["median_s"] or 0) > 0]
         return [row for row in able if row["valid"] or self.include_invalid] or able
 
     @property
     def valid(self) -> bool:
-        """Whether its times count."""
+        """Whether the times are valid, or invalid ones are included."""
         return bool(self.timed) and (self.include_invalid or all(row["valid"] for row in self.timed))
 
     @property
@@ -100,8 +100,8 @@ class Point:
 
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:
-        """Peak bytes and their kind: "reserved" on a device, "RSS" of the process on the CPU. Contended and other runs
-        whose times do not count are included: they need no less."""
+        """Peak bytes and their kind: "reserved" on a device, "RSS" of the process on the CPU. Runs with
+        invalid times are included: they need as much memory."""
         runs = [row for row in self.runs if row["outcome"] == Outcome.SUCCEEDED]
         name = "max_rss_bytes" if any(row["device"] in ("cpu", None) for row in runs) else "peak_reserved_bytes"
         values = [row[name] for row in runs if row[name]]
@@ -133,7 +133,7 @@ class Curve:
 
     @cached_property
     def knee(self) -> knee.Knee | None:
-        """The knee of the points whose times count."""
+        """The knee over the points with valid times."""
         unit = self.unit
         points = [(point, point.rate(unit)) for point in self.points if point.valid] if unit else []
         return knee.find([knee.Point(point.value, rate, point.noise) for point, rate in points if rate])
@@ -167,21 +167,21 @@ class Curve:
         return slope, stats.median(n_bytes - slope * value for value, n_bytes in known)
 
 
-def curves(rows: Sequence[Row], context: Context) -> list[Curve]:
+def find_curves(rows: Sequence[Row], context: Context) -> list[Curve]:
     """Return the curves of prepared rows, over the setting named by --group-by or else the one of `_choice`.
 
     Raises: UsageError when --group-by names several settings, or one that is not a number.
     """
-    told = effective(rows, context)
+    settings = effective(rows, context)
     for row in rows:
-        row["effective"] = told[row["run_id"]]
-    asked = _asked(rows, context)
+        row["effective"] = settings[row["run_id"]]
+    requested = _requested(rows, context)
     found: list[Curve] = []
     for subject in dict.fromkeys((row["machine"], row["subject"]) for row in rows):
-        some = [row for row in rows if (row["machine"], row["subject"]) == subject]
-        name = asked or _choice(some)
+        group = [row for row in rows if (row["machine"], row["subject"]) == subject]
+        name = requested or _choice(group)
         if name is not None:
-            found += _over(name, [row for row in some if number(row["effective"].get(name)) is not None], context)
+            found += _over(name, [row for row in group if number(row["effective"].get(name)) is not None], context)
     return sorted(found, key=lambda curve: -max(row["run_id"] for point in curve.points for row in point.runs))
 
 
@@ -196,7 +196,7 @@ def number(value: Any) -> float | None:
     return x if math.isfinite(x) else None
 
 
-def _asked(rows: Sequence[Row], context: Context) -> str | None:
+def _requested(rows: Sequence[Row], context: Context) -> str | None:
     names = context.options.group_by
     if not names:
         return None
@@ -204,20 +204,20 @@ def _asked(rows: Sequence[Row], context: Context) -> str | None:
     if len(names) > 1 or not any(number(value) is not None for value in values):
         known = sorted({name for row in rows for name, value in row["settings"].items() if number(value) is not None})
         hint = f"for example --group-by {known[0]}" if known else "mpsq submit nanogpt --set batch_size=8,16,32"
-        raise UsageError("scaling: --group-by takes one setting that is a number", hint)
+        raise UsageError("scaling: --group-by takes one numeric setting", hint)
     return names[0]
 
 
 def _choice(rows: Sequence[Row]) -> str | None:
-    """Return the setting --find-max searches, else the first varying one of FIRST_CHOICES (the batch size first), else
-    the whole-number setting with the most values."""
+    """Return the setting that --find-max searches, else the first varying one of FIRST_CHOICES, else the integer
+    setting with the most values."""
     sought = [str(row["find_max"]).partition("=")[0] for row in rows if row["find_max"]]
     if sought:
         return sought[-1]
     values: dict[str, set[float]] = {}
     for row in rows:
         for name, value in row["settings"].items():
-            if (x := number(value)) is not None and x == int(x) and not _says_how_long(name):
+            if (x := number(value)) is not None and x == int(x) and not _sets_length(name):
                 values.setdefault(name, set()).add(x)
                 values[name] |= {known for other in rows if (known := number(other["effective"].get(name))) is not None}
     several = [name for name in values if len(values[name]) > 1]
@@ -225,8 +225,8 @@ def _choice(rows: Sequence[Row]) -> str | None:
     return first[0] if first else max(sorted(several), key=lambda name: len(values[name]), default=None)
 
 
-def _says_how_long(name: str) -> bool:
-    return name in _HOW_LONG or name.endswith(_HOW_OFTEN)
+def _sets_length(name: str) -> bool:
+    return name in _LENGTH_SETTINGS or name.endswith(_LENGTH_SUFFIXES)
 
 
 def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
@@ -241,7 +241,9 @@ def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
         alike = [known for known in runs if _agree(known, key, settings)]
         for known in alike or [key]:
             runs.setdefault(known, []).append(row)
-    made = [Curve(name, dict(zip(names, key, strict=True)), _points(name, some, context)) for key, some in runs.items()]
+    made = [
+        Curve(name, dict(zip(names, key, strict=True)), _points(name, group, context)) for key, group in runs.items()
+    ]
     return [curve for curve in made if len(curve.points) > 1 or curve.first["find_max"]]
 
 
@@ -250,7 +252,7 @@ def _set_somewhere(name: str, rows: Iterable[Row]) -> bool:
 
 
 def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:
-    """Return whether nothing known of both differs; a missing setting counts as different."""
+    """Return whether no value known of both differs; a missing setting differs."""
     pairs = enumerate(zip(known, key, strict=True))
     return all(a == b or (at not in settings and (a is None or b is None)) for at, (a, b) in pairs)
 

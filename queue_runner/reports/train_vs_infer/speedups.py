@@ -1,4 +1,4 @@
-"""Training and inference of the same model, as cells with a rate each: the data of `train-vs-infer`."""
+"""Training and inference of the same model, as arms with a throughput each: the data of `train-vs-infer`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_runner.analysis.grouping import WORK, taints
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
 from queue_runner.reports._common.report import Context, Row
-from queue_runner.reports._common.settings import HOW_LONG, effective
+from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
 
 TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")
@@ -22,15 +22,15 @@ _METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
 _ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype", "n_params")
 """Names in which training and inference rows agree. Other settings differ by nature (batch, duration); the number of
 parameters shows that the model is the same."""
-_TOLD_BY_ABSENCE = frozenset({"env", "resumed", "arguments"})
+_ABSENCE_DIFFERS = frozenset({"env", "resumed", "arguments"})
 """Factors that are not versions: a run without one differs from a run with it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Gain:
-    """Runs of one kind and one question. `rates` has one value per run of `used`, in `unit` per second.
+class ThroughputArm:
+    """Runs of one kind and one spec. `rates` has one value per run of `used`, in `unit` per second.
 
-    `used` are the runs that count; if there are none, the invalid ones, which are not compared.
+    `used` are the valid runs; if there are none, the invalid ones, which are not compared.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Gain:
 
     @property
     def rate(self) -> float:
-        """Rate at the runs' median time, as in every report: for two runs it is not the mean of their rates."""
+        """Rate at the median time of the runs, as in every report: for two runs it is not the mean of their rates."""
         return 1 / stats.median(self._times)
 
     @property
@@ -60,30 +60,30 @@ class Gain:
     def alike(self) -> tuple[Any, ...]:
         return tuple(self.key[name] for name in _ALIKE)
 
-    def twin_of(self, other: Gain) -> bool:
+    def twin_of(self, other: ThroughputArm) -> bool:
         """Return whether only the device differs. A version missing on one side does not count as different: a run on
         the CPU has no CUDA."""
         if (self.kind, self.unit, self.alike) != (other.kind, other.unit, other.alike):
             return False
         mine, theirs = self.key["settings"], other.key["settings"]
-        asked = {name for gain in (self, other) for row in gain.used for name in row["settings"]} | _TOLD_BY_ABSENCE
+        asked = {name for arm in (self, other) for row in arm.used for name in row["settings"]} | _ABSENCE_DIFFERS
         return all(
             mine.get(name) == theirs.get(name) or (name not in asked and None in (mine.get(name), theirs.get(name)))
             for name in {*mine, *theirs}
         )
 
 
-def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
-    """Return all cells of prepared rows, in order: model, framework, kind, CPU first."""
-    told = effective(rows, context)
+def throughput_arms(rows: Sequence[Row], context: Context) -> list[ThroughputArm]:
+    """Return the arms of prepared rows, sorted by model, framework, kind, the CPU first."""
+    effective_settings = effective(rows, context)
     metrics = _metrics(rows, context)
     found: dict[tuple[Any, ...], list[tuple[Row, float, str]]] = {}
     keys: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         if row["outcome"] != Outcome.SUCCEEDED:
             continue
-        mode = str(told[row["run_id"]].get("mode", TRAIN))
-        settings = {name: value for name, value in row["factors"].items() if name not in HOW_LONG}
+        mode = str(effective_settings[row["run_id"]].get("mode", TRAIN))
+        settings = {name: value for name, value in row["factors"].items() if name not in LENGTH_SETTINGS}
         key = {
             **{name: row[name] for name in ("machine", "config", "framework", "framework_version", "dtype")},
             **{name: row[name] for name in ("device", "device_name")},
@@ -100,14 +100,14 @@ def gains(rows: Sequence[Row], context: Context) -> list[Gain]:
             )
             keys[place] = key
             found.setdefault(place, []).append((row, rate, unit))
-    cells = [_gain(place[0], keys[place], some, told, context) for place, some in found.items()]
-    return sorted(cells, key=_order)
+    arms = [_arm(place[0], keys[place], runs, effective_settings, context) for place, runs in found.items()]
+    return sorted(arms, key=_order)
 
 
-def _order(gain: Gain) -> tuple[Any, ...]:
-    key = gain.key
+def _order(arm: ThroughputArm) -> tuple[Any, ...]:
+    key = arm.key
     place = [str(key[name]) for name in ("machine", "model", "config", "framework", "framework_version", "dtype")]
-    kind = KINDS.index(gain.kind)
+    kind = KINDS.index(arm.kind)
     return *place, key["compile"], kind, str(key["settings"]), key["device"] != "cpu", str(key["device"])
 
 
@@ -135,30 +135,28 @@ def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, list[
     return found
 
 
-def _gain(
+def _arm(
     kind: str,
     key: Mapping[str, Any],
-    some: Sequence[tuple[Row, float, str]],
-    told: Mapping[int, Mapping[str, Any]],
+    runs: Sequence[tuple[Row, float, str]],
+    effective_settings: Mapping[int, Mapping[str, Any]],
     context: Context,
-) -> Gain:
-    counting = [one for one in some if one[0]["valid"] or context.options.include_invalid]
-    used = counting or some
-    row, _, unit = used[0]
-    batch = told[row["run_id"]].get("batch_size")
-    return Gain(kind, key, [one[0] for one in used], [one[1] for one in used], unit, bool(counting), batch)
+) -> ThroughputArm:
+    valid = [run for run in runs if run[0]["valid"] or context.options.include_invalid]
+    used, rates, work_units = zip(*(valid or runs), strict=True)
+    batch = effective_settings[used[0]["run_id"]].get("batch_size")
+    return ThroughputArm(kind, key, used, rates, work_units[0], bool(valid), batch)
 
 
-def judged(cells: Sequence[Gain]) -> dict[Gain, tuple[Gain, Verdict]]:
-    """Compare each valid cell of another device with its CPU twin, judging all pairs together."""
-    pairs: list[tuple[Gain, Gain]] = []
-    for cell in cells:
-        if cell.key["device"] != "cpu" and cell.counts:
-            twins = [other for other in cells if other.key["device"] == "cpu" and other.counts and cell.twin_of(other)]
-            pairs += [(cell, twins[0])] if len(twins) == 1 else []
+def judge(arms: Sequence[ThroughputArm]) -> dict[ThroughputArm, Verdict]:
+    """Compare each valid arm of another device with its CPU twin, judging all pairs together."""
+    pairs: list[tuple[ThroughputArm, ThroughputArm]] = []
+    for arm in arms:
+        if arm.key["device"] != "cpu" and arm.counts:
+            twins = [other for other in arms if other.key["device"] == "cpu" and other.counts and arm.twin_of(other)]
+            pairs += [(arm, twins[0])] if len(twins) == 1 else []
     if not pairs:
         return {}
     n_most = max(FEWEST_BATCHES, significance.needed_repeats(len(pairs)))
-    arms = [fold([1 / r for r in cell.rates], [1 / r for r in twin.rates], n_most) for cell, twin in pairs]
-    found = significance.compare_all(arms)
-    return {cell: (twin, one) for (cell, twin), one in zip(pairs, found, strict=True)}
+    times = [fold([1 / r for r in arm.rates], [1 / r for r in twin.rates], n_most) for arm, twin in pairs]
+    return {arm: verdict for (arm, _), verdict in zip(pairs, significance.compare_all(times), strict=True)}

@@ -1,4 +1,4 @@
-"""The rows of the default report as readable tables, at most 80 characters wide."""
+"""Rows of arms as tables for people, at most 80 characters wide."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import MAIN, word
+from queue_runner.reports._common.footnotes import Caveats
 from queue_runner.reports._common.prepare import DETAILS
 from queue_runner.reports._common.report import Section
 from queue_runner.tables import Column, elide
 
 Raw = Mapping[str, Any]
 
-SEVERAL_LEFT_OUT = "!"
-"""Marks a row with runs left out; if all were, it shows their numbers and is not compared."""
+LABEL = Column("label", "", flexible=True)
+MS = "ms/iter"
 
 
-def sections(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> list[Section]:
+def right(**titles: str) -> list[Column]:
+    """Return right-aligned columns of text by key and title."""
+    return [Column(key, title, right=True) for key, title in titles.items()]
+
+
+def sections(family: Family, rows: Sequence[Raw], caveats: Caveats) -> list[Section]:
     """Return speed, verdicts if any, cost and outcome; nothing before a run has ended."""
     if not any(row["n_runs"] for row in rows):
         return []
-    speed = _speed(family, rows, marks)
-    judged = [verdicts(family, rows)] if any(row["speedup_low"] is not None for row in rows) else []
+    others = (without_empty(_cost(rows)), without_empty(_outcome(rows)))
     return [
-        told(speed),
-        *judged,
-        *(part for part in (told(_cost(rows)), told(_outcome(rows))) if len(part.columns) > 1),
+        without_empty(_speed(family, rows, caveats)),
+        *verdicts(family, rows),
+        *(section for section in others if len(section.columns) > 1),
     ]
 
 
-def told(section: Section) -> Section:
+def without_empty(section: Section) -> Section:
     """Return the section without columns that are empty in all rows, but keep the number of runs and their time."""
     columns = [
         column
@@ -47,12 +52,12 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
     """Return what all rows of the family have in common."""
     common = family.common
     names = ("framework", "framework_version", "dtype", "device_name")
-    pooled = [row for cell in family.cells for row in cell.shown]  # --group-by may pool several frameworks
+    pooled = [row for arm in family.cells for row in arm.shown]  # --group-by may pool several frameworks
     alike = {name: {row[name] for row in [*rows, *pooled]} - {None} for name in names}
-    said = [", ".join(dict.fromkeys(str(cell.key["subject"]) for cell in family.cells))]
+    subject = [", ".join(dict.fromkeys(str(arm.key["subject"]) for arm in family.cells))]
     if common["config"] is not None:
-        said.append(str(common["config"]))
-    words = [" ".join(said)]
+        subject.append(str(common["config"]))
+    words = [" ".join(subject)]
     if len(alike["framework"]) == 1:
         version = alike["framework_version"]
         words.append(" ".join([*alike["framework"], *(version if len(version) == 1 else ())]))
@@ -62,7 +67,7 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
     words += [word(name, value) for name, value in common.items() if name not in known and value is not None]
     shared = set(family.cells[0].key) - set(common) - {*MAIN, *DETAILS}
     for name in sorted(shared):
-        values = {cell.key[name] for cell in family.cells}
+        values = {arm.key[name] for arm in family.cells}
         if len(values) == 1 and values != {None}:
             words.append(word(name, *values))
     if len(alike["device_name"]) == 1:
@@ -72,81 +77,87 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
     return ", ".join(words)
 
 
-def _text(key: str, title: str) -> Column:
-    return Column(key, title, right=True)
+def marks(row: Raw, caveats: Caveats) -> str:
+    """Return the marks of a row: its caveats, and whether some of its runs are excluded."""
+    return caveats.mark(row["taints"], row["n_valid"] < row["n_runs"])
 
 
-def _speed(family: Family, rows: Sequence[Raw], marks: Mapping[str, str]) -> Section:
+def speedup(row: Raw) -> str:
+    """Format the speedup of a row over its baseline."""
+    return "baseline" if row["is_baseline"] else units.ratio(row["speedup"])
+
+
+def spread(x: float | None, x_spread: float | None, over: str | None, scale: float = 1.0) -> str:
+    """Format as `220.7 ± 0.3` over runs, or `220.7 (0.3)` over the iterations of one run."""
+    text = units.plus_minus(x, x_spread, "", scale)
+    value, plus_minus, amount = text.partition(f" {units.PLUS_MINUS} ")
+    return f"{value} ({amount})" if plus_minus and over == "iterations" else text
+
+
+def ms(row: Raw) -> str:
+    """Format the time of an iteration in ms, with its spread."""
+    return spread(row["median_s"], row["spread_s"], row["spread_over"], 1e-3)
+
+
+def _speed(family: Family, rows: Sequence[Raw], caveats: Caveats) -> Section:
     has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
     rate = "samples" if has == {"samples"} else "tokens"
-    noted = any(marks_of(row, marks) for row in rows)
+    noted = any(marks(row, caveats) for row in rows)
     columns = [
-        Column("label", "", flexible=True),
-        _text("runs", "runs"),
-        _text("ms", "ms/iter"),
+        LABEL,
+        *right(runs="runs", ms=MS),
         *([Column("marks", "")] if noted else []),
-        _text("rate", f"{rate}/s"),
-        _text("tflops", "TFLOP/s"),
-        _text("mfu", "MFU"),
-        _text("speedup", "speed-up"),
+        *right(rate=f"{rate}/s", tflops="TFLOP/s", mfu="MFU", speedup="speedup"),
     ]
     shown = [
         {
             "label": row["label"],
             "runs": f"{row['n_valid']}/{row['n_runs']}",
-            "ms": spread(row),
-            "marks": marks_of(row, marks),
+            "ms": ms(row),
+            "marks": marks(row, caveats),
             "rate": units.number(row[f"{rate}_per_s"]),
             "tflops": units.tflops(row["flops_per_s"]),
             "mfu": units.percent(row["mfu"]),
-            "speedup": "baseline" if row["is_baseline"] else units.ratio(row["speedup"]),
+            "speedup": speedup(row),
         }
         for row in rows
     ]
     lines = []
     if family.baseline is not None:
-        per = f" in time per {family.per_work}, iterations being of different size" if family.per_work else ""
+        per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
         tested = any(row["speedup_low"] is not None for row in rows)
-        of = ", of the geometric means of the runs' medians" if tested else ""
-        lines.append(f"speed-up: over {family.baseline.label} ({family.why}){per}{of}")
+        of = "; ratio of the geometric means of the run medians" if tested else ""
+        lines.append(f"speedup: relative to {family.baseline.label} ({family.why}){per}{of}")
     return Section(caption(family, rows), columns, shown, lines)
 
 
-def spread(row: Raw) -> str:
-    """Format as `220.7 ± 0.3` over runs, or `220.7 (0.3)` over the iterations of one run."""
-    text = units.plus_minus(row["median_s"], row["spread_s"], "", 1e-3)
-    value, plus_minus, spread = text.partition(f" {units.PLUS_MINUS} ")
-    return f"{value} ({spread})" if plus_minus and row["spread_over"] == "iterations" else text
+def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> list[Section]:
+    """Return a table of speedups with intervals, p-values and verdicts, if there is an interval."""
+    if family.baseline is None or all(row["speedup_low"] is None for row in rows):
+        return []
+    over = [row for row in rows if not row["is_baseline"] and row["speedup"] is not None]
+    return [verdict_table(over, f"vs {elide(family.baseline.label, 24)}", title)]
 
 
-def marks_of(row: Raw, marks: Mapping[str, str]) -> str:
-    """Return the letters of the row's caveats, after SEVERAL_LEFT_OUT if some of its runs do not count."""
-    letters = "".join(sorted(marks[kind] for kind in row["taints"] if kind in marks))
-    return (SEVERAL_LEFT_OUT if row["n_valid"] < row["n_runs"] else "") + letters
-
-
-def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> Section:
-    """Return speed-ups with intervals, p-values and verdicts, for a family with a baseline."""
-    assert family.baseline is not None
-    columns = [
-        Column("label", f"against {elide(family.baseline.label, 24)}", flexible=True),
-        _text("speedup", "speed-up"),
-        _text("interval", "95 % interval"),
-        _text("p", "p (Holm)"),
-        Column("verdict", "verdict"),
-    ]
+def verdict_table(rows: Sequence[Raw], heading: str, title: str = "", *columns: Column) -> Section:
+    """Return a table of the speedups of `rows` with interval, p-value and verdict; `columns` follow the label."""
     shown = [
         {
-            "label": row["label"],
-            "speedup": units.ratio(row["speedup"]),
+            **row,
             "interval": units.ratio_interval(row["speedup_low"], row["speedup_high"]),
-            "p": units.number(row["p_corrected"], 2),
             "verdict": row["judged"].short if row["judged"] else units.MISSING,
         }
         for row in rows
-        if not row["is_baseline"] and row["speedup"] is not None
     ]
-    return Section(title, columns, shown)
+    every = [
+        Column("label", heading, flexible=True),
+        *columns,
+        Column("speedup", "speedup", units.ratio, True),
+        Column("interval", "95 % CI", right=True),
+        Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
+        Column("verdict", "verdict"),
+    ]
+    return Section(title, every, shown)
 
 
 def _cost(rows: Sequence[Raw]) -> Section:
@@ -154,11 +165,10 @@ def _cost(rows: Sequence[Raw]) -> Section:
     titles = {"cold": "compile, cold", "warm": "compile, warm", None: "compile", "mixed": "compile, mixed"}
     states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
     columns = [
-        Column("label", "", flexible=True),
-        _text("first", "1st iter"),
-        *(_text(f"compile_{state}", titles[state]) for state in states or [None]),
-        *(_text(name, name) for name in ("real", "user", "sys")),
-        _text("rss", "RSS"),
+        LABEL,
+        *right(first="1st iter"),
+        *(Column(f"compile_{state}", titles[state], right=True) for state in states or [None]),
+        *right(real="real", user="user", sys="sys", rss="RSS"),
     ]
     shown = [
         {
@@ -172,16 +182,14 @@ def _cost(rows: Sequence[Raw]) -> Section:
         }
         for row in rows
     ]
-    words = {"real_s": "real, user, sys in seconds", "max_rss_bytes": "RSS at its highest"}
-    said = "; ".join(text for key, text in words.items() if any(row[key] is not None for row in rows))
-    lines = [said] if said else []
+    compiling = []
+    if any(row["compile_cache"] == "cold" and row["first_iter_s"] is not None for row in rows):
+        compiling.append("1st iter: of compiled rows, with a cold cache")
     if known := [state for state in states if state]:
-        what = f"what compiling adds to the first iteration, the compiler's cache being {' or '.join(known)}"
-        lines = [f"compile: {what}", *lines]
-    firsts = {row["compile_cache"] for row in rows if row["first_iter_s"] is not None} - {None}
-    if "cold" in firsts:
-        lines = ["; ".join(["1st iter: of compiled rows, of their runs with a cold cache", *lines[:1]]), *lines[1:]]
-    return Section("", columns, shown, lines)
+        compiling.append(f"compile: time added to the first iteration with a {' or '.join(known)} compiler cache")
+    texts = {"real_s": "real, user, sys: seconds", "max_rss_bytes": "RSS: peak"}
+    measured = [text for key, text in texts.items() if any(row[key] is not None for row in rows)]
+    return Section("", columns, shown, ["; ".join(parts) for parts in (compiling, measured) if parts])
 
 
 def _compile(row: Raw, state: str | None) -> float | None:
@@ -193,14 +201,7 @@ def _compile(row: Raw, state: str | None) -> float | None:
 
 
 def _outcome(rows: Sequence[Raw]) -> Section:
-    projected = any(row["projected_real_s"] for row in rows)
-    columns = [
-        Column("label", "", flexible=True),
-        _text("iters", "iterations"),
-        _text("train", "train loss"),
-        _text("val", "val loss"),
-        *([_text("projected", "full run, projected")] if projected else []),
-    ]
+    projected = {"projected": "projected total"} if any(row["projected_real_s"] for row in rows) else {}
     shown = [
         {
             "label": row["label"],
@@ -211,4 +212,4 @@ def _outcome(rows: Sequence[Raw]) -> Section:
         }
         for row in rows
     ]
-    return Section("", columns, shown)
+    return Section("", [LABEL, *right(iters="iterations", train="train loss", val="val loss", **projected)], shown)

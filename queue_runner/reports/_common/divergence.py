@@ -1,4 +1,4 @@
-"""Losses of two runs by iteration, and where they diverge: the data of `numerics` and `frameworks`."""
+"""Losses of two runs by iteration, and where they diverge."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LEVELS = (1e-3, 1e-2)
 
 
 @dataclass(frozen=True, eq=False)
-class Parting:
-    """One run against the baseline run of the same seed. `points`: i, loss, baseline loss, relative difference.
+class Divergence:
+    """A run against the baseline run of the same seed. `points`: i, loss, baseline loss, relative difference.
 
     The relative difference is |a - b| / |b|; inf where either is NaN or infinite, but None where both are NaN or the
     same infinity.
     """
 
-    cell: Arm
+    arm: Arm
     run: Mapping[str, Any]
     baseline: Mapping[str, Any]
     points: Sequence[tuple[int, float, float, float | None]]
@@ -53,7 +53,7 @@ class Parting:
 
 
 def relative(a: float, b: float) -> float | None:
-    """Return the difference of loss `a` from the baseline's `b` as a share of `b`; see Parting."""
+    """Return the difference of loss `a` from the baseline's `b` as a share of `b`; see Divergence."""
     if math.isfinite(a) and math.isfinite(b):
         return abs(a - b) / abs(b) if b else (0.0 if a == b else math.inf)
     if a == b or (math.isnan(a) and math.isnan(b)):
@@ -62,7 +62,7 @@ def relative(a: float, b: float) -> float | None:
 
 
 def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
-    """Read losses by iteration, limited by --iters; where a resumed job repeats numbers, the last one counts.
+    """Read losses by iteration, limited by --iters; of an iteration repeated by a resumed job, the last one.
 
     SQLite has no NaN: a missing loss in a run with the note nan_loss is NaN.
     """
@@ -76,10 +76,10 @@ def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
     return known if any(one["is_nan"] for one in found) else {i: x for i, x in known.items() if not math.isnan(x)}
 
 
-def off_words(x: float | None) -> str:
-    """Format a relative difference: "1.2e-07", or as a percentage from 0.1 % on; 0 means no difference."""
+def format_difference(x: float | None) -> str:
+    """Format a relative difference: "1.2e-07", from 0.1 % on as a percentage; "0" for none."""
     if x == 0:
         return "0"
     if x is None or not math.isfinite(x):
-        return "not a number" if x is not None else units.MISSING
+        return "NaN" if x is not None else units.MISSING
     return units.percent(x, 2) if x >= LEVELS[0] else f"{x:.1e}"

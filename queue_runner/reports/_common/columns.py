@@ -1,0 +1,72 @@
+"""Columns that several reports share: the key in csv and json, the heading, and the format of a value in tables."""
+
+from __future__ import annotations
+
+from queue_runner import units
+from queue_runner.tables import Column
+
+_SHARED = (
+    Column("workload", "workload"),
+    Column("model", "model"),
+    Column("config", "config"),
+    Column("label", "label"),
+    Column("framework", "framework"),
+    Column("framework_version", "version"),
+    Column("device", "device"),
+    Column("device_name", "device name"),
+    Column("compile", "compile"),
+    Column("dtype", "dtype"),
+    Column("factors", "factors", str),
+    Column("settings", "settings", str),
+    Column("run", "run"),
+    Column("runs", "runs", " ".join),
+    Column("n_runs", "number of runs", units.count, True),
+    Column("n_valid", "valid", units.count, True),
+    Column("valid", "valid"),
+    Column("compared", "compared"),
+    Column("outcome", "outcome"),
+    Column("direction", "direction"),
+    Column("n_iters", "iterations", units.count, True),
+    Column("n_measure", "measured", units.count, True),
+    Column("n_samples", "samples", units.count, True),
+    Column("i", "i", units.count, True),
+    Column("loss", "loss", units.loss, True),
+    Column("median_s", "time", units.short_duration, True),
+    Column("spread_s", "spread", units.short_duration, True),
+    Column("spread_over", "spread over"),
+    Column("q1_s", "lower quartile", units.short_duration, True),
+    Column("q3_s", "upper quartile", units.short_duration, True),
+    Column("first_iter_s", "first iteration", units.short_duration, True),
+    Column("tokens_per_s", "tokens/s", units.number, True),
+    Column("samples_per_s", "samples/s", units.number, True),
+    Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
+    Column("bytes_per_s", "bytes/s", units.number, True),
+    Column("mfu", "MFU", units.percent, True),
+    Column("peak_flops", "peak", units.flops_per_s, True),
+    Column("peak_source", "peak source"),
+    Column("real_s", "real", units.seconds, True),
+    Column("user_s", "user", units.seconds, True),
+    Column("sys_s", "sys", units.seconds, True),
+    Column("max_rss_bytes", "max RSS", units.size, True),
+    Column("allocated_bytes", "allocated", units.size, True),
+    Column("is_baseline", "baseline"),
+    Column("speedup", "speedup", units.ratio, True),
+    Column("speedup_low", "95 % low", units.ratio, True),
+    Column("speedup_high", "95 % high", units.ratio, True),
+    Column("p", "p", lambda p: units.number(p, 2), True),
+    Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
+    Column("verdict", "verdict"),
+    Column("taints", "taints", " ".join),
+)
+_BY_KEY = {column.key: column for column in _SHARED}
+
+
+def columns(*parts: str | Column) -> tuple[Column, ...]:
+    """Return the columns of a report in order: shared ones as keys separated by spaces, its own as Columns.
+
+    Raises: KeyError for a key that is not shared.
+    """
+    found: list[Column] = []
+    for part in parts:
+        found += [_BY_KEY[key] for key in part.split()] if isinstance(part, str) else [part]
+    return tuple(found)

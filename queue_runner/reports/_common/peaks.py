@@ -1,0 +1,76 @@
+"""The peak arithmetic rate of a device: given by the user, from a published source, or measured by matmul."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.peaks import Peak, given_peak, measured_peak, peak
+from queue_runner.host.machine import gpu_cores
+from queue_runner.reports._common.report import Context
+
+_PEAKS = (
+    "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value"
+    " FROM v_run r JOIN v_metric m ON m.run_id = r.run_id WHERE r.workload = 'matmul' AND m.name = 'peak'"
+    " AND m.value > 0 AND r.outcome = 'SUCCEEDED' AND r.valid ORDER BY r.ended_at DESC, r.run_id DESC"
+)
+
+
+class Peaks:
+    """The peak of a device in a dtype: given by the user, else published; none for a CPU. With --peak measured, only
+    the one measured by matmul on this machine."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cores: dict[str, int | None] = {}
+        self._measured: dict[tuple[Any, ...], Peak] | None = None
+
+    def of(self, arm: Arm) -> Peak | None:
+        """Return the peak for an arm's runs."""
+        name = next((row["device_name"] for row in arm.shown if row["device_name"]), None)
+        return self.find(arm.key.get("machine"), arm.key.get("device"), name, arm.key.get("dtype"))
+
+    def find(
+        self, machine: str | None, device: str | None, name: str | None, dtype: str | None, or_measured: bool = False
+    ) -> Peak | None:
+        """Return the peak by the device's name; `or_measured` falls back to a measured one."""
+        only_measured = self._context.options.peak == "measured"
+        known = None if only_measured else self._known(machine, device, name, dtype)
+        return known or (self._measured_on(machine, device, dtype) if only_measured or or_measured else None)
+
+    def _known(self, machine: str | None, device: str | None, name: str | None, dtype: str | None) -> Peak | None:
+        given = self._context.options.peak_tflops
+        for key in (str(device), str(device).partition(":")[0], str(name)):
+            if key in given:
+                return given_peak(given[key])
+        if device is None or device == "cpu":  # a CPU may have the name of the chip, and so of its GPU
+            return None
+        return peak(name, self._gpu_cores(machine, name), dtype)
+
+    def _measured_on(self, machine: str | None, device: str | None, dtype: str | None) -> Peak | None:
+        """Return the highest of the newest valid peaks of each framework and mode, so that a slower framework does
+        not lower the peak."""
+        if self._measured is None:
+            self._measured = {}
+            newest: set[tuple[Any, ...]] = set()
+            for row in self._context.read(_PEAKS):
+                place = (row["machine_hash"], row["device"], row["dtype"])
+                if (by := (*place, row["framework"], row["compile"])) in newest:
+                    continue
+                newest.add(by)
+                before = self._measured.get(place)
+                if before is None or row["value"] > before.flops:
+                    self._measured[place] = measured_peak(
+                        row["value"], f"run {row['run']}, matmul in {row['framework']} {row['framework_version']}"
+                    )
+        return self._measured.get((machine, device, dtype))
+
+    def _gpu_cores(self, machine: str | None, name: str | None) -> int | None:
+        """Read the number of GPU cores from the machine's fingerprint; only Apple's device names do not imply it."""
+        if machine is None or not str(name).startswith("Apple"):
+            return None
+        if machine not in self._cores:
+            found = self._context.read("SELECT data_json FROM fingerprints WHERE hash = ?", [machine])
+            self._cores[machine] = gpu_cores(json.loads(found[0]["data_json"])) if found else None
+        return self._cores[machine]

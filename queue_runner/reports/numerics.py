@@ -1,0 +1,234 @@
+"""Divergence of losses: the loss of each iteration against a baseline of the same seed, data and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.errors import UsageError
+from queue_runner.model import Outcome
+from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.reports._common.arm_rows import newest_first
+from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
+from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.tables import Column
+
+NAME = "numerics"
+HELP = "where losses diverge from a baseline's, by iteration: device, dtype, framework"
+SQL = (
+    f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
+    " ORDER BY job_id, number"
+)
+COLUMNS = columns(
+    "workload config label framework framework_version device compile dtype",
+    Column("seed", "seed", units.count, True),
+    "run",
+    Column("baseline_run", "baseline"),
+    "i loss",
+    Column("baseline_loss", "baseline loss", units.loss, True),
+    Column("relative", "relative difference", units.number, True),
+)
+_UNUSABLE = "log_rewritten"
+"""The only taint that invalidates losses; others, such as contended, affect only times."""
+_MOST_FAMILIES = 4
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """Build a table for each comparison, and rows of all iterations for csv and json.
+
+    Raises: UsageError when --vs is invalid or --group-by is given.
+    """
+    if context.options.group_by:
+        raise UsageError(
+            f"{NAME} takes no --group-by: pooled runs have no common loss", "select a baseline with --vs dtype=fp32"
+        )
+    rows = prepare.prepare(rows, context)
+    rows = [{**row, "valid": _UNUSABLE not in taints(row)} for row in rows]
+    for row in rows:  # losses of a failed run are usable up to its end
+        row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
+    families = compare(rows, prepare.question(rows, context)) if rows else []
+    families = newest_first(families)
+    sections: list[Section] = []
+    lines: list[str] = []
+    raw: list[dict[str, Any]] = []
+    every: list[Divergence] = []
+    reference = _reference(rows, context)
+    n_left = 0
+    for family in families:
+        if len(sections) >= _MOST_FAMILIES and not context.options.chosen:
+            n_left += len(family.cells) > 1
+            continue
+        base = _baseline(family)
+        found = _divergences(family, base, context) if base is not None else []
+        if base is None or not found:
+            continue
+        raw += [row for divergence in found for row in _rows(divergence)]
+        every += found
+        sections.append(_section(family, base, found, reference))
+        title = [_title(family) + ":"] if len(families) > 1 else []
+        lines += [*title, *_findings(base, found)]
+    if not raw:
+        which = "with comparable losses (two rows of the same settings, seed and data)"
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
+    older = [f"{n_left} older comparisons not made: select with mpsq report numerics g4"] if n_left else []
+    return Result(COLUMNS, raw, sections, lines, [*_notes(every), *older])
+
+
+def _baseline(family: Family) -> Arm | None:
+    """Return the requested baseline, else the family's, else the first arm if there are no times to choose by."""
+    if family.baseline is not None:
+        return family.baseline
+    return family.cells[0] if family.why == "" and family.cells else None
+
+
+def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence]:
+    """Compare each run, also further ones of the baseline, with the baseline's first run of the same seed and data."""
+    known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in base.used:
+        known.setdefault((row["seed"], row["data_sha256"]), row)
+    read: dict[int, dict[int, float]] = {}
+    found = []
+    for arm in [base, *(arm for arm in family.cells if arm is not base)]:
+        for row in arm.used:
+            against = known.get((row["seed"], row["data_sha256"]))
+            if against is None or against["run_id"] == row["run_id"]:
+                continue
+            a, b = (read.setdefault(run["run_id"], losses(run, context)) for run in (row, against))
+            points = [(i, a[i], b[i], relative(a[i], b[i])) for i in sorted(a.keys() & b.keys())]
+            if points:
+                found.append(Divergence(arm, row, against, points))
+    return found
+
+
+def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, float]]:
+    """Read by run the loss of the first batch before training, computed on the CPU and on the device."""
+    ids = ", ".join(str(int(row["run_id"])) for row in rows)
+    sql = (
+        f"SELECT run_id, name, value FROM metrics WHERE run_id IN ({ids}) AND value IS NOT NULL"
+        " AND name IN ('reference_loss_cpu', 'reference_loss_device')"
+    )
+    found: dict[int, dict[str, float]] = {}
+    for metric in context.read(sql):
+        found.setdefault(metric["run_id"], {})[metric["name"].rpartition("_")[2]] = float(metric["value"])
+    return found
+
+
+def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
+    row = divergence.run
+    named = ("config", "framework", "framework_version", "device", "dtype", "seed", "run")
+    fixed = {
+        "workload": row["subject"],
+        "label": divergence.arm.label,
+        **{name: row[name] for name in named},
+        "compile": None if row["compile"] is None else bool(row["compile"]),
+        "baseline_run": divergence.baseline["run"],
+    }
+    for i, loss, baseline_loss, off in divergence.points:
+        yield {**fixed, "i": i, "loss": loss, "baseline_loss": baseline_loss, "relative": off}
+
+
+def _title(family: Family) -> str:
+    shown = [dict(row) for arm in family.cells for row in arm.used or arm.runs]
+    return arm_tables.caption(family, shown)
+
+
+def _section(
+    family: Family, base: Arm, found: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
+) -> Section:
+    """Build a row for each arm, from its run with the largest difference, with the number of runs."""
+    columns = [
+        Column("label", "", flexible=True),
+        Column("runs", "runs", units.count, True),
+        Column("n", "iters", units.count, True),
+        *(Column(f"above{level:g}", f"> {units.percent(level, 1)}", right=True) for level in LEVELS),
+        Column("greatest", "max", right=True),
+        Column("last", "last", right=True),
+        Column("device", "step 0", right=True),
+        Column("cpu", "on CPU", right=True),
+    ]
+    shown = []
+    for arm in dict.fromkeys(divergence.arm for divergence in found):
+        group = [divergence for divergence in found if divergence.arm is arm]
+        worst = _worst(group)
+        reported = reference.get(worst.run["run_id"], {})
+        firsts = {f"above{level:g}": _first(worst, level) for level in LEVELS}
+        shown.append(
+            {
+                "label": f"{arm.label}, rerun" if arm is base else arm.label,
+                "runs": len(group),
+                "n": len(worst.points),
+                **firsts,
+                "greatest": format_difference(worst.greatest[1] if worst.greatest else None),
+                "last": format_difference(worst.last),
+                "cpu": units.loss(reported.get("cpu")),
+                "device": units.loss(reported.get("device")),
+            }
+        )
+    why = f" ({family.why})" if family.why else ""
+    return Section(_title(family), columns, shown, [f"relative to {base.label}{why}"])
+
+
+def _worst(group: Sequence[Divergence]) -> Divergence:
+    return max(group, key=lambda divergence: divergence.greatest[1] if divergence.greatest else -1.0)
+
+
+def _first(divergence: Divergence, level: float) -> str:
+    first = divergence.first(level)
+    return "never" if first is None else units.count(first)
+
+
+def _findings(base: Arm, found: Sequence[Divergence]) -> Iterable[str]:
+    floor = [divergence for divergence in found if divergence.arm is base]
+    if floor:
+        worst = _worst(floor)
+        most = worst.greatest[1] if worst.greatest else 0.0
+        same = "is bitwise reproducible" if most == 0 else f"differs from itself by up to {format_difference(most)}"
+        yield f"{base.label} {same} ({len(floor) + 1} runs)"
+    for arm in dict.fromkeys(divergence.arm for divergence in found if divergence.arm is not base):
+        worst = _worst([divergence for divergence in found if divergence.arm is arm])
+        yield f"{arm.label} {_finding(worst)}"
+
+
+def _finding(worst: Divergence) -> str:
+    if (i := worst.not_a_number) is not None:
+        return f"has a NaN or infinite loss from iteration {units.count(i)} on, where the baseline's is finite"
+    if (i := worst.baseline_not_a_number) is not None:
+        return f"has a finite loss from iteration {units.count(i)} on, where the baseline's is NaN or infinite"
+    both = [i for i, _, _, difference in worst.points if difference is None]
+    n = len(worst.points) - len(both)
+    if not n:
+        return "has no finite loss, and neither has the baseline"
+    at, most = worst.greatest or (worst.points[0][0], 0.0)
+    if most <= LEVELS[0]:
+        over = f"over {units.count(n)} iteration{'s' if n > 1 else ''}"
+        over += f"; both are NaN or infinite from {units.count(both[0])} on" if both else ""
+        return (
+            f"stays within {format_difference(most)} of the baseline {over}" if most else f"equals the baseline {over}"
+        )
+    levels = [f"{units.percent(level, 1)} at iteration {_first(worst, level)}" for level in LEVELS if most > level]
+    last = f"{format_difference(worst.last)} at the end" if worst.last is not None else "no finite loss at the end"
+    highest = f"maximum {format_difference(most)} (at {units.count(at)})"
+    return f"diverges from the baseline by more than {', '.join(levels)}; {highest}, {last}"
+
+
+def _notes(found: Sequence[Divergence]) -> Iterable[str]:
+    levels = " and ".join(f"> {units.percent(level, 1)}" for level in LEVELS)
+    yield f"{levels}: first iteration with a larger difference"
+    yield "step 0: loss of the first batch before training, on the device and on the CPU"
+    yield "difference: |loss - baseline's| / |baseline's|, same iteration, seed and data; of several runs the worst"
+    if any(divergence.run["dtype"] != divergence.baseline["dtype"] for divergence in found):
+        yield "reduced precision diverges by rounding alone: eps is 0.78 % in bf16, 0.098 % in fp16"
+    frameworks = {row["framework"] for divergence in found for row in (divergence.run, divergence.baseline)}
+    if len(frameworks) > 1:
+        yield "dropout masks differ between frameworks: compare the arithmetic alone with --set dropout=0"
+    rows = {row["run"]: row for divergence in found for row in (divergence.run, divergence.baseline)}
+    failed = [f"{name} {row['ended']}" for name, row in rows.items() if row["ended"] != Outcome.SUCCEEDED]
+    if failed:
+        yield f"losses up to their end: {footnotes.named(failed)}"
+    invalid = sorted({kind for row in rows.values() for kind in taints(row)} & {"contended", "slept", "swapping"})
+    if invalid:
+        yield f"runs with invalid times ({', '.join(invalid)}) are included: their losses are valid"
