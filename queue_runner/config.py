@@ -79,30 +79,30 @@ class Key:
 
 _DEFAULTS = Config()
 _DAY_S = 86400.0
-_OTHERWISE = "move it away: the defaults are used then"
+_OTHERWISE = "move it away to use the defaults"
 _COMMAND: dict[str, Any] = {"pattern": r"[^\x00-\x1f\x7f]*", "example": "one line, such as 'say done'; \"\" for none"}
 
 KEYS: dict[str, Key] = {
     key.name: key
     for key in (
-        Key("grace_int_s", "duration", "s", "from the SIGINT that asks a run to stop to SIGTERM", most=_DAY_S),
-        Key("grace_term_s", "duration", "s", "from SIGTERM to SIGKILL", most=_DAY_S),
-        Key("poll_s", "duration", "s", "how often an idle worker looks, should a ring get lost", least=0.1, most=3600),
-        Key("sample_s", "duration", "s", "how often load, power and heat are noted in a run", least=1, most=3600),
-        Key("cooldown_s", "duration", "s", "rest of the machine between two runs", most=_DAY_S),
+        Key("grace_int_s", "duration", "s", "between SIGINT, which asks a run to stop, and SIGTERM", most=_DAY_S),
+        Key("grace_term_s", "duration", "s", "between SIGTERM and SIGKILL", most=_DAY_S),
+        Key("poll_s", "duration", "s", "how often an idle worker polls the queue", least=0.1, most=3600),
+        Key("sample_s", "duration", "s", "how often load, power and temperature are sampled", least=1, most=3600),
+        Key("cooldown_s", "duration", "s", "pause between two runs", most=_DAY_S),
         Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
-        Key("min_free_bytes", "size", "bytes", "a run is stopped when less is free on the disk"),
-        Key("keep_log_bytes", "size", "bytes", "a longer log is cut to head and tail after the end", least=4096),
-        Key("keep_worker_log_bytes", "size", "bytes", "a longer log of the worker is cut to its end", least=65536),
-        Key("keep_backups", "count", "", "backups of the database that are kept", least=1, most=10_000),
+        Key("min_free_bytes", "size", "bytes", "a run is stopped when less disk space is free"),
+        Key("keep_log_bytes", "size", "bytes", "a longer log is cut to its head and tail after the run", least=4096),
+        Key("keep_worker_log_bytes", "size", "bytes", "a longer worker log is trimmed", least=65536),
+        Key("keep_backups", "count", "", "number of database backups to keep", least=1, most=10_000),
         Key(
             "backup_every_s",
             "duration",
             "s",
-            "how often the worker makes one, while nothing is measured; 0 never",
+            "how often the worker makes a backup, while nothing is measured; 0: never",
             most=366 * _DAY_S,
         ),
-        Key("keep_awake", "bool", "", "keep the machine from idle sleep while a run goes on"),
+        Key("keep_awake", "bool", "", "prevent idle sleep during a run"),
         Key(
             "service_label",
             "text",
@@ -111,17 +111,17 @@ KEYS: dict[str, Key] = {
             pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+",
             example='a name such as "dev.mpsq.worker"',
         ),
-        Key("hook_done", "text", "", "called when a run has succeeded: a line for sh", **_COMMAND),
-        Key("hook_failed", "text", "", "called when a run has ended otherwise (not: cancelled)", **_COMMAND),
-        Key("hook_idle", "text", "", "called when nothing runs and nothing waits any more", **_COMMAND),
-        Key("hook_timeout_s", "duration", "s", "a hook that takes longer is ended", least=0.1, most=3600),
+        Key("hook_done", "text", "", "shell command to run when a run has succeeded", **_COMMAND),
+        Key("hook_failed", "text", "", "shell command to run when a run has failed (not: cancelled)", **_COMMAND),
+        Key("hook_idle", "text", "", "shell command to run when the queue becomes idle", **_COMMAND),
+        Key("hook_timeout_s", "duration", "s", "a hook that takes longer is terminated", least=0.1, most=3600),
         Key(
             "notify",
             "text",
             "",
-            "what is told on the desktop: done, failed, idle, or off",
+            "desktop notifications for: done, failed, idle, or off",
             pattern=r"off|(done|failed|idle)([ ,]+(done|failed|idle))*",
-            example="off, or some of done, failed, idle with commas between",
+            example="off, or a comma-separated list of done, failed, idle",
         ),
         Key("peak_tflops", "numbers", "TFLOP/s", "peak of a device by its name (cpu, mps, cuda:0), for MFU", most=1e9),
     )
@@ -179,7 +179,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text", f"save it as UTF-8, or {_OTHERWISE}") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", f"mend it, or {_OTHERWISE}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", f"fix it, or {_OTHERWISE}") from error
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
         shown = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
         what = re.sub(r"\s*\(at .*\)$", "", str(error))
         said = f": {shown}" if shown else ""
-        hint = 'a line reads: key = value, with texts in "quotes"'
+        hint = 'write each line as key = value, with strings in "quotes"'
         raise ConfigError(f"{path}, line {number}: {what}{said}", hint) from error
 
 
@@ -223,7 +223,7 @@ def find(name: str) -> Key:
     first, dot, entry = name.partition(".")
     key = KEYS.get(first)
     if key is None or (dot and (key.kind != "numbers" or not entry)):
-        raise UsageError(f'no setting "{name}"', did_you_mean(name, KEYS, "mpsq config get lists all keys"))
+        raise UsageError(f'unknown setting "{name}"', did_you_mean(name, KEYS, "mpsq config get lists all keys"))
     return key
 
 

@@ -80,17 +80,17 @@ class Transition:
 
 TRANSITIONS: dict[Verb, Transition] = {
     Verb.SUBMIT: Transition(frozenset({None}), State.QUEUED, "the user submitted it"),
-    Verb.SUBMIT_HELD: Transition(frozenset({None}), State.HELD, "the user submitted it, to be released later"),
+    Verb.SUBMIT_HELD: Transition(frozenset({None}), State.HELD, "the user submitted it held, to be released later"),
     Verb.RETRY: Transition(frozenset({None}), State.QUEUED, "an earlier attempt did not succeed"),
     Verb.IMPORT: Transition(frozenset({None}), State.DONE, "the run happened elsewhere and its log was imported"),
-    Verb.HOLD: Transition(frozenset({State.QUEUED}), State.HELD, "the user holds it back"),
-    Verb.RELEASE: Transition(frozenset({State.HELD}), State.QUEUED, "the user let it go"),
-    Verb.CLAIM: Transition(frozenset({State.QUEUED}), State.RUNNING, "the worker took it, with the lane in hand"),
+    Verb.HOLD: Transition(frozenset({State.QUEUED}), State.HELD, "the user held it"),
+    Verb.RELEASE: Transition(frozenset({State.HELD}), State.QUEUED, "the user released it"),
+    Verb.CLAIM: Transition(frozenset({State.QUEUED}), State.RUNNING, "the worker claimed it while holding the lane"),
     Verb.UNCLAIM: Transition(frozenset({State.RUNNING}), State.QUEUED, "it never started: no fence was written"),
     Verb.FINISH: Transition(frozenset({State.RUNNING}), State.DONE, "it ended and its lane is clear"),
     Verb.CANCEL: Transition(frozenset({State.HELD, State.QUEUED}), State.DONE, "cancelled before it started"),
     Verb.SKIP: Transition(
-        frozenset({State.HELD, State.QUEUED}), State.DONE, "what it waited for cannot happen any more"
+        frozenset({State.HELD, State.QUEUED}), State.DONE, "a dependency or its deadline can no longer be met"
     ),
 }
 
@@ -139,7 +139,7 @@ def parse_selector(text: str) -> Selector:
     if match := re.fullmatch(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?", text):
         return Selector(text, job=int(match[1]), number=int(match[2]) if match[2] else None)
     raise UsageError(
-        f'"{text}" names no job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list"
+        f'"{text}" does not name a job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list"
     )
 
 

@@ -102,7 +102,7 @@ def layout() -> Layout:
     place = Layout(home())
     there = next((path for path in (place.home, *place.home.parents) if os.path.lexists(path)), place.home)
     if there.exists() and not there.is_dir():
-        raise MpsqError(f"{there} is no folder", "move it away, or set MPSQ_HOME to another folder")
+        raise MpsqError(f"{there} is not a folder", "move it away, or set MPSQ_HOME to another folder")
     return place
 
 
@@ -131,7 +131,7 @@ def _beside(name: str) -> Path:
     root = checkout()
     found = _PACKAGE / f"_{name}" if root is None else root / name
     if not found.is_dir():
-        raise MpsqError(f"this mpsq came without its {name}: {found} is not there", "install mpsq again")
+        raise MpsqError(f"this installation of mpsq lacks its {name}: {found} does not exist", "reinstall mpsq")
     return found
 
 
@@ -142,7 +142,7 @@ def _said(text: str) -> Path:
         path = Path(text)
     if not path.is_absolute():
         raise MpsqError(
-            f'MPSQ_HOME is "{text}", which is another folder for every folder that a command starts in',
+            f'MPSQ_HOME is a relative path: "{text}"',
             f"set it to an absolute path, such as {Path.cwd() / text}",
         )
     return path

@@ -43,9 +43,9 @@ def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
         if not equals or not name:
             raise UsageError(f'{option} "{pair}" is not NAME=VALUE', f"write {option} NAME=VALUE")
         if option == "--env" and name.startswith("MPSQ_"):
-            raise UsageError(f"{name} belongs to mpsq itself", "set it for the worker, not for a job")
+            raise UsageError(f"{name} is reserved for mpsq", "set it for the worker, not for a job")
         if "\0" in pair:
-            raise UsageError(f"{option} {name} holds a NUL character", "leave it out")
+            raise UsageError(f"{option} {name} contains a NUL character", "remove it")
         found[name] = value
     return found
 

@@ -198,7 +198,7 @@ def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, from_end: bool = Fa
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         if from_end:
             stream.seek(max(0, status.st_size - limit))
         return stream.read(limit)

@@ -57,8 +57,8 @@ def check_format(name: str) -> str:
     if name not in tabulate_formats:
         from queue_runner.errors import did_you_mean
 
-        otherwise = "it is table, csv, json, md, or a format of tabulate: " + ", ".join(sorted(tabulate_formats))
-        raise UsageError(f'no format "{name}"', did_you_mean(name, formats(), otherwise))
+        otherwise = "use table, csv, json, md, or a format of tabulate: " + ", ".join(sorted(tabulate_formats))
+        raise UsageError(f'unknown format "{name}"', did_you_mean(name, formats(), otherwise))
     return name
 
 

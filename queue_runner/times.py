@@ -13,7 +13,7 @@ from queue_runner.units import parse_duration
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-_HINT = 'a time is 22:30, "2026-11-22 06:00", +2h or an ISO time with its offset'
+_HINT = 'write a time as 22:30, "2026-11-22 06:00", +2h or an ISO time with its offset'
 _DAY_S = 86_400.0
 
 
@@ -33,12 +33,12 @@ def parse_time(text: str, now: float, option: str = "--at") -> float:
         try:
             moment = datetime.fromisoformat(words)
         except ValueError as error:
-            raise UsageError(f"{option} {text} is no time", _HINT) from error
+            raise UsageError(f"{option} {text} is not a time", _HINT) from error
         if moment.tzinfo is None and re.fullmatch(r"[\d-]+", words):
-            raise UsageError(f"{option} {text} names a day and no time", _HINT)
+            raise UsageError(f"{option} {text} has a day but no time", _HINT)
         at = _seconds(moment, f"{option} {text}")
     if at < now - 60:  # a time within the current minute means now
-        raise UsageError(f"{option} {text} is past", _HINT)
+        raise UsageError(f"{option} {text} is in the past", _HINT)
     return at
 
 
@@ -48,7 +48,7 @@ def _next(now: float, time_of_day: tuple[int, int, int], said: str) -> float:
     try:
         moment = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
     except ValueError as error:
-        raise UsageError(f"{said} is no time", _HINT) from error
+        raise UsageError(f"{said} is not a time", _HINT) from error
     if moment >= today:
         return _seconds(moment, said)
     once_more = moment.replace(fold=1).timestamp()  # later than the first only in the hour repeated by a clock change
@@ -60,9 +60,9 @@ def _seconds(moment: datetime, said: str) -> float:
         at = moment.timestamp()
         again = datetime.fromtimestamp(at, moment.tzinfo)
     except (OverflowError, OSError, ValueError) as error:
-        raise UsageError(f"{said} is no time", _HINT) from error
+        raise UsageError(f"{said} is not a time", _HINT) from error
     if moment.tzinfo is None and again.replace(tzinfo=None) != moment:
-        raise UsageError(f"{said} does not exist: the clocks change there", "give a time an hour later")
+        raise UsageError(f"{said} does not exist: the clocks change then", "give a time an hour later")
     return at
 
 
@@ -84,7 +84,9 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # unknown, malformed, a folder
-        raise UsageError(f'no time zone "{name}"', "give an IANA name, such as --timezone Europe/Berlin") from error
+        raise UsageError(
+            f'unknown time zone "{name}"', "give an IANA name, such as --timezone Europe/Berlin"
+        ) from error
 
 
 def local_zone() -> str:
@@ -96,5 +98,5 @@ def local_zone() -> str:
         zone(name)
     except (KeyError, ValueError, LookupError, OSError, UsageError) as error:
         hint = "give its IANA name, such as --timezone Europe/Berlin"
-        raise UsageError("this machine does not say in which time zone it is", hint) from error
+        raise UsageError("the time zone of this machine is not known", hint) from error
     return str(name)

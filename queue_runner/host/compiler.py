@@ -45,6 +45,6 @@ def probe() -> Compiler:
         except (OSError, subprocess.TimeoutExpired) as error:
             return Compiler(False, f"{found} cannot be run: {error}", fix)
     if built.returncode:
-        said = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[0]
-        return Compiler(False, f"{found} does not compile a small program: {said}", fix)
+        said = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["no error message"])[0]
+        return Compiler(False, f"{found} cannot compile a small program: {said}", fix)
     return Compiler(True, f"{found} compiles")

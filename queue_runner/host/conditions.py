@@ -25,17 +25,17 @@ _SLOW_S = 10.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 KEYS: dict[str, str] = {
-    "battery_share": "charge of the battery, of 1",
-    "gpu_busy_share": "utilisation of the (busiest) GPU by everybody, of 1",
+    "battery_share": "battery charge, 0 to 1",
+    "gpu_busy_share": "utilisation of the busiest GPU by all programs, 0 to 1",
     "gpu_temperature_c": "temperature of the hottest NVIDIA GPU, degrees Celsius",
     "job_cpu_share": "the run's processes, share of all processors",
     "load1": "load average over a minute",
     "low_power": "low power mode is on",
-    "memory_available_bytes": "memory that can be had without swapping",
-    "on_battery": "no mains power",
-    "others_cpu_share": "everybody else, share of all processors",
+    "memory_available_bytes": "memory available without swapping",
+    "on_battery": "running on battery",
+    "others_cpu_share": "other processes, share of all processors",
     "priority": "macOS: scheduler priority of the trainer, 31 unless throttled",
-    "steal_share": "Linux: what the hypervisor took, share of all processors",
+    "steal_share": "Linux: taken by the hypervisor, share of all processors",
     "swap_in_bytes_per_s": "read back from swap",
     "swap_out_bytes_per_s": "written to swap",
     "thermal_level": "macOS: pressure 0 to 4; Linux: 1 when a processor throttled since the last sample",

@@ -17,13 +17,13 @@ MIN_FREE_BYTES = 16 * 2**20
 _PRIVATE = 0o700
 
 _REASONS = {
-    errno.EACCES: "you may not write there",
-    errno.EPERM: "the system does not permit it",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "operation not permitted",
     errno.EROFS: "the disk is read-only",
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your disk quota is used up",
     errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "its symbolic links go in a circle",
+    errno.ELOOP: "its symbolic links form a loop",
 }
 
 
@@ -39,14 +39,14 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
     _refuse_sudo(place.home)
     if kind := network_kind(place.home, mounts):
         raise MpsqError(
-            f"{place.home} is on a network file system ({kind}), where a queue would be damaged",
-            "set MPSQ_HOME to a folder on a disk of this machine",
+            f"{place.home} is on a network file system ({kind}), which would corrupt the database",
+            "set MPSQ_HOME to a folder on a local disk",
         )
     for folder in (place.home, place.runs, place.logs, place.backups, place.snapshots, place.cache):
         _make(folder)
     if not os.access(place.home, os.W_OK | os.X_OK):
-        hint = "mend its permissions, or set MPSQ_HOME to another folder"
-        raise MpsqError(f"{place.home} cannot be written to", hint)
+        hint = "fix its permissions, or set MPSQ_HOME to another folder"
+        raise MpsqError(f"{place.home} is not writable", hint)
     free = shutil.disk_usage(place.home).free
     if free < need_bytes:
         raise MpsqError(
@@ -67,7 +67,7 @@ def _refuse_sudo(path: Path) -> None:
     except OSError:
         return
     if owner != 0:
-        raise MpsqError(f"{path} belongs to user {owner}, and you are root through sudo", "run mpsq without sudo")
+        raise MpsqError(f"{path} belongs to user {owner}, but mpsq runs as root through sudo", "run mpsq without sudo")
 
 
 def _make(folder: Path) -> None:
@@ -75,10 +75,10 @@ def _make(folder: Path) -> None:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         blocker = next((p for p in (folder, *folder.parents) if os.path.lexists(p) and not p.is_dir()), folder)
-        what = "a symbolic link to nothing" if blocker.is_symlink() and not blocker.exists() else "no folder"
+        what = "a dangling symbolic link" if blocker.is_symlink() and not blocker.exists() else "not a folder"
         raise MpsqError(f"{blocker} is {what}", "move it away, or set MPSQ_HOME to another folder") from error
     except OSError as error:
-        raise MpsqError(f"{folder} cannot be made: {_reason(error)}", _remedy(error)) from error
+        raise MpsqError(f"{folder} cannot be created: {_reason(error)}", _remedy(error)) from error
 
 
 def _reason(error: OSError) -> str:
@@ -87,5 +87,5 @@ def _reason(error: OSError) -> str:
 
 def _remedy(error: OSError) -> str:
     if error.errno == errno.EPERM and sys.platform == "darwin":
-        return "a service may not enter Documents, Desktop, Downloads or another volume: set MPSQ_HOME elsewhere"
-    return "set MPSQ_HOME to a folder that you may write to"
+        return "macOS keeps services out of Documents, Desktop, Downloads and other volumes: set MPSQ_HOME elsewhere"
+    return "set MPSQ_HOME to a folder that you can write to"

@@ -137,7 +137,7 @@ class Control:
             return parse_print(answer.output)
         if answer.code in (NOT_FOUND, NO_SUCH_DOMAIN, ESRCH):
             return None
-        raise _refused(answer, "look at it")
+        raise _refused(answer, "show the service")
 
     def domain(self) -> str:
         """Return the domain to load it in: the session at the screen if there is one, else the user's."""
@@ -155,12 +155,12 @@ class Control:
             if answer.code == NO_SUCH_DOMAIN and domain.startswith("gui/"):
                 return self.bootstrap(f"user/{self.uid}", plist)
             if answer.code not in (EIO, EINPROGRESS, EALREADY):
-                raise _refused(answer, "load it")
+                raise _refused(answer, "load the service")
             job = self.look(domain)
             if job is not None and not job.leaving:
                 return domain  # refused because it is loaded already
             if self.clock() >= deadline:
-                raise _refused(answer, "load it")
+                raise _refused(answer, "load the service")
             self.sleep(pause_s)
             pause_s = min(2 * pause_s, 4.0)
 
@@ -169,10 +169,10 @@ class Control:
         deadline, pause_s = self.clock() + patience_s, 0.1
         answer = self._call("bootout", f"{domain}/{self.label}")
         if answer.code not in _AWAITED:
-            raise _refused(answer, "unload it")
+            raise _refused(answer, "unload the service")
         while (job := self.look(domain)) is not None:
             if self.clock() >= deadline:
-                raise _refused(answer, "unload it")
+                raise _refused(answer, "unload the service")
             self.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
             if answer.code in (EINPROGRESS, EIO) and not job.leaving:
@@ -182,7 +182,7 @@ class Control:
         """Start or restart the loaded job. Return False when it is not loaded after all."""
         answer = self._call("kickstart", *(["-k"] if kill else []), f"{domain}/{self.label}")
         if answer.code not in (OK, EALREADY, NOT_FOUND):
-            raise _refused(answer, "start it")
+            raise _refused(answer, "start the service")
         return answer.code != NOT_FOUND
 
     def _call(self, *arguments: str) -> Answer:
@@ -191,4 +191,6 @@ class Control:
 
 def _refused(answer: Answer, what: str) -> MpsqError:
     said = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
-    return MpsqError(f"launchd would not {what}: {said}", f"launchctl error {answer.code} explains; see docs/macos.md")
+    return MpsqError(
+        f"launchd could not {what}: {said}", f"launchctl error {answer.code} explains the code; see docs/macos.md"
+    )

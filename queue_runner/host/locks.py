@@ -96,22 +96,22 @@ def lock_dir() -> Path:
     if chosen := os.environ.get("MPSQ_LOCKS"):
         folder = Path(chosen)
         if not folder.is_absolute():
-            raise MpsqError(f"MPSQ_LOCKS is a relative path: {chosen}", "give the whole path: locks are per machine")
+            raise MpsqError(f"MPSQ_LOCKS is a relative path: {chosen}", "give an absolute path: locks are per machine")
     else:
         base = next((base for base in _BASES if base.is_dir()), _BASES[-1])
         folder = base / f"mpsq-{os.getuid()}"
-    hint = "set MPSQ_LOCKS to a folder of your own on a local disk, for every mpsq of yours"
+    hint = "set MPSQ_LOCKS to a folder of your own on a local disk, the same for all your queues"
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=bool(chosen))
         found = folder.stat() if chosen else folder.lstat()
     except OSError as error:
-        raise MpsqError(f"the folder of the locks cannot be made: {folder}: {error.strerror}", hint) from error
+        raise MpsqError(f"the lock folder {folder} cannot be created: {error.strerror}", hint) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise MpsqError(f"the folder of the locks is not yours: {folder}", hint)
+        raise MpsqError(f"the lock folder {folder} belongs to another user", hint)
     if found.st_mode & 0o077:
         if chosen:
-            raise MpsqError(f"the folder of the locks is open to others: {folder}", f"chmod 700 {folder}")
+            raise MpsqError(f"the lock folder {folder} is open to other users", f"chmod 700 {folder}")
         folder.chmod(0o700)
     return folder
 
@@ -128,7 +128,7 @@ def worker_lock_path(home: Path) -> Path:
 def lane_lock_path(lane: str) -> Path:
     """Return the lock path of a lane, e.g. "machine" or one GPU. Raises: ValueError for an invalid file name."""
     if not lane or not all(letter.isalnum() or letter in "-_." for letter in lane) or lane.startswith("."):
-        raise ValueError(f"no lane can be named {lane!r}")
+        raise ValueError(f"invalid lane name: {lane!r}")
     return lock_dir() / f"lane-{lane}.lock"
 
 
@@ -149,7 +149,7 @@ def try_lock(path: Path) -> Lock | None:
                 os.close(fd)  # also releases a shared lock that _try got by its query
         except OSError as error:
             raise MpsqError(
-                f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of yours on a local disk"
+                f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
             ) from error
         if state == "held" or time.monotonic() > deadline:
             return None
@@ -169,12 +169,12 @@ def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise MpsqError(
-            f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of yours on a local disk"
+            f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
         ) from error
     while not grants(fd, fcntl.LOCK_SH):
         if time.monotonic() > deadline:
             os.close(fd)
-            raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", f"look for {by} that hangs, and end it")
+            raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", f"look for {by} that hangs, and stop it")
         time.sleep(0.005)
     return Lock(path, fd)
 

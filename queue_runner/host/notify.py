@@ -44,7 +44,7 @@ def argv(title: str, body: str, platform: str = sys.platform) -> list[str]:
 def words(event: str, row: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return title and body for done, failed or idle. `row` is the run's row of v_run, None for idle."""
     if row is None:
-        return "mpsq: the queue is idle", "nothing runs and nothing waits"
+        return "mpsq: the queue is idle", "no job is running or queued"
     what = "succeeded" if event == "done" else f"ended as {row['outcome']}"
     after = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
     reason = f": {row['reason']}" if row["reason"] else ""

@@ -69,8 +69,8 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
         raise MpsqError("the path of this Python is unknown", "start mpsq by its full path, /path/to/venv/bin/mpsq")
     if _EPHEMERAL.search(python):
         raise MpsqError(
-            f"{python} lies in a cache that may be cleaned at any time",
-            "install mpsq for good first: uv tool install mpsq, or pip install it into a virtual environment",
+            f"{python} is in a cache that may be cleaned at any time",
+            "install mpsq permanently first: uv tool install mpsq, or pip install it into a virtual environment",
         )
     captured = {k: v for k, v in environ.items() if _CAPTURED.fullmatch(k) and v.isprintable()}
     captured["PATH"] = _path(python, captured.get("PATH", os.defpath))
@@ -78,7 +78,7 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
     for value in (python, str(layout.home)):
         if not value.isprintable():
             raise MpsqError(
-                f"{value!r} holds a control character, which a service definition cannot", "rename the folder"
+                f"{value!r} contains a control character, which a service definition cannot", "rename the folder"
             )
     return Program(settings.service_label, python, layout.home, dict(sorted({**captured, **ours}.items())))
 

@@ -77,14 +77,14 @@ class Launchd:
             if len(loaded) > 1 or job.leaving or self._written() != wanted:
                 break
             if job.running:
-                return f"{self.program.label} is installed and running already (process {job.pid}); nothing was changed"
+                return f"{self.program.label} is already installed and running (process {job.pid}); nothing was changed"
             if self._control.kickstart(domain):
                 return self._see_it_run(domain, "started", job.runs or 0)
         for domain in loaded:
             self._control.bootout(domain, STOP_TIMEOUT_S + 5)
         self._write(wanted)  # only while nothing is loaded, so that the loaded plist is always the written one
         domain = self._control.bootstrap(self._control.domain(), self.plist)
-        return self._see_it_run(domain, "installed anew" if loaded else "installed", 0)
+        return self._see_it_run(domain, "reinstalled" if loaded else "installed", 0)
 
     def uninstall(self) -> str:
         """Remove the service from launchd and its plist from the disk."""
@@ -100,7 +100,7 @@ class Launchd:
         if not was_there:
             return f"{self.program.label} was not installed"
         return (
-            f"{self.program.label} is uninstalled; the queue stays in {self.program.home}, and a run goes on to its end"
+            f"{self.program.label} is uninstalled; the queue stays in {self.program.home}, and an active run continues"
         )
 
     def restart(self) -> str:
@@ -137,11 +137,11 @@ class Launchd:
         found = []
         again = "mpsq service install"
         if job is None:
-            found.append((f"{self.plist} is there, but launchd has not loaded it", again))
+            found.append((f"{self.plist} exists, but launchd has not loaded it", again))
         elif job.throttled:
-            found.append((f"launchd throttles it and every job below it (spawn type {job.spawn_type})", again))
+            found.append((f"launchd throttles it and every job it starts (spawn type {job.spawn_type})", again))
         if self._written() is None:
-            found.append((f"launchd runs it, but {self.plist} is gone: it will not come back after a login", again))
+            found.append((f"launchd runs it, but {self.plist} is missing: it will not start at the next login", again))
         elif not self._is_right():
             found.append(("it was installed for another queue, or by another version or Python", again))
         if not Path(self.program.python).exists():
@@ -157,10 +157,13 @@ class Launchd:
                 f"look at {self.log}",
             )
         if job.last_exit_code:
-            return f"it ended with code {job.last_exit_code} and is tried every {RESTART_AFTER_S} s", f"read {self.log}"
+            return (
+                f"it exited with code {job.last_exit_code} and is restarted every {RESTART_AFTER_S} s",
+                f"read {self.log}",
+            )
         if job.last_exit_code == 0:
-            return "it ended by itself: a restart would not have helped", f"read {self.log}, then mpsq service restart"
-        return f"it does not run ({job.last_signal or job.state or 'state unknown'})", f"read {self.log}"
+            return "it exited, and a restart would not have helped", f"read {self.log}, then mpsq service restart"
+        return f"it is not running ({job.last_signal or job.state or 'state unknown'})", f"read {self.log}"
 
     def _written(self) -> bytes | None:
         try:
@@ -199,14 +202,16 @@ class Launchd:
                 break
             self.sleep(0.1)
         if job is None:
-            raise MpsqError(f"launchd took {self.program.label} and lost it again", "mpsq service install once more")
+            raise MpsqError(
+                f"launchd loaded {self.program.label}, but no longer has it", "run mpsq service install again"
+            )
         if not job.running:
             sentence, fix = self._why_down(job)
             raise MpsqError(f"{self.program.label} is {done}, but {sentence}", fix)
         if job.throttled:
             raise MpsqError(
                 f"launchd runs {self.program.label} with limits (spawn type {job.spawn_type})",
-                "its measurements would be wrong: mpsq service uninstall, then install; docs/macos.md says how to look",
+                "its measurements would be wrong: run mpsq service uninstall, then install; see docs/macos.md",
             )
         logout = "; it stops when you log out" if domain.startswith("gui/") else ""
         return f"{self.program.label} is {done} and running (process {job.pid}, {domain}{logout})"
@@ -221,7 +226,7 @@ class Launchd:
                 partial.write_bytes(content)
         except OSError as error:
             raise MpsqError(
-                f"{error.filename or self.plist} cannot be written: {error.strerror}", "mend it, then again"
+                f"{error.filename or self.plist} cannot be written: {error.strerror}", "fix that, then try again"
             ) from error
 
     # -- refusals ---------------------------------------------------------------------------------------------------
@@ -242,8 +247,8 @@ class Launchd:
         ):
             if place := protected_place(path, self.user_home):
                 raise MpsqError(
-                    f"{what} lies in {place}, which macOS keeps closed to services: {path}",
-                    "move it, for instance below ~/src or ~/.local, and install again",
+                    f"{what} is in {place}, which macOS keeps closed to services: {path}",
+                    "move it, for example below ~/src or ~/.local, and install again",
                 )
 
 

@@ -85,12 +85,12 @@ WantedBy=default.target
         enabled = shown.get("UnitFileState") == "enabled"
         if self._written() == wanted and running and enabled and shown.get("NeedDaemonReload") != "yes":
             pid = shown.get("MainPID")
-            return f"{self.unit} is installed and running already (process {pid}); nothing was changed"
+            return f"{self.unit} is already installed and running (process {pid}); nothing was changed"
         was_there = self._written() is not None
         self._write(wanted)
         self._must("daemon-reload")
         self._must("enable", self.unit)
-        return self._start("installed anew" if was_there else "installed")
+        return self._start("reinstalled" if was_there else "installed")
 
     def uninstall(self) -> str:
         """Stop and disable the unit and remove its file."""
@@ -104,7 +104,7 @@ WantedBy=default.target
             raise MpsqError(f"{self.path} cannot be removed: {error.strerror}", "remove it by hand") from error
         self._must("daemon-reload")
         self._call("reset-failed", self.unit)  # returns an error if nothing had failed
-        return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and a run goes on to its end"
+        return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and an active run continues"
 
     def restart(self) -> str:
         """Restart the worker, through install when the unit is missing or outdated."""
@@ -135,20 +135,20 @@ WantedBy=default.target
         again = "mpsq service install"
         found = []
         if self._written() is None:
-            found.append((f"{self.path} is gone", again))
+            found.append((f"{self.path} is missing", again))
         elif not self._is_right():
             found.append(("it was installed for another queue, or by another version or Python", again))
         elif shown.get("NeedDaemonReload") == "yes":
-            found.append(("systemd has not read the unit as it is now", again))
+            found.append(("systemd has not reloaded the changed unit", again))
         if not Path(self.program.python).exists():
             found.append((f"its Python is gone: {self.program.python}", again))
         for name, value in _VITAL.items():
             if shown.get(name, value) != value:
                 found.append(
-                    (f"{name} is {shown[name]}, so runs end with the worker", f"take {name} out of your drop-in")
+                    (f"{name} is {shown[name]}, so runs end with the worker", f"remove {name} from your drop-in")
                 )
         if shown.get("UnitFileState", "enabled") != "enabled":
-            found.append(("it is not enabled: it will not come back after a reboot", again))
+            found.append(("it is not enabled: it will not start after a reboot", again))
         if shown.get("ActiveState") != "active":
             found.append(self._why_down(shown))
         if self._lingers() is False:
@@ -160,8 +160,8 @@ WantedBy=default.target
         if shown.get("Result", "success") != "success":
             return f"it failed ({shown['Result']}, code {code})", f"{log}; journalctl --user -u {self.unit}"
         if shown.get("ActiveState") == "inactive" and shown.get("UnitFileState") == "enabled":
-            return "it does not run: it was stopped, or ended by itself", f"{log}, then mpsq service restart"
-        return f"it does not run ({shown.get('ActiveState', 'unknown')})", log
+            return "it is not running: it was stopped, or exited", f"{log}, then mpsq service restart"
+        return f"it is not running ({shown.get('ActiveState', 'unknown')})", log
 
     def _lingers(self) -> bool | None:
         try:
@@ -210,7 +210,7 @@ WantedBy=default.target
             raise MpsqError(f"{self.unit} is {done}, but {sentence}", fix)
         text = f"{self.unit} is {done} and running (process {shown.get('MainPID', 'unknown')})"
         if self._lingers() is False:
-            text += f"; it stops when you log out, unless you say: loginctl enable-linger {self._user()}"
+            text += f"; it stops when you log out, unless you run: loginctl enable-linger {self._user()}"
         return text
 
     def _write(self, text: str) -> None:
@@ -221,7 +221,7 @@ WantedBy=default.target
                 partial.write_text(text, encoding="utf-8")
         except OSError as error:
             place = error.filename or self.path
-            raise MpsqError(f"{place} cannot be written: {error.strerror}", "mend it, then again") from error
+            raise MpsqError(f"{place} cannot be written: {error.strerror}", "fix that, then try again") from error
 
     def _must(self, *arguments: str) -> str:
         done = self._call(*arguments)

@@ -184,5 +184,5 @@ def find_interpreter(named: str | None) -> str:
         return sys.executable
     found = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
     if found is None:
-        raise UsageError(f'there is no interpreter "{named}"', "--python names a python that can be run")
+        raise UsageError(f'there is no interpreter "{named}"', "--python takes the path of a Python interpreter")
     return found

@@ -35,5 +35,5 @@ def listen(fifo: Path) -> int:
         os.mkfifo(fifo, 0o600)
     except FileExistsError:
         if not stat.S_ISFIFO(fifo.stat().st_mode):
-            raise MpsqError(f"{fifo.name} is in the way: it is no FIFO", f"move {fifo} away") from None
+            raise MpsqError(f"{fifo.name} is not a FIFO", f"move {fifo} away") from None
     return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)

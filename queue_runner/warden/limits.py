@@ -76,7 +76,7 @@ class Limits:
             self.next_disk = now + DISK_S
             disk = os.statvfs(self.folder)
             if disk.f_bavail * disk.f_frsize < floor:
-                return "disk", f"less than {floor} bytes of disk are left"
+                return "disk", f"less than {floor} bytes of disk space are left"
         return None
 
 

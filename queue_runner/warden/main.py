@@ -167,7 +167,7 @@ class Run:
         try:
             files.publish(self.own + "stop", stop, keep_trying_s=5.0)
         except OSError as error:
-            say("no stop file:", error)  # exit.json will contain it
+            say("cannot write the stop file:", error)  # exit.json will contain it
 
     def result(self, stop: dict[str, Any] | None, stopped: bool) -> dict[str, Any]:
         """Return exit.json's content; no times if nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
@@ -206,7 +206,7 @@ class Run:
         try:
             while not ending.step():
                 if awake() > give_up:
-                    say("will not die:", *ending.find())
+                    say("cannot be killed:", *ending.find())
                     return
                 self.wait(RESCAN_S)
                 self.reap()
@@ -255,11 +255,11 @@ def main(arguments: list[str]) -> int:
     lane = spec["lane_fd"]
     os.set_inheritable(lane, False)
     if files.hold(f"{folder}/warden.lock") is None or not files.grants(lane, fcntl.LOCK_EX):
-        say("another warden has this run, or another run the lane")
+        say("another warden holds this run, or another run holds the lane")
         return 75
     reach("warden.locked")
     if any(os.path.exists(f"{folder}/warden/{name}") for name in ("started", "exit.json")):
-        say("this run was started before")
+        say("this run has been started before")
         return 1
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -54,7 +54,7 @@ def start(spec: dict[str, Any], lane: int) -> Trainer:
         environment["MPSQ_T0"] = repr(time.perf_counter())
         made.pid = os.fork()
     except OSError as refused:
-        made.error = {"errno": refused.errno, "text": f"no process can be made: {refused}"}
+        made.error = {"errno": refused.errno, "text": f"no process can be created: {refused}"}
         return made
     if made.pid == 0:
         _become(spec, lane, warden, (null, *made.outputs), tell, environment)

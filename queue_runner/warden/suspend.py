@@ -62,7 +62,7 @@ class Pause:
             try:
                 publish(self.told, told)
             except OSError as error:
-                say("nobody is told of the pause:", error)  # the disk is full: the tree is suspended all the same
+                say("the suspension is not recorded:", error)  # the disk is full: the tree is suspended all the same
 
     def go_on(self) -> None:
         """Continue what was stopped here, children first, so that a continued parent finds them running."""

@@ -59,7 +59,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--", "true"], "submit takes a workload or a command"),
         (["submit"], "submit takes a workload or a command"),
         (["submit", "python", "train.py"], "hint: a command goes after --: mpsq submit -- python train.py"),
-        (["submit", "toy", "--env", "MPSQ_HOME=/x"], "MPSQ_HOME belongs to mpsq itself"),
+        (["submit", "toy", "--env", "MPSQ_HOME=/x"], "MPSQ_HOME is reserved for mpsq"),
         (["submit", "toy", "--timeout", "soon"], '"soon" is not a duration'),
         (["submit", "toy", "--timeout", "0"], "--timeout must be longer than nothing"),
         (["submit", "toy", "--repeats", "0"], "--repeats 0 runs nothing"),
@@ -67,7 +67,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--repeats", "x"], "'x' is not a valid int"),
         (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
         (["sumbit"], 'did you mean "submit"?'),
-        (["wait", "x"], '"x" names no job'),
+        (["wait", "x"], '"x" does not name a job'),
         (["wait", "--timeout", "-1"], '"-1" is not a duration'),
         (["cancel"], "that needs a job"),
         (["logs", "--tail", "-1"], "see mpsq logs --help"),
@@ -119,7 +119,7 @@ def test_a_file_where_the_home_should_be(
     home.parent.mkdir(exist_ok=True)
     home.write_text("a file")
     monkeypatch.setenv("MPSQ_HOME", str(home / below))
-    assert f"{home} is no folder" in fails(mpsq, 1, command)
+    assert f"{home} is not a folder" in fails(mpsq, 1, command)
 
 
 @pytest.mark.parametrize("text", ["99", "1.9", "g9", "99999999999999999999"])
@@ -137,7 +137,7 @@ def test_a_log_that_is_not_there_yet(mpsq: Cli, home: Path) -> None:
 def test_relative_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPSQ_HOME", "var")
     for arguments in (["status"], ["submit", "toy"], ["db", "path"]):
-        assert 'MPSQ_HOME is "var"' in fails(mpsq, 1, *arguments)
+        assert 'MPSQ_HOME is a relative path: "var"' in fails(mpsq, 1, *arguments)
 
 
 def test_a_folder_that_was_deleted(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,14 +165,14 @@ def test_network_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_home_in_the_way_of_a_file(mpsq: Cli, home: Path) -> None:
     home.write_text("I was here first")
-    assert "is no folder" in fails(mpsq, 1, "submit", "toy")
+    assert "is not a folder" in fails(mpsq, 1, "submit", "toy")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_unwritable_home(mpsq: Cli, home: Path) -> None:
     home.parent.chmod(0o500)
     try:
-        assert "cannot be made: you may not write there" in fails(mpsq, 1, "submit", "toy")
+        assert "cannot be created: permission denied" in fails(mpsq, 1, "submit", "toy")
     finally:
         home.parent.chmod(0o700)
 

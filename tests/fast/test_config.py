@@ -49,7 +49,7 @@ def test_values_are_typed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("grace_int = 3", 'no setting "grace_int"', "grace_int_s"),
+        ("grace_int = 3", 'unknown setting "grace_int"', "grace_int_s"),
         ("grace_int_s = true", "grace_int_s takes a time in seconds, not true", ""),
         ('grace_int_s = "5"', 'grace_int_s takes a time in seconds, not "5"', ""),
         ("grace_int_s = -1", "grace_int_s cannot be -1 s: between 0 and 86400", ""),

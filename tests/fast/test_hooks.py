@@ -226,5 +226,5 @@ def test_doctor_looks_for_the_desktop(home: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("value", ["on", "done;failed", "off,done", "", "done failed idle always"])
 def test_what_notify_does_not_take(value: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Cli(capsys)("config", "set", "notify", value)
-    assert ran.code == 2 and "off, or some of done, failed, idle" in ran.err
+    assert ran.code == 2 and "off, or a comma-separated list of done, failed, idle" in ran.err
     assert Cli(capsys)("config", "set", "hook_done", "two\nlines").code == 2

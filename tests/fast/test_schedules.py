@@ -246,7 +246,7 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
         (["0 2 * * *", "--", "nanogpt", "--json"], "no such option"),
         (["0 2 * * *", "--", "nanogpt", "--after", "12"], "12"),
         (["0 2 * *", "--", "nanogpt"], "4 fields"),
-        (["0 2 * * *", "--timezone", "Mars", "--", "nanogpt"], "no time zone"),
+        (["0 2 * * *", "--timezone", "Mars", "--", "nanogpt"], "unknown time zone"),
     ],
 )
 def test_everything_is_checked_when_it_is_added(line: list[str], said: str, mpsq: Cli) -> None:

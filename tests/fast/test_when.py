@@ -49,7 +49,7 @@ def test_the_next_time_that_clocks_show_it(
 
 def test_a_time_that_clocks_leave_out(berlin: Callable[..., float]) -> None:
     for now, said in (("2026-03-29 01:00", "02:30"), ("2026-03-28 12:00", "2026-03-29 02:30")):
-        with pytest.raises(UsageError, match="does not exist: the clocks change there"):
+        with pytest.raises(UsageError, match="does not exist: the clocks change then"):
             parse_time(said, berlin(now))
 
 

@@ -93,7 +93,7 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> No
 def test_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.probe().works
     monkeypatch.setenv("CXX", program(tmp_path / "g++", "echo no libc >&2; exit 1"))
-    assert "does not compile a small program: no libc" in compiler.probe().finding
+    assert "cannot compile a small program: no libc" in compiler.probe().finding
     monkeypatch.setenv("CXX", "/no/compiler")
     assert not compiler.probe().works and compiler.probe().fix
 
@@ -122,7 +122,7 @@ def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which even root makes nothing")
 def test_a_home_that_cannot_be_made() -> None:
     (check,) = queue_checks.home(Layout(Path("/proc/mpsq")))
-    assert check.verdict == "fail" and "cannot be made" in check.finding and "MPSQ_HOME" in check.fix
+    assert check.verdict == "fail" and "cannot be created" in check.finding and "MPSQ_HOME" in check.fix
 
 
 def test_the_worker(home: Path) -> None:

@@ -106,7 +106,7 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         (("g1",), "run 4.1 is running", "mpsq cancel 4"),
         (("1.1",), "1.1 is a run of job 1", "jobs are deleted whole: 1"),
         (("77",), "there is no job 77", "mpsq list"),
-        (("x",), '"x" names no job', "@last"),
+        (("x",), '"x" does not name a job', "@last"),
         (("2", "--results"), "job 5 waits for job 2, whose result decides", "without --results, or mpsq cancel 5"),
         (("3",), "run 6.1 goes on from the checkpoint of run 3.1", "mpsq cancel 6"),
     ],

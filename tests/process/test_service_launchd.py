@@ -135,7 +135,7 @@ def test_a_changed_plist_is_booted_out_first(mac: FakeLaunchd, agent: Launchd, t
     agent.install()
     other = make(tmp_path, Path(agent.program.python), PYTORCH_MPS_FAST_MATH="1")
     mac.state["calls"].clear()
-    assert "installed anew" in other.install()
+    assert "reinstalled" in other.install()
     assert verbs(mac) == ["bootout", "enable", "bootstrap"]
     calls = [call[0] for call in mac.state["calls"]]
     assert calls[calls.index("bootout") + 1 : calls.index("enable")].count("print") >= 3, "it did not wait for the end"
@@ -206,7 +206,7 @@ def test_a_worker_that_dies_within_a_second_is_said(mac: FakeLaunchd, agent: Lau
 
     real = mac.run
     mac.run = dies  # type: ignore[method-assign]
-    with pytest.raises(MpsqError, match="ended with code 1"):
+    with pytest.raises(MpsqError, match="exited with code 1"):
         agent.install()
 
 
@@ -236,7 +236,7 @@ def test_a_disabled_service_is_enabled(mac: FakeLaunchd, agent: Launchd) -> None
 
 def test_what_launchd_never_takes_is_an_error_in_the_end(mac: FakeLaunchd, agent: Launchd) -> None:
     mac.state["answers"] = {"bootstrap": [[5, "Bootstrap failed: 5: Input/output error"]] * 50}
-    with pytest.raises(MpsqError, match="launchd would not load it: Bootstrap failed: 5") as caught:
+    with pytest.raises(MpsqError, match="launchd could not load the service: Bootstrap failed: 5") as caught:
         agent.install()
     assert "launchctl error 5" in caught.value.hint
     assert 30 <= agent.clock() < 40
@@ -245,7 +245,7 @@ def test_what_launchd_never_takes_is_an_error_in_the_end(mac: FakeLaunchd, agent
 def test_what_never_leaves_is_an_error_in_the_end(mac: FakeLaunchd, agent: Launchd) -> None:
     agent.install()
     mac.state["drain"] = 10_000
-    with pytest.raises(MpsqError, match="would not unload it"):
+    with pytest.raises(MpsqError, match="could not unload the service"):
         agent.uninstall()
     assert agent.plist.exists()
 
@@ -253,7 +253,7 @@ def test_what_never_leaves_is_an_error_in_the_end(mac: FakeLaunchd, agent: Launc
 def test_an_unexpected_answer_is_not_read_as_absent(mac: FakeLaunchd, agent: Launchd) -> None:
     agent.install()
     mac.state["answers"] = {"print": [[1, "Operation not permitted"]]}
-    with pytest.raises(MpsqError, match="would not look at it: Operation not permitted"):
+    with pytest.raises(MpsqError, match="could not show the service: Operation not permitted"):
         agent.install()
     mac.state["answers"] = {"print": [[1, "Operation not permitted"]]}
     status = agent.status()
@@ -262,7 +262,7 @@ def test_an_unexpected_answer_is_not_read_as_absent(mac: FakeLaunchd, agent: Lau
 
 @pytest.mark.parametrize(
     ("exits", "sentence"),
-    [("78: EX_CONFIG", "could not start it"), ("1", "ended with code 1"), ("0", "ended by itself")],
+    [("78: EX_CONFIG", "could not start it"), ("1", "exited with code 1"), ("0", "it exited, and")],
 )
 def test_a_worker_that_does_not_stay_is_said(mac: FakeLaunchd, agent: Launchd, exits: str, sentence: str) -> None:
     mac.state["exits"] = exits
@@ -284,7 +284,7 @@ def test_a_second_domain_is_cleared(mac: FakeLaunchd, agent: Launchd) -> None:
     agent.install()
     mac.state["gui"] = True
     mac.do_bootstrap("gui/501", str(agent.plist))
-    assert "installed anew" in agent.install()
+    assert "reinstalled" in agent.install()
     assert list(mac.state["jobs"]) == [GUI]
 
 
@@ -311,7 +311,7 @@ def test_an_upgrade_is_seen_and_installed(
     monkeypatch.setattr(queue_runner, "__version__", "9.9")
     upgraded = make(tmp_path, Path(agent.program.python))
     assert any("another version" in problem for problem, _ in upgraded.status().problems)
-    assert "installed anew" in upgraded.install()
+    assert "reinstalled" in upgraded.install()
     assert upgraded.status().problems == ()
 
 
@@ -329,7 +329,7 @@ def test_status_names_what_is_wrong(mac: FakeLaunchd, agent: Launchd) -> None:
     agent.plist.unlink()
     Path(agent.program.python).unlink()
     said = " ".join(problem for problem, _ in agent.status().problems)
-    assert "is gone: it will not come back after a login" in said and "its Python is gone" in said
+    assert "is missing: it will not start at the next login" in said and "its Python is gone" in said
     agent.plist.write_text("no plist")
     assert any("another queue" in problem for problem, _ in agent.status().problems)
     del mac.state["jobs"][GUI]
@@ -353,7 +353,7 @@ def test_root_is_refused(mac: FakeLaunchd, agent: Launchd, monkeypatch: pytest.M
 @pytest.mark.parametrize("place", ["Documents", "desktop", "Downloads/x", "Library/Mobile Documents"])
 def test_protected_places_are_refused(mac: FakeLaunchd, tmp_path: Path, place: str) -> None:
     agent = make(tmp_path, tmp_path / "me" / place / "venv" / "python")
-    with pytest.raises(MpsqError, match=r"this Python lies in ~/"):
+    with pytest.raises(MpsqError, match=r"this Python is in ~/"):
         agent.install()
     assert not agent.plist.exists() and verbs(mac) == []
 

@@ -145,17 +145,17 @@ def test_install_mends_what_is_amiss(unit: Systemd, box: Path, amiss: str) -> No
     unit.install()
     (box / amiss).unlink()
     assert unit.status().problems
-    assert "installed anew" in unit.install()
+    assert "reinstalled" in unit.install()
     assert unit.status().problems == ()
 
 
 def test_a_changed_unit_is_read_and_restarted(unit: Systemd, box: Path, tmp_path: Path) -> None:
     unit.install()
     (box / "stale").touch()
-    assert any("has not read" in problem for problem, _ in unit.status().problems)
+    assert any("has not reloaded" in problem for problem, _ in unit.status().problems)
     other = make(tmp_path, Path(unit.program.python), PYTORCH_X="1")
     calls(box)
-    assert "installed anew and running (process 4002)" in other.install()
+    assert "reinstalled and running (process 4002)" in other.install()
     assert calls(box)[0] == "daemon-reload"
 
 
@@ -165,7 +165,7 @@ def test_an_upgrade_is_seen(unit: Systemd, tmp_path: Path, monkeypatch: pytest.M
     upgraded = make(tmp_path, Path(unit.program.python))
     assert 'Environment="MPSQ_SERVICE_VERSION=9.9"' in upgraded.definition()
     assert any("another version" in problem for problem, _ in upgraded.status().problems)
-    assert "installed anew" in upgraded.restart()
+    assert "reinstalled" in upgraded.restart()
     assert upgraded.status().problems == ()
 
 
