@@ -161,7 +161,7 @@ def set_value(path: Path, name: str, text: str) -> Value:
             with replacing(path.resolve(), durable=True) as partial:
                 partial.write_bytes(edited.encode())
     except OSError as error:
-        hint = "mend its permissions, or free some space"
+        hint = "fix its permissions, or free some space"
         raise MpsqError(f"{path} cannot be written: {error.strerror}", hint) from error
     return value
 

@@ -77,7 +77,7 @@ def flag(value: Any, key: str) -> bool:
 def texts(value: Any, key: str) -> dict[str, str]:
     if type(value) is dict and all(type(item) is str for item in value.values()):
         return value
-    raise BadLine(f"{key} is not an object of texts")
+    raise BadLine(f"{key} is not an object of strings")
 
 
 def mapping(value: Any, key: str) -> dict[str, Any]:

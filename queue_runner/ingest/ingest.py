@@ -76,11 +76,11 @@ class Ingest:
         status = os.fstat(descriptor)
         before = self._state
         if not stat.S_ISREG(status.st_mode):
-            return self._give_up("it is no regular file")
+            return self._give_up("it is not a regular file")
         if before.inode is not None and (before.device, before.inode) != (status.st_dev, status.st_ino):
-            return self._give_up("another file has taken its place")
+            return self._give_up("it was replaced by another file")
         if status.st_size < before.offset or (before.offset and _tail(descriptor, before.offset) != before.tail_hash):
-            return self._give_up("what had been read was changed")
+            return self._give_up("lines that had been read were changed")
         data = os.pread(descriptor, CHUNK_BYTES, before.offset)
         if not data:
             return False
@@ -89,7 +89,7 @@ class Ingest:
         except wire.ProtocolVersionError as error:
             return self._give_up(f"{error.message}; {error.hint}")
         except Exception as error:  # a parser's bug stops the reading of this log, not the queue
-            return self._give_up(f"it cannot be understood: {error!r}")
+            return self._give_up(f"it cannot be parsed: {error!r}")
         torn = int(final and consumed < len(data))
         if not consumed and not torn:
             return False

@@ -80,7 +80,7 @@ def _iter(offset: int, t: float, said: dict[str, Any]) -> Iter:
     if synced is not True and synced is not False:
         raise fields.BadLine("synced is not true or false")
     if type(phase) is not str or phase not in ITER_PHASES:
-        raise fields.BadLine("phase is not one of an iteration")
+        raise fields.BadLine("phase is not a phase of an iteration")
     if allocated is not None:
         fields.count(allocated, "allocated_bytes")
     if reserved is not None:
@@ -92,7 +92,7 @@ def _hello(offset: int, t: float, said: dict[str, Any]) -> Hello:
     version = fields.count(said.get("v"), "v")
     if version != PROTOCOL:
         raise ProtocolVersionError(
-            f"the job speaks version {version} of the wire protocol; this mpsq reads version {PROTOCOL}",
+            f"the job uses version {version} of the wire protocol; this mpsq reads version {PROTOCOL}",
             "use the mpsq_report.py that came with this mpsq, or upgrade mpsq",
         )
     named = {key: check(said[key], key) for key, check in _HELLO_FIELDS.items() if said.get(key) is not None}
@@ -175,7 +175,7 @@ def parse_line(line: bytes, offset: int = 0) -> Event | Bad | Forged:
     except RecursionError:
         return Bad(offset, "nested too deeply")
     except ValueError:  # an integer with more digits than Python converts
-        return Bad(offset, "an integer too long to read")
+        return Bad(offset, "an integer with too many digits")
 
 
 def read_chunk(data: bytes, base_offset: int = 0) -> tuple[list[Event], int, Counts]:

@@ -25,7 +25,9 @@ def alone(db: Path) -> locks.Lock:
     deadline = time.monotonic() + _LOCK_WAIT_S
     while (lock := locks.try_lock(_lock(db))) is None:
         if time.monotonic() > deadline:
-            raise MpsqError("another mpsq has been writing to the database for a minute", "look for it, then try again")
+            raise MpsqError(
+                "another mpsq has been writing to the database for a minute", "wait until it ends, then try again"
+            )
         time.sleep(0.02)
     return lock
 

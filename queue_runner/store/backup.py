@@ -105,5 +105,5 @@ def _free_name(folder: Path, label: str) -> Path:
 def remedy(layout: Layout) -> str:
     """Return the advice for a damaged database."""
     if stored(layout.backups):
-        return "stop the worker, then mpsq db restore: it puts the newest backup back"
-    return f"there is no backup: move {layout.db} away, and the next submit makes a new one"
+        return "stop the worker, then run mpsq db restore to restore the newest backup"
+    return "there is no backup: mpsq db restore --new begins a new queue and keeps the damaged database in backups/"

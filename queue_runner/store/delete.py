@@ -63,7 +63,7 @@ def _refuse_unended(connection: Connection, job_ids: Sequence[int]) -> None:
     if row is not None:
         does = "is running" if row.state == State.RUNNING else "waits"
         raise MpsqError(
-            f"run {row.job_id}.{row.number} {does}: nothing was deleted", f"end it first: mpsq cancel {row.job_id}"
+            f"run {row.job_id}.{row.number} {does}: nothing was deleted", f"cancel it first: mpsq cancel {row.job_id}"
         )
 
 
@@ -77,9 +77,9 @@ def _refuse_resumed(connection: Connection, job_ids: Sequence[int]) -> None:
     ).one_or_none()
     if row is not None:
         raise MpsqError(
-            f"run {row.job_id}.{row.number} goes on from the checkpoint of run {row.of_job}.{row.of_number}: "
+            f"run {row.job_id}.{row.number} resumes from the checkpoint of run {row.of_job}.{row.of_number}: "
             "nothing was deleted",
-            f"let it end, or mpsq cancel {row.job_id} first",
+            f"wait until it ends, or run mpsq cancel {row.job_id} first",
         )
 
 
@@ -92,8 +92,8 @@ def _refuse_needed(connection: Connection, job_ids: Sequence[int]) -> None:
     ).one_or_none()
     if row is not None:
         raise MpsqError(
-            f"job {row.job_id} waits for job {row.on_job_id}, whose result decides: nothing was deleted",
-            f"delete it without --results, or mpsq cancel {row.job_id} first",
+            f"job {row.job_id} waits for the result of job {row.on_job_id}: nothing was deleted",
+            f"delete it without --results, or run mpsq cancel {row.job_id} first",
         )
 
 

@@ -110,7 +110,7 @@ def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[
         circle = path(connection, on, job_id)
         if circle:
             chain = " waits for ".join(str(job) for job in [job_id, *circle])
-            raise UsageError(f"the jobs would wait for each other: {chain}", "leave one of these dependencies out")
+            raise UsageError(f"the jobs would wait for each other: {chain}", "remove one of these dependencies")
         connection.execute(insert(dependencies).values(job_id=job_id, on_job_id=on, condition=condition))
 
 

@@ -99,10 +99,18 @@ def explain(error: BaseException) -> BaseException:
         ("disk is full", "the disk is full: nothing was stored", "free some space and run the command again"),
         ("disk I/O error", "the disk refused to write the database", "check the disk and the free space: mpsq doctor"),
         ("readonly database", "the database cannot be written", "check the owner and mode of the file: mpsq db path"),
-        ("unable to open", "the database cannot be opened", "check the folder: mpsq db path"),
-        ("malformed", "the database file is damaged", "mpsq db check looks at it, mpsq db restore mends it"),
-        ("not a database", "the database file is no SQLite database", "mpsq db restore puts the newest backup back"),
-        ("database is locked", "another program has held the database for 30 s", "close what has mpsq.db open"),
+        ("unable to open", "the database cannot be opened", "check the folder of the file: mpsq db path"),
+        (
+            "malformed",
+            "the database file is damaged",
+            "mpsq db check shows the damage, mpsq db restore restores a backup",
+        ),
+        ("not a database", "the database file is not an SQLite database", "mpsq db restore restores the newest backup"),
+        (
+            "database is locked",
+            "another program has locked the database for 30 s",
+            "close the program that has mpsq.db open",
+        ),
     ):
         if sign in text:
             return (DamageError if sign in DAMAGE else MpsqError)(message, hint)

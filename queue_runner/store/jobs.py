@@ -91,7 +91,7 @@ def move(
         update(runs).where(runs.c.id == run_id, runs.c.state == row.state).values(state=transition.target, **columns)
     )
     if changed.rowcount != 1:
-        raise StateConflict(f"run {run_id} changed under the hand of {verb}")
+        raise StateConflict(f"run {run_id} was changed by another process during {verb}")
     record(
         connection,
         job_id=row.job_id,

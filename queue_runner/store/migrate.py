@@ -69,7 +69,7 @@ def _refuse_newer(revision: str) -> None:
     if revision not in known:
         raise SchemaError(
             f"the database is at schema {revision}, which is newer than this mpsq ({HEAD})",
-            "use the newer mpsq that made it, or restore a backup from before: mpsq db path",
+            "use the newer mpsq that made it, or restore an older backup: mpsq db restore",
         )
 
 
@@ -81,7 +81,7 @@ def _refuse_active(layout: Layout) -> None:
         name = f"{row['job_id']}.{row['number']}"
         if locks.is_held(layout.run_dir(name) / "warden.lock"):
             raise RunActive(
-                f"run {name} is active: the schema is not changed under it", "wait for its end, then try again"
+                f"run {name} is active: the schema is not changed meanwhile", "wait until it ends, then try again"
             )
 
 

@@ -95,7 +95,7 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     try:
         connection = sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=30.0, isolation_level=None)
     except sqlite3.Error as error:
-        raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path says where it is") from error
+        raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path shows where it is") from error
     connection.row_factory = _as_dict
     try:
         if not any_schema:
@@ -103,7 +103,7 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
         yield connection
     except sqlite3.DatabaseError as error:
         kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
-        raise kind(f"the database cannot be read: {error}", "mpsq db check looks at it") from error
+        raise kind(f"the database cannot be read: {error}", "mpsq db check shows the damage") from error
     finally:
         connection.close()
 
@@ -156,7 +156,7 @@ def _refuse_other(revision: str | None, db: Path) -> None:
     if revision != HEAD:
         word = "newer" if revision > HEAD else "older"
         hint = "use the mpsq that made it, or a newer one" if word == "newer" else "run mpsq db upgrade"
-        raise SchemaError(f"the database is at schema {revision}, {word} than the {HEAD} that this mpsq reads", hint)
+        raise SchemaError(f"the database is at schema {revision}, {word} than schema {HEAD} of this mpsq", hint)
 
 
 def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list[Any]]:
@@ -169,7 +169,7 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
     if selector.last:
         newest = connection.execute("SELECT max(id) AS id FROM groups").fetchone()["id"]
         if newest is None:
-            raise UsageError("@last names nothing: the queue is empty", "submit a job first")
+            raise UsageError("@last does not exist: the queue is empty", "submit a job first")
         return "group_id = ?", [newest]
     if selector.tag is not None:
         condition, values = "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]

@@ -18,8 +18,8 @@ v_dependency = table("v_dependency", column("job_id"), column("on_job_id"), colu
 
 _NOT_AS_WANTED = {
     Condition.OK: "job {on} did not succeed",
-    Condition.FAIL: "job {on} succeeded, and this one was for its failure",
-    Condition.ANY: "job {on} will not end",
+    Condition.FAIL: "job {on} succeeded, and this job requires that it fails",
+    Condition.ANY: "job {on} will never end",
 }
 
 
@@ -91,5 +91,5 @@ def unsatisfiable(connection: Connection, now: float, of: Sequence[int] | None =
         why = _NOT_AS_WANTED[Condition(row.condition)].format(on=row.on_job_id)
         found.setdefault(row.id, Ending(Outcome.SKIPPED, reason=f"dependency: {why}"))
     for row in connection.execute(_LATE.where(*within) if within else _LATE, {"now": now}):
-        found.setdefault(row.id, Ending(Outcome.SKIPPED, reason="deadline: it could not start before its --deadline"))
+        found.setdefault(row.id, Ending(Outcome.SKIPPED, reason="deadline: it did not start before its --deadline"))
     return list(found.items())

@@ -39,7 +39,7 @@ def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[t
         for job_id in job_ids(connection, one.selector):
             if found.setdefault(job_id, one.condition) is not one.condition:
                 raise UsageError(
-                    f"job {job_id} is waited for in two ways: {found[job_id]} and {one.condition}", "give one of them"
+                    f"job {job_id} is given with two conditions: {found[job_id]} and {one.condition}", "use one of them"
                 )
     return sorted(found.items())
 

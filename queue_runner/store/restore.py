@@ -28,7 +28,7 @@ from queue_runner.store.engine import checkpoint
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 _RUN = re.compile(r"(\d{1,18})\.\d{1,9}")
-_WHY = "the database was restored: see what waits, and then mpsq resume"
+_WHY = "the database was restored: check the queued jobs, then run mpsq resume"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def restore(layout: Layout, source: Path | None = None) -> Restored:
     """
     source = source or next(reversed(backup.stored(layout.backups)), None)
     if source is None:
-        raise MpsqError(f"there is no backup in {layout.backups}", "name a file: mpsq db restore FILE")
+        raise MpsqError(f"there is no backup in {layout.backups}", "give a file: mpsq db restore FILE")
     _refuse_unfit(source)
     return _replace(layout, source)
 
@@ -68,7 +68,9 @@ def begin_anew(layout: Layout) -> Restored:
 def _replace(layout: Layout, source: Path | None) -> Restored:
     worker = locks.try_lock(locks.worker_lock_path(layout.home))
     if worker is None:
-        raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C")
+        raise AlreadyRunning(
+            "a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C in its terminal"
+        )
     with worker, access_lock.alone(layout.db):
         _refuse_active(layout)
         try:
@@ -111,12 +113,15 @@ def _highest_job(layout: Layout) -> int:
 
 def _refuse_unfit(source: Path) -> None:
     if not source.is_file():
-        raise MpsqError(f"there is no file {source}", "mpsq db path says where the backups are, in backups/ beside it")
+        raise MpsqError(
+            f"there is no file {source}",
+            "backups are in backups/ beside the database; mpsq db path shows where that is",
+        )
     if found := backup.problems(source):
-        raise MpsqError(f"{source.name} is damaged: {found[0]}", "name an older one")
+        raise MpsqError(f"{source.name} is damaged: {found[0]}", "give an older backup")
     revision = schema_revision(source)
     if revision is None:
-        raise MpsqError(f"{source.name} holds no queue", "name another file")
+        raise MpsqError(f"{source.name} does not contain a queue", "give another file")
     if revision > HEAD:
         raise SchemaError(f"{source.name} is at schema {revision}, newer than {HEAD}", "use the mpsq that made it")
 
@@ -124,7 +129,7 @@ def _refuse_unfit(source: Path) -> None:
 def _refuse_active(layout: Layout) -> None:
     for path in layout.runs.glob("*/warden.lock"):
         if locks.is_held(path):
-            raise MpsqError(f"run {path.parent.name} is active", "wait for its end, or mpsq cancel it")
+            raise MpsqError(f"run {path.parent.name} is active", "wait until it ends, or cancel it with mpsq cancel")
 
 
 def _prepare(db: Path) -> tuple[bool, set[str]]:

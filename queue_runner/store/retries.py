@@ -93,7 +93,7 @@ def retry_as_agreed(
         connection,
         run_id,
         actor="worker",
-        reason=f"retry {row.attempt} of {row.retries}: the run before ended as {ending}",
+        reason=f"retry {row.attempt} of {row.retries}: the previous run ended as {ending}",
         not_before_at=now + wait_s if wait_s else None,
         resumed_from=resumed_from,
         first=True,

@@ -44,7 +44,7 @@ def _scripts(own: Path) -> list[Path]:
 def _refuse_clash(one: Workload, ours: set[str], files: set[str], before: Sequence[Workload]) -> None:
     if one.name in ours or one.file.name in files:
         taken = f'the workload "{one.name}"' if one.name in ours else f"the file {one.file.name}"
-        raise MpsqError(f"{one.file} would take the place of {taken} of mpsq", "give it another name")
+        raise MpsqError(f"{one.file} would hide {taken} of mpsq", "give it another name")
     for other in before:
         if (other.name, other.framework) == (one.name, one.framework):
             raise MpsqError(
@@ -77,7 +77,7 @@ def find(folder: Path, name: str, framework: str | None = None, *, own: Path | N
     named = [w for w in known if w.name == name]
     if not named:
         raise UsageError(
-            f'no workload "{name}"', did_you_mean(name, {w.name for w in known}, "mpsq workloads lists them")
+            f'unknown workload "{name}"', did_you_mean(name, {w.name for w in known}, "mpsq workloads lists them")
         )
     if framework is None:
         return next((w for w in named if w.framework == "torch"), named[0])
@@ -85,13 +85,13 @@ def find(folder: Path, name: str, framework: str | None = None, *, own: Path | N
         if workload.framework == framework:
             return workload
     has = ", ".join(w.framework for w in named)
-    raise UsageError(f'workload "{name}" has no version in "{framework}"', f"it has: {has}")
+    raise UsageError(f'workload "{name}" has no version for framework "{framework}"', f"available: {has}")
 
 
 def config(workload: Workload, name: str) -> Mapping[str, Value]:
     """Return the preset of this name. Raises: UsageError."""
     if name not in workload.configs:
-        hint = did_you_mean(name, workload.configs, f"it has: {', '.join(workload.configs)}")
+        hint = did_you_mean(name, workload.configs, f"available: {', '.join(workload.configs)}")
         raise UsageError(f'workload "{workload.name}" has no config "{name}"', hint)
     return workload.configs[name]
 
@@ -146,7 +146,7 @@ def absent(param: Param, found: Value, folder: str) -> str:
         if path.exists():
             return ""
     near = did_you_mean(str(found), param.path_or, "")
-    return f"{param.name}={found}: {path} is not there yet, and the run needs it" + (
+    return f"{param.name}={found}: {path} does not exist yet, and the run needs it" + (
         f"; {near.strip()}" if near else ""
     )
 

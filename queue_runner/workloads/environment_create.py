@@ -43,7 +43,7 @@ def create(
     with the last output lines of venv or pip, after everything has been removed.
     """
     if not environments.NAME.fullmatch(name):
-        raise UsageError(f'an environment cannot be named "{name}"', "letters, digits, dots, dashes and _")
+        raise UsageError(f'an environment cannot be named "{name}"', "use letters, digits, dots, dashes and _")
     words = list(pip)
     pip_install.refuse_elsewhere(words)
     base = _base(python)
@@ -51,7 +51,7 @@ def create(
     folder = layout.envs / name
     with _making(layout, name) as lock, _ended_gently():
         if (folder / RECORD).exists():
-            raise UsageError(f'there is an environment "{name}" already', f"mpsq env remove {name}, or another name")
+            raise UsageError(f'environment "{name}" already exists', f"mpsq env remove {name}, or choose another name")
         if folder.is_symlink() or folder.exists():
             discard.remove(folder)  # incomplete, from a killed process
         on_start()
@@ -81,13 +81,13 @@ def remove(layout: Layout, name: str) -> Path:
         if users := _users(layout, name, folder):
             listed = ", ".join(map(str, users[:5])) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
             raise MpsqError(
-                f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}, not yet ended',
-                f"wait for what runs, or mpsq cancel {' '.join(map(str, users[:5]))}",
+                f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}, not ended yet',
+                f"wait until they end, or run mpsq cancel {' '.join(map(str, users[:5]))}",
             )
         try:
             trash = discard.set_aside(layout.envs, [folder])
         except OSError as error:
-            raise MpsqError(f"{folder} cannot be removed: {error.strerror}", "mend its permissions") from error
+            raise MpsqError(f"{folder} cannot be removed: {error.strerror}", "fix its permissions") from error
     with contextlib.suppress(OSError):  # already renamed; gc finishes the removal
         discard.remove(trash)
     return folder
@@ -129,7 +129,7 @@ def _schedules(layout: Layout, name: str) -> list[str]:
 def _making(layout: Layout, name: str) -> Iterator[locks.Lock]:
     lock = locks.try_lock(layout.envs / f".{name}.lock")
     if lock is None:
-        raise MpsqError(f'environment "{name}" is just being made or removed by another mpsq', "wait for that to end")
+        raise MpsqError(f'environment "{name}" is being created or removed by another mpsq', "wait until it ends")
     with lock:
         yield lock
 
@@ -153,7 +153,7 @@ def _alone(layout: Layout) -> Iterator[None]:
     deadline = time.monotonic() + 30.0
     while (lock := locks.try_lock(layout.snapshots_lock)) is None:
         if time.monotonic() > deadline:
-            raise MpsqError("somebody has been submitting or collecting for 30 s", "try again when that has ended")
+            raise MpsqError("another mpsq submit or mpsq gc has been running for 30 s", "try again when it has ended")
         time.sleep(0.01)
     with lock:
         yield
@@ -162,15 +162,18 @@ def _alone(layout: Layout) -> Iterator[None]:
 def _base(python: str | None) -> str:
     found = shutil.which(str(Path(python).expanduser()) if python else sys.executable)
     if found is None:
-        raise UsageError(f'there is no interpreter "{python}"', "--python names a python that can be run")
+        raise UsageError(f'there is no interpreter "{python}"', "--python takes the path of a Python interpreter")
     return str(Path(found).absolute())
 
 
 def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv:
     with tempfile.TemporaryFile() as log:
-        pip_install.run([base, "-m", "venv", str(venv.folder)], log, lock, "the venv cannot be made")
+        pip_install.run([base, "-m", "venv", str(venv.folder)], log, lock, "the venv cannot be created")
         if not venv.python.exists():
-            raise UsageError(f"{base} made no venv: it is no Python", "--python names a Python 3 with its module venv")
+            raise UsageError(
+                f"{base} did not create a venv: it is not a Python interpreter",
+                "--python takes a Python 3 that has the module venv",
+            )
         if words:
             install = [str(venv.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *words]
             pip_install.run(install, log, lock, f"pip could not install {pip_install.redacted(words)}")

@@ -55,9 +55,9 @@ def every(layout: Layout) -> list[Venv]:
 def find(layout: Layout, name: str) -> Venv:
     """Return the environment of this name. Raises: UsageError when there is none, with similar names."""
     if not NAME.fullmatch(name) or not (layout.envs / name / RECORD).is_file():
-        otherwise = "mpsq env list shows them; mpsq env create makes one"
+        otherwise = "mpsq env list shows them; mpsq env create adds one"
         raise UsageError(
-            f'no environment "{name}"', did_you_mean(name, [venv.name for venv in every(layout)], otherwise)
+            f'unknown environment "{name}"', did_you_mean(name, [venv.name for venv in every(layout)], otherwise)
         )
     return _read(layout.envs / name)
 
@@ -70,5 +70,5 @@ def _read(folder: Path) -> Venv:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MpsqError(
             f'the record of environment "{folder.name}" cannot be read: {error}',
-            f"mpsq env remove {folder.name}, and make it again",
+            f"mpsq env remove {folder.name}, then create it again",
         ) from error

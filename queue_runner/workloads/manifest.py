@@ -102,7 +102,7 @@ def _built(file: Path, _ours: tuple[int, int] | None, _theirs: tuple[int, int] |
     try:
         return _workload(_inherited(_literal(file) or {}, file), file)
     except _Wrong as error:
-        hint = "docs/workloads.md says what a key of params may say: choices, least, most, ..."
+        hint = "docs/workloads.md lists what a key of params can have: choices, least, most, ..."
         raise MpsqError(f"WORKLOAD in {file.name}: {error}", hint) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(file, error) from error
@@ -136,7 +136,8 @@ def _inherited(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     theirs = _literal(other) if other.is_file() else None
     if theirs is None or "like" in theirs:
         raise MpsqError(
-            f"WORKLOAD in {file.name} is like {other.name}, which has no whole one", f"name a workload of {file.parent}"
+            f"WORKLOAD in {file.name} refers to {other.name}, which has no complete WORKLOAD",
+            f"refer to a workload in {file.parent}",
         )
     return resolve(literal, theirs)
 
@@ -185,7 +186,7 @@ def _assigned(file: Path, name: str) -> dict[str, Any] | None:
     except (SyntaxError, UnicodeDecodeError) as error:
         what = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) and error.lineno else str(error)
         raise MpsqError(
-            f"{file.name} is not Python: {what}", f"mend the file or take it out of {file.parent}"
+            f"{file.name} is not Python: {what}", f"fix the file or remove it from {file.parent}"
         ) from error
     for node in tree.body:
         targets = (
@@ -231,17 +232,17 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
         raise _Wrong(f"{name} has no default")
     default = entry["default"]
     if not (default is None or isinstance(default, bool | int | float | str)):
-        raise _Wrong(f"{name}: its default is neither a text nor a number nor true or false")
+        raise _Wrong(f"{name}: its default is not a string, a number, true or false")
     for said in ("each_of", "path_or"):
         if entry.get(said) is not None and not isinstance(default, str):
-            raise _Wrong(f"{name}: {said} is for texts, its default {default!r} is none")
+            raise _Wrong(f"{name}: {said} is for strings, and its default {default!r} is not one")
     choices, each_of, words = (_several(name, said, entry.get(said), default) for said in _LISTS)
     limits = {said: entry[said] for said in LIMITS if entry.get(said) is not None}
     if limits and (isinstance(default, bool) or not isinstance(default, int | float)):
-        raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, its default {default!r} is none")
+        raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, and its default {default!r} is not one")
     for said, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float):
-            raise _Wrong(f"{name}: {said} {limit!r} is no number")
+            raise _Wrong(f"{name}: {said} {limit!r} is not a number")
     found = Param(
         name,
         default,

@@ -41,12 +41,12 @@ class Switch:
 
 SWITCHES: dict[str, Switch] = {
     "fallback": Switch(
-        "PYTORCH_ENABLE_MPS_FALLBACK", "operators without a kernel run on the CPU instead of ending the run", "1", "0"
+        "PYTORCH_ENABLE_MPS_FALLBACK", "operators without a kernel run on the CPU instead of failing", "1", "0"
     ),
     "high_watermark": Switch("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "most memory, a share of Metal's limit; 0: no limit"),
-    "low_watermark": Switch("PYTORCH_MPS_LOW_WATERMARK_RATIO", "from this share on, memory is collected"),
+    "low_watermark": Switch("PYTORCH_MPS_LOW_WATERMARK_RATIO", "from this share on, unused memory is freed"),
     "fast_math": Switch("PYTORCH_MPS_FAST_MATH", "Metal kernels are compiled with fast math", "1"),
-    "prefer_metal": Switch("PYTORCH_MPS_PREFER_METAL", "Metal kernels instead of MPSGraph where there are both", "1"),
+    "prefer_metal": Switch("PYTORCH_MPS_PREFER_METAL", "Metal kernels instead of MPSGraph where both exist", "1"),
     "layout_optimization": Switch(
         "TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "torch.compile makes convolutions channels_last", "1", "0"
     ),
@@ -70,7 +70,7 @@ def parse(text: str) -> dict[str, str]:
         if not equals or name not in SWITCHES:
             raise UsageError(f'--mps cannot be "{part.strip()}"', f"it takes NAME=VALUE with {', '.join(SWITCHES)}")
         if name in found:
-            raise UsageError(f"--mps says {name} twice", "several --mps are swept; one says each name once")
+            raise UsageError(f"--mps sets {name} twice", "give each name once; several --mps options are swept")
         found[name] = _ratio(name, value) if SWITCHES[name].is_ratio else _switch(name, value)
     return dict(sorted(_with_pair(found).items()))
 
@@ -136,7 +136,7 @@ def trouble(variables: Mapping[str, str]) -> tuple[str, str] | None:
     fallback = variables.get("PYTORCH_ENABLE_MPS_FALLBACK")
     if fallback is not None and not re.match(r"\s*[+-]?\d", fallback):
         return (
-            f'PYTORCH_ENABLE_MPS_FALLBACK is "{fallback}", and the import of torch ends',
+            f'PYTORCH_ENABLE_MPS_FALLBACK is "{fallback}", with which the import of torch fails',
             "export PYTORCH_ENABLE_MPS_FALLBACK=1, or unset it",
         )
     pair = [SWITCHES[name].variable for name in ("high_watermark", "low_watermark")]
@@ -146,5 +146,5 @@ def trouble(variables: Mapping[str, str]) -> tuple[str, str] | None:
         high, low = (float(variables.get(v, d)) for v, d in zip(pair, (DEFAULT_HIGH, DEFAULT_LOW), strict=True))
         refused = _refused(high, low)
     except ValueError:
-        refused = f"{' or '.join(variable for variable in pair if variable in variables)} is no number"
+        refused = f"{' or '.join(variable for variable in pair if variable in variables)} is not a number"
     return (f"{refused} ({', '.join(pair)})", f"set both or neither: {pair[1]} at most {pair[0]}") if refused else None

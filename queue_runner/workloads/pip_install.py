@@ -31,14 +31,14 @@ print(json.dumps([platform.python_version(), dict(sorted(found.items()))]))
 """
 
 _REMEDIES = (
-    (r"No matching distribution found|Could not find a version", "see what versions there are: an index of its own is"
-     " named by --index-url, and pre-releases by --pre, inside of --pip"),
-    (r"Temporary failure|Name or service|Connection|timed out|Max retries", "see whether that index can be reached from"
-     " here; without a network: --no-index --find-links FOLDER inside of --pip"),
+    (r"No matching distribution found|Could not find a version", "check which versions exist; --index-url"
+     " chooses another index and --pre allows pre-releases, both inside --pip"),
+    (r"Temporary failure|Name or service|Connection|timed out|Max retries", "check that the index can be reached;"
+     " without a network: --no-index --find-links FOLDER, inside --pip"),
     (r"No space left|Disk quota", "free some space: torch with CUDA takes several GiB"),
-    (r"ensurepip", "this Python has no venv: install it (apt install python3-venv), or name another by --python"),
-    (r"conflict|ResolutionImpossible", "let pip choose: give fewer exact versions"),
-    (r"not a supported wheel|Requires-Python|requires a different Python", "take another interpreter: --python PATH"),
+    (r"ensurepip", "this Python has no venv: install it (apt install python3-venv), or choose another with --python"),
+    (r"conflict|ResolutionImpossible", "give fewer exact versions, so that pip can choose"),
+    (r"not a supported wheel|Requires-Python|requires a different Python", "use another interpreter: --python PATH"),
 )  # fmt: skip
 
 
@@ -47,7 +47,9 @@ def refuse_elsewhere(words: Sequence[str]) -> None:
     for word in words:
         option = word.partition("=")[0] if word.startswith("--") else word[:2]  # -t/tmp is -t, too
         if option in _ELSEWHERE:
-            raise UsageError(f"--pip cannot have {option}", "packages go into the environment, as they are now")
+            raise UsageError(
+                f"--pip cannot have {option}", "packages are installed into the environment, as they are now"
+            )
 
 
 def without_password(text: str) -> str:
@@ -80,7 +82,9 @@ def run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> N
             start_new_session=True,
         )
     except OSError as error:
-        raise MpsqError(f"{failed}: {argv[0]} cannot be run: {error.strerror}", "name another by --python") from error
+        raise MpsqError(
+            f"{failed}: {argv[0]} cannot be run: {error.strerror}", "choose another with --python"
+        ) from error
     try:
         code = child.wait()
     except BaseException:
@@ -91,8 +95,8 @@ def run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> N
         log.seek(0)
         lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
         told = _PASSWORD.sub("", "\n".join(f"  {line}" for line in lines[-_SHOWN_LINES:]))
-        remedy = next((fix for sign, fix in _REMEDIES if re.search(sign, "\n".join(lines))), "mend what it says")
-        raise MpsqError(f"{failed}:\n{told}", f"{remedy}; nothing is left of it")
+        remedy = next((fix for sign, fix in _REMEDIES if re.search(sign, "\n".join(lines))), "fix what pip reports")
+        raise MpsqError(f"{failed}:\n{told}", f"{remedy}; the incomplete environment was removed")
 
 
 def packages(python: Path) -> tuple[str, dict[str, str]]:
@@ -103,5 +107,5 @@ def packages(python: Path) -> tuple[str, dict[str, str]]:
     try:
         version, found = json.loads(done.stdout)
     except ValueError as error:
-        raise MpsqError(f"{python} does not say what is installed", "try another Python: --python") from error
+        raise MpsqError(f"{python} does not list the installed packages", "try another Python: --python") from error
     return str(version), found

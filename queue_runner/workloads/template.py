@@ -126,15 +126,19 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
     Raises: UsageError for an invalid or taken name; MpsqError when the file exists or cannot be written.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
-        raise UsageError(f'a workload cannot be named "{name}"', "small letters, digits and _, such as my_model")
+        raise UsageError(
+            f'a workload cannot be named "{name}"', "use lower-case letters, digits and _, such as my_model"
+        )
     if (taken := _taken(name)) is not None:
-        raise UsageError(f'a workload cannot be named "{name}": that is {taken}', f"another name, such as my_{name}")
+        raise UsageError(
+            f'a workload cannot be named "{name}": that is {taken}', f"choose another name, such as my_{name}"
+        )
     file = layout.workloads / f"{name}_torch.py"
     if any(one.name == name for one in catalog.workloads(jobs)) or (jobs / file.name).exists():
-        raise UsageError(f'mpsq has a workload "{name}" of its own', "take another name")
+        raise UsageError(f'mpsq has a workload "{name}" of its own', "choose another name")
     own = [one for one in catalog.readable(layout.workloads) if one.name == name]
     if own or file.exists():
-        raise UsageError(f'there is a workload "{name}" already', f"it is {own[0].file if own else file}")
+        raise UsageError(f'workload "{name}" already exists', f"it is {own[0].file if own else file}")
     text = TEMPLATE.replace("@NAME@", name).replace("@JOBS@", str(jobs)).replace("@FILE@", str(file))
     try:
         layout.workloads.mkdir(mode=0o700, exist_ok=True)
@@ -142,14 +146,14 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise MpsqError(f"{file} cannot be written: {error.strerror}", "mend the permissions of its folder") from error
+        raise MpsqError(f"{file} cannot be written: {error.strerror}", "fix the permissions of its folder") from error
     return file
 
 
 def _taken(name: str) -> str | None:
     """Return what a name already means in Python, None if nothing: an import would confuse it with the workload."""
     if keyword.iskeyword(name):
-        return "a word of Python's"
+        return "a keyword of Python"
     if name in sys.stdlib_module_names:
         return "a module of Python's standard library"
     if name in _FRAMEWORKS:

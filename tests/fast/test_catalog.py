@@ -146,12 +146,12 @@ def test_the_limits_themselves_are_taken(bounded: Workload) -> None:
         ('["train", "eval"]', '"train"', "choices is not a list"),
         ('["train", "eval"]', "[]", "choices is not a list"),
         ('["train", "eval"]', '["train", 3]', "choices has 3, which is not of the type"),
-        ('"least": 1,', '"least": "1",', "least '1' is no number"),
+        ('"least": 1,', '"least": "1",', "least '1' is not a number"),
         ('"least": 1,', '"least": 9,', "its default: batch_size=8: it cannot be less than 9"),
         ('"default": "train",', '"default": "train", "most": 3,', "most is for numbers"),
-        ('"default": 1.0, "above"', '"default": 1.0, "each_of": ["x"], "above"', "each_of is for texts"),
+        ('"default": 1.0, "above"', '"default": 1.0, "each_of": ["x"], "above"', "each_of is for strings"),
         ('{"batch_size": 1}', '{"batch_size": 0}', "config tiny: batch_size=0: it cannot be less than 1"),
-        ('"default": 1.0', '"default": [1.0]', "neither a text nor a number"),
+        ('"default": 1.0', '"default": [1.0]', "not a string, a number, true or false"),
         ('"default": 1.0,', "", "limit_s has no default"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_path_that_is_not_there_yet_is_told(bounded: Workload, tmp_path: Path)
     for there in ("shakespeare", "bounded_torch.py", str(tmp_path)):
         assert not catalog.absent(data, there, str(tmp_path))
     said = catalog.absent(data, "shakespear", str(tmp_path))
-    assert f"{tmp_path}/shakespear is not there yet" in said and 'did you mean "shakespeare"?' in said
+    assert f"{tmp_path}/shakespear does not exist yet" in said and 'did you mean "shakespeare"?' in said
     assert "\0" in catalog.absent(data, "\0", str(tmp_path)) and not catalog.absent(bounded.params["mode"], "x", "/")
 
 
@@ -236,5 +236,5 @@ def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
             assert not set(said.get("without", ())) & set(found.params)
     assert alike >= 8
     (tmp_path / "a_torch.py").write_text("WORKLOAD = {'like': 'b_torch'}\n")
-    with pytest.raises(MpsqError, match="which has no whole one"):
+    with pytest.raises(MpsqError, match="which has no complete WORKLOAD"):
         manifest.read(tmp_path / "a_torch.py")

@@ -36,8 +36,8 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["submit", "toyy"], 'error: no workload "toyy"\n\nhint: did you mean "toy"?'),
-        (["submit", "toy", "--framework", "jax"], "it has: mlx, torch"),
+        (["submit", "toyy"], 'error: unknown workload "toyy"\n\nhint: did you mean "toy"?'),
+        (["submit", "toy", "--framework", "jax"], "available: mlx, torch"),
         (["submit", "toy", "--device", "gpu"], 'error: no device "gpu"'),
         (["submit", "toy", "--device", "cpu:0"], 'error: no device "cpu:0"'),
         (["submit", "toy", "--device", "cpu,"], "has an empty entry"),

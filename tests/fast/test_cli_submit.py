@@ -55,7 +55,7 @@ def test_what_a_key_does_not_take_is_refused_and_a_path_that_is_not_there_told(
     assert ran.code == 2 and "max_iters=0: it cannot be less than 1" in ran.err
     ran = mpsq.ok("submit", "toy", "--set", "data=pydoc,pydo,toy.txt", "--dry-run")
     said = " ".join(ran.err.split())  # a long path has a line of its own
-    assert f"{tmp_path}/toy.txt is not there yet" in said and 'did you mean "pydoc"?' in ran.err
+    assert f"{tmp_path}/toy.txt does not exist yet" in said and 'did you mean "pydoc"?' in ran.err
 
 
 def test_a_grid_is_one_group_in_a_seeded_order(layout: Layout, mpsq: Cli) -> None:

@@ -149,10 +149,10 @@ def test_power_that_nobody_knows() -> None:
         ({}, "ok", "none"),
         ({"OMP_NUM_THREADS": "4"}, "ok", "OMP_NUM_THREADS"),
         ({"PYTORCH_ENABLE_MPS_FALLBACK": "1"}, "warn", "--mps fallback=on"),
-        ({"PYTORCH_ENABLE_MPS_FALLBACK": "true"}, "fail", "import of torch ends"),
+        ({"PYTORCH_ENABLE_MPS_FALLBACK": "true"}, "fail", "import of torch fails"),
         ({"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.8"}, "fail", "low_watermark 1.4 is above high_watermark 0.8"),
         ({"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}, "ok", "HIGH"),
-        ({"PYTORCH_MPS_LOW_WATERMARK_RATIO": "x"}, "fail", "is no number"),
+        ({"PYTORCH_MPS_LOW_WATERMARK_RATIO": "x"}, "fail", "is not a number"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "warn", "waits for every kernel"),
     ],
 )

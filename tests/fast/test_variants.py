@@ -178,7 +178,7 @@ def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.Captur
     assert [venv.name for venv in environments.every(layout)] == ["new"]
     assert not (home / "envs" / "old").exists() and not list((home / "envs").glob(".trash-*"))
     gone = mpsq("rerun", "1")
-    assert gone.code == 2 and 'no environment "old"' in gone.err
+    assert gone.code == 2 and 'unknown environment "old"' in gone.err
     assert mpsq("env", "remove", "old").code == 2
 
 
@@ -216,7 +216,7 @@ def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["a b"], "cannot be named"),
         (["../up"], "cannot be named"),
-        (["new"], 'there is an environment "new" already'),
+        (["new"], 'environment "new" already exists'),
         (["fresh", "--pip", "torch --target /tmp/x"], "--pip cannot have --target"),
         (["fresh", "--pip", "torch -t/tmp/x"], "--pip cannot have -t"),
         (["fresh", "--pip", "torch '"], "close the quotes"),
@@ -250,7 +250,7 @@ def test_an_interpreter_that_makes_none(home: Path, tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="ensurepip is not available") as error:
         environment_create.create(Layout(home), "fresh", [], str(broken))
     assert "python3-venv" in error.value.hint and not (home / "envs" / "fresh").exists()
-    with pytest.raises(UsageError, match="it is no Python"):
+    with pytest.raises(UsageError, match="not a Python interpreter"):
         environment_create.create(Layout(home), "fresh", [], "true")
     assert not (home / "envs" / "fresh").exists()
 

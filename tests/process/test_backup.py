@@ -160,7 +160,7 @@ def test_what_cannot_be_restored(queue: Layout, tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="is damaged"):
         restore(queue, tmp_path / "text")
     sqlite3.connect(tmp_path / "empty.db").close()
-    with pytest.raises(MpsqError, match="holds no queue"):
+    with pytest.raises(MpsqError, match="does not contain a queue"):
         restore(queue, tmp_path / "empty.db")
     saved = backup.make(queue)
     held = locks.try_lock(locks.worker_lock_path(queue.home))

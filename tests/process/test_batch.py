@@ -180,7 +180,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
     [
         (b"", "jobs.jsonl holds no job"),
         (b"\n \r\n", "jobs.jsonl holds no job"),
-        (b'{"workload": "toy"}\n{"workload": "tyo"}', 'line 2: no workload "tyo"\n\nhint: did you mean "toy"?'),
+        (b'{"workload": "toy"}\n{"workload": "tyo"}', 'line 2: unknown workload "tyo"\n\nhint: did you mean "toy"?'),
         (b'{"workload": "toy", "devcie": "cpu"}', 'line 1: no option "devcie"\n\nhint: did you mean "device"?'),
         (b'{"workload": "toy", "order_seed": 1}', "is of the whole file, not of one job"),
         (

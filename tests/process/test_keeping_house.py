@@ -107,8 +107,8 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         (("1.1",), "1.1 is a run of job 1", "jobs are deleted whole: 1"),
         (("77",), "there is no job 77", "mpsq list"),
         (("x",), '"x" does not name a job', "@last"),
-        (("2", "--results"), "job 5 waits for job 2, whose result decides", "without --results, or mpsq cancel 5"),
-        (("3",), "run 6.1 goes on from the checkpoint of run 3.1", "mpsq cancel 6"),
+        (("2", "--results"), "job 5 waits for the result of job 2", "mpsq cancel 5"),
+        (("3",), "run 6.1 resumes from the checkpoint of run 3.1", "mpsq cancel 6"),
     ],
 )
 def test_what_is_not_deleted(mpsq: Cli, queue: Layout, arguments: tuple[str, ...], said: str, hint: str) -> None:

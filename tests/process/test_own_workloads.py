@@ -42,7 +42,7 @@ def test_a_new_one_is_found_at_once(own: Path, capsys: pytest.CaptureFixture[str
         ("new", "cannot be named"),
         ("json", "standard library"),
         ("torch", "a framework"),
-        ("class", "a word of Python's"),
+        ("class", "a keyword of Python"),
         ("harness", "of mpsq"),
     ],
 )

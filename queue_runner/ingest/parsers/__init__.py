@@ -60,7 +60,7 @@ def sniff(text: str) -> str:
 
 def _module(name: str) -> Any:
     if name not in (known := names()):
-        raise UsageError(f'no parser "{name}"', did_you_mean(name, known, f"the parsers are {', '.join(known)}"))
+        raise UsageError(f'unknown parser "{name}"', did_you_mean(name, known, f"the parsers are {', '.join(known)}"))
     return importlib.import_module(f"{__name__}.{name}")
 
 

@@ -7,7 +7,7 @@ import re
 from queue_runner.ingest.parsers._base import LogParser
 
 NAME = "plain"
-HELP = "any log: no iterations, only the lines of time(1) and shells' time"
+HELP = "any log: no iterations, only the output of time(1) and of the shells' time"
 SIGN = re.compile(r"(?!)")  # never matches: this parser is the fallback
 
 

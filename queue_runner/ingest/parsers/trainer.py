@@ -25,7 +25,7 @@ from queue_runner.events import Eval, Hello, LogEvent, Metric, Note
 from queue_runner.ingest.parsers._base import LogParser
 
 NAME = "trainer"
-HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time of a step; no single iterations"
+HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time per step, but no single iterations"
 SIGN = re.compile(r"\{'(?:loss|eval_loss|train_runtime)': [^\r\n]{1,2000}?'epoch': ")
 
 _MOST = 1e8
