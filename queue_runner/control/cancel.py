@@ -31,9 +31,9 @@ class Result(StrEnum):
     CANCELLED = "cancelled"
     ENDED_BEFORE = "had already ended"
     FINISHED_FIRST = "finished before it could be cancelled"
-    ENDING = "is being ended"
-    UNRECORDED = "has ended, and no worker is there to record it"
-    UNWATCHED = "is marked: the next worker ends it"
+    ENDING = "is being cancelled"
+    UNRECORDED = "has ended, but no worker is running to record it"
+    UNWATCHED = "is marked: the next worker cancels it"
 
 
 @dataclass(frozen=True)

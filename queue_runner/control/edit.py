@@ -48,7 +48,7 @@ class Edit:
 
 def hold(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
     """Keep waiting runs from starting. Raises: UsageError (no match), MpsqError (store)."""
-    return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend stops it for a while")
+    return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend suspends it")
 
 
 def release(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
@@ -92,9 +92,11 @@ def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Se
         beside = [row for row in resolve.runs_of(connection, others)] if others else []
         anchors = {row["id"] for row in beside if row["state"] in order.WAITING}
         if others and not anchors:
-            raise UsageError(f"nothing of {others[0].text} waits", "move it next to what waits, or --top; mpsq status")
+            raise UsageError(
+                f"{others[0].text} has no waiting run", "move it next to a waiting job, or use --top; see mpsq status"
+            )
         if anchors & chosen:
-            raise UsageError("a run cannot be moved next to itself", "name another one")
+            raise UsageError("a run cannot be moved next to itself", "choose another run")
         order.move(connection, chosen, where, anchors, actor="user")
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
@@ -174,12 +176,14 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
     ended = sorted({row["job_id"] for row in rows} - left)
     if said and ended:
         own = any(row["kind"] == "import" for row in rows if row["job_id"] == ended[0])
-        hint = "it was imported: notes and tags can be changed" if own else f"mpsq retry {ended[0]} runs it"
-        raise UsageError(f"job {ended[0]} has ended: --{said} changes nothing of it", hint)
+        hint = (
+            "it was imported: only its notes and tags can be changed" if own else f"mpsq retry {ended[0]} runs it again"
+        )
+        raise UsageError(f"job {ended[0]} has ended: --{said} has no effect on it", hint)
     waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}
     running = sorted(left - waiting)
     if wanted.at is not None and running:
-        raise UsageError(f"job {running[0]} is running: --at changes nothing of it", "mpsq suspend stops it")
+        raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq suspend suspends it")
 
 
 def pause(layout: Layout, reason: str | None) -> bool:

@@ -82,7 +82,7 @@ def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
             half = path.name.startswith(".partial-") or path.suffix == ".partial"
             if trash or (half and _is_old(path, now)):
                 size = discard.used_bytes(path)
-                why = "left by a removal that was cut off" if trash else "left by a copy that was cut off"
+                why = "left by an interrupted removal" if trash else "left by an interrupted copy"
                 yield Item("leftover", f"{folder.name}/{path.name}", why, size, path.name, (path,))
 
 
@@ -93,7 +93,7 @@ def _half_made(layout: Layout, now: float) -> Iterator[Item]:
         if path.name.startswith(".") or (path / RECORD).exists() or not _is_old(path, now) or locks.is_held(lock):
             continue
         size = discard.used_bytes(path)
-        yield Item("leftover", f"envs/{path.name}", "an environment that was never finished", size, path.name, (path,))
+        yield Item("leftover", f"envs/{path.name}", "an incomplete environment", size, path.name, (path,))
 
 
 def _runs(layout: Layout, jobs: list[read.Row], keep: Keep, now: float) -> Iterator[Item]:
@@ -119,7 +119,9 @@ def _runs(layout: Layout, jobs: list[read.Row], keep: Keep, now: float) -> Itera
 def _orphans(folders: list[Path], known: Collection[str], now: float) -> Iterator[Item]:
     for path in folders:
         if path.name not in known and _is_old(path, now):
-            yield Item("orphan", path.name, "no such run is stored", discard.used_bytes(path), path.name, (path,))
+            yield Item(
+                "orphan", path.name, "its run is not in the database", discard.used_bytes(path), path.name, (path,)
+            )
 
 
 _REFERRED = (
@@ -142,7 +144,7 @@ def _caches(layout: Layout, connection: sqlite3.Connection, dropped: Collection[
     needed = {row["prefix"] for row in jobs if row["id"] not in dropped}
     for path in sorted(_entries(layout.cache / "compile")):
         if not path.name.startswith(".") and path.name not in needed:
-            why = "compiled for jobs whose files go"
+            why = "compiled for jobs whose files are removed"
             yield Item("cache", path.name, why, discard.used_bytes(path), path.name, (path,))
 
 

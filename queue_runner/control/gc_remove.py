@@ -36,7 +36,7 @@ def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
     """
     lock = locks.try_lock(layout.home / "gc.lock")
     if lock is None:
-        raise MpsqError("another mpsq gc is at work", "wait for it")
+        raise MpsqError("another mpsq gc is running", "wait until it ends")
     engine = open_engine(layout.db, check=False)
     kinds: dict[str, list[Item]] = {}
     for item in items:
@@ -125,7 +125,7 @@ def _snapshots(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) 
     deadline = time.monotonic() + LOCK_WAIT_S
     while (lock := locks.try_lock(layout.snapshots_lock)) is None:
         if time.monotonic() > deadline:
-            stuck("snapshots: somebody is submitting; the next gc looks at them")
+            stuck("snapshots: mpsq submit is running; the next gc checks them")
             return
         time.sleep(0.02)
     trash: list[Path] = []

@@ -69,22 +69,22 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     if device := labels.get("device"):
         devices = grid.devices(device)
         if len(devices) != 1:
-            raise UsageError("a log is of one device", "for example --set device=mps")
+            raise UsageError("a log has one device", "for example --set device=mps")
         said["device"] = devices[0]
     if compiled := labels.get("compile"):
         modes = grid.compiles(compiled)
         if len(modes) != 1:
-            raise UsageError("a log is of one mode", "--set compile=on or --set compile=off")
+            raise UsageError("a log has one mode", "use --set compile=on or --set compile=off")
         said["compile"] = modes[0]
     if (dtype := labels.get("dtype")) and dtype not in DTYPES:
-        raise UsageError(f'no dtype "{dtype}"', f"it is one of {', '.join(DTYPES)}")
+        raise UsageError(f'unknown dtype "{dtype}"', f"use one of {', '.join(DTYPES)}")
     return said
 
 
 def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
     try:
         if path.stat().st_size > MAX_LOG_BYTES:
-            raise UsageError(f"{path} is larger than 1 GiB", "import the part of it that holds the run")
+            raise UsageError(f"{path} is larger than 1 GiB", "import only the part that contains the run")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(
@@ -96,7 +96,9 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
     events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
     if not any(isinstance(event, Iter | Rusage | Eval | Metric) for event in events):
         known = ", ".join(parsers.names())
-        raise UsageError(f"the parser {name} finds no iteration and no times in {path}", f"--parser is one of {known}")
+        raise UsageError(
+            f"the parser {name} finds no iterations and no times in {path}", f"use --parser with one of {known}"
+        )
     return _Log(path, hashlib.sha256(data).hexdigest(), name, events)
 
 
@@ -109,7 +111,7 @@ def _refuse_twice(connection: Connection, log: _Log) -> None:
     ).first()
     if found:
         run = RunId(found.job_id, found.number)
-        raise MpsqError(f"{log.path.name} was imported before, as run {run}", f"mpsq show {run} shows it")
+        raise MpsqError(f"{log.path.name} has already been imported, as run {run}", f"mpsq show {run} shows it")
 
 
 def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Value], tags: tuple[str, ...]) -> Imported:

@@ -48,7 +48,7 @@ def rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, t
     Raises: UsageError (no match, an import), MpsqError when the code of one is no longer available.
     """
     if wanted.repeats is not None and wanted.repeats < 1:
-        raise UsageError(f"--repeats {wanted.repeats} runs nothing", "give 1 or more")
+        raise UsageError(f"--repeats {wanted.repeats} would run nothing", "give 1 or more")
     with read.reading(layout.db):
         pass  # reports a missing queue
     with locks.share(layout.snapshots_lock):  # keep snapshots until the new jobs refer to them
@@ -119,17 +119,17 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
     if spec.env_name:
         spec = replace(spec, packages=environments.find(layout, spec.env_name).packages)
     if spec.kind == "import":
-        raise UsageError(f"job {job} was imported: it never ran here", "submit a job that asks the same")
+        raise UsageError(f"job {job} was imported: it never ran here", "submit a job with the same settings")
     if spec.kind == "workload" or spec.copy:
         if refusal := verify.refusal(layout.snapshots, spec):
-            raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the code as it is")
+            raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the current code")
         return spec, ""
     if allow_changed:
         return replace(spec, allow_changed=True), ""
     if not spec.tree:
         raise MpsqError(
-            f"job {job} cannot be rerun exactly: nothing of its code was kept",
-            "--allow-changed runs what is there now; the next time, submit it with --snapshot copy",
+            f"job {job} cannot be rerun exactly: its code was not stored",
+            "--allow-changed runs the current code; next time, submit it with --snapshot copy",
         )
     changes = verify.differences(layout.snapshots, spec)
     if not changes:
@@ -144,9 +144,9 @@ def _rebuilt(snapshots: Path, spec: JobSpec, job: int, changes: Sequence[str]) -
     except Damaged as error:
         raise MpsqError(
             f"job {job} cannot be rerun exactly: {changes[0]}, and {error}",
-            "bring the code back and rerun it, or add --allow-changed to run what is there now",
+            "restore the code and rerun it, or add --allow-changed to run the current code",
         ) from error
     except OSError as error:
         raise MpsqError(f"the code of job {job} could not be written: {error.strerror}", "free some space") from error
-    note = f"{changes[0]}: it runs in a copy of the code as it was then, without what git ignores"
+    note = f"{changes[0]}: it runs in a copy of the code as it was then, without files that git ignores"
     return replace(spec, copy=True, allow_changed=False), note

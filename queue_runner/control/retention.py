@@ -52,7 +52,7 @@ class Keep:
         if self.age_s is not None:
             reasons.append(f"ended {duration(now - job.ended_at)} ago")
         if self.last is not None:
-            reasons.append(f"not of the last {self.last}")
+            reasons.append(f"not among the last {self.last}")
         if self.size_bytes is not None:
             reasons.append(f"beyond {size(self.size_bytes)}")
         return ", ".join(reasons)
@@ -64,7 +64,7 @@ def parse(texts: Sequence[str]) -> Keep:
     for text in texts:
         name, value = _rule(text.strip())
         if name in found:
-            raise UsageError(f'--keep "{text}" says again what another --keep has said', "give each kind once")
+            raise UsageError(f'--keep "{text}" repeats a kind that another --keep has set', "give each kind once")
         found[name] = value
     last, limit = found.get("last"), found.get("size_bytes")
     return Keep(found.get("age_s"), None if last is None else int(last), None if limit is None else int(limit))
@@ -81,4 +81,4 @@ def _rule(text: str) -> tuple[str, float]:
                 return name, read(text, "--keep")
             except UsageError:
                 continue
-    raise UsageError(f'--keep "{text}" is no rule', "write 30d, last:20 or 5GB")
+    raise UsageError(f'--keep "{text}" is not a rule', "write 30d, last:20 or 5GB")

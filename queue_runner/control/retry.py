@@ -53,7 +53,7 @@ def retry(
         found = []
         for row in again:
             origin = checkpoints.find(connection, layout, row["id"]) if resumed else None
-            reason = f"to go on from the checkpoint of run {origin.run}" if origin else "the user asked"
+            reason = f"to resume from the checkpoint of run {origin.run}" if origin else "the user requested it"
             origin_id = origin.run_id if origin else None
             new = retries.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
             found.append(Retried(row["run"], str(new)))
@@ -76,7 +76,7 @@ def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
     if set(skipped) == jobs:
         job = min(jobs)
         why = skipped[job].reason.partition(": ")[2]
-        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} asks it without waiting")
+        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} runs it without dependencies")
 
 
 def _interleaved(row: Row) -> int:
@@ -100,13 +100,13 @@ def _nothing(rows: Sequence[Row], last: Sequence[Row], named: bool) -> UsageErro
     if all(row["kind"] == "import" for row in rows):
         return UsageError("an imported log cannot be run again", "submit the workload or the command itself")
     if all(row["deleted_at"] is not None for row in rows):
-        return UsageError("what was deleted cannot be tried again", "submit it anew")
+        return UsageError("a deleted job cannot be retried", "submit it again")
     if any(row["state"] != State.DONE for row in rows):
-        return UsageError("nothing that has ended failed; the rest waits or runs", "mpsq status shows it")
+        return UsageError("no ended run failed; the other runs are waiting or running", "mpsq status shows it")
     repeats = {(row["job_id"], row["repeat"]) for row in rows}
     coming = [row for row in last if (row["job_id"], row["repeat"]) in repeats and row["state"] != State.DONE]
     if coming:
         old = next(row["run"] for row in rows if row["repeat"] == coming[0]["repeat"])
-        return UsageError(f"run {old} is tried again already, as run {coming[0]['run']}", "mpsq status shows it")
-    what = "that run" if named else "everything that is named"
-    return UsageError(f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun makes a new job")
+        return UsageError(f"run {old} is already being retried, as run {coming[0]['run']}", "mpsq status shows it")
+    what = "that run" if named else "every selected run"
+    return UsageError(f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun creates a new job")

@@ -72,7 +72,7 @@ def _change(layout: Layout, selectors: Sequence[Selector], suspended: bool, with
         idle = [row["run"] for row in running if row["run"] not in new]
         found |= {run: Changed(run, False, "was not suspended") for run in idle}
         waits = [row["run"] for row in rows if row["run"] in new and row["state"] != State.RUNNING]
-        found |= {run: Changed(run, True, "goes on when it starts") for run in waits}
+        found |= {run: Changed(run, True, "will not be suspended when it starts") for run in waits}
     return [found.get(row["run"]) or _not_yet(layout, row, suspended) for row in rows]
 
 
@@ -84,8 +84,8 @@ def _look(layout: Layout, run: str, suspended: bool) -> Changed | None:
     told = folder.suspended()
     if suspended and told is not None:
         n = told["processes"]
-        return Changed(run, True, f"is suspended: {n} process{'es stand' if n > 1 else ' stands'} still")
-    return Changed(run, True, "goes on") if not suspended and told is None else None
+        return Changed(run, True, f"is suspended: {n} process{'es' if n > 1 else ''} stopped")
+    return Changed(run, True, "continues") if not suspended and told is None else None
 
 
 def _not_yet(layout: Layout, row: Row, suspended: bool) -> Changed:
@@ -95,5 +95,5 @@ def _not_yet(layout: Layout, row: Row, suspended: bool) -> Changed:
     if state != State.RUNNING:
         return Changed(run, False, "has not started" + (": mpsq hold keeps it from starting" if suspended else ""))
     if queue_state.is_supervised(RunDir(layout.run_dir(run))) or not suspended:
-        return Changed(run, True, "was told to stand still" if suspended else "was told to go on")
-    return Changed(run, True, "will stand still as soon as a warden has it")
+        return Changed(run, True, "was asked to stop" if suspended else "was asked to continue")
+    return Changed(run, True, "will be suspended as soon as it starts")

@@ -46,7 +46,7 @@ def _python(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platf
     about = f"Python {torch.python or platform.python_version()}, built for {name}"
     if machine.under_rosetta(ask=ask, system=system, machine=name):
         fix = "install an arm64 Python: under Rosetta there is no MPS and no torch later than 2.2"
-        return Check("python", "fail", f"{about}: Rosetta translates it on this Apple silicon", fix)
+        return Check("python", "fail", f"{about}: it runs under Rosetta on this Apple silicon", fix)
     return Check("python", "ok", about)
 
 
@@ -103,8 +103,8 @@ def _compiler() -> Check:
 
 def _torch(found: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
     if found.version is None:
-        fix = f"{interpreter} -m pip install torch, or name another interpreter with --python"
-        yield Check("torch", "fail", f"{interpreter} has no torch that can be used: {found.trouble}", fix)
+        fix = f"{interpreter} -m pip install torch, or choose another interpreter with --python"
+        yield Check("torch", "fail", f"{interpreter} has no usable torch: {found.trouble}", fix)
         return
     built = [f"CUDA {found.cuda_built}"] * bool(found.cuda_built) + ["MPS"] * found.mps_built
     yield Check("torch", "ok", f"torch {found.version}, built for CPU{''.join(f', {name}' for name in built)}")
@@ -114,21 +114,21 @@ def _torch(found: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
 
 def _device(name: str, state: str, text: str, torch: torch_probe.Torch) -> Check:
     if state == "computes":
-        return Check(name, "ok", f"multiplies matrices, and right{f' ({text})' if text else ''}")
+        return Check(name, "ok", f"multiplies matrices correctly{f' ({text})' if text else ''}")
     if state == "absent":
         if name == "mps" and sys.platform == "darwin":
             if not torch.mps_built:
-                return Check(name, "warn", "this torch was built without it", "install the torch of macOS on arm64")
-            fix = "see the line of the system; a virtual machine, a sandbox or an Intel Mac has no Metal for torch"
-            return Check(name, "warn", "built into this torch, which finds no GPU: it is not available", fix)
+                return Check(name, "warn", "this torch was built without MPS", "install the torch for macOS on arm64")
+            fix = "see the system check; a virtual machine, a sandbox or an Intel Mac has no Metal for torch"
+            return Check(name, "warn", "this torch supports MPS but finds no GPU", fix)
         if name == "cuda" and torch.cuda_built and shutil.which("nvidia-smi"):
-            return Check(name, "warn", "this torch knows it, and finds none", "see what nvidia-smi says of the driver")
-        return Check(name, "ok", "not there: jobs that ask for it end as DEVICE_UNAVAILABLE")
+            return Check(name, "warn", "this torch supports CUDA but finds no GPU", "check the driver with nvidia-smi")
+        return Check(name, "ok", "not available: jobs that request it end as DEVICE_UNAVAILABLE")
     if state == "wrong":
         return Check(name, "fail", "its product of two matrices is wrong", "do not measure on it; try another torch")
     return Check(
         name,
         "fail",
-        f"it is available and does not compute: {text}",
-        "end what uses it, or restart; a virtual machine's Metal cannot; else try another torch",
+        f"it is available but fails to compute: {text}",
+        "stop programs that use it, or restart; Metal in a virtual machine does not work; else try another torch",
     )

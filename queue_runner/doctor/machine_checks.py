@@ -67,7 +67,7 @@ def cores(told: Mapping[str, Any]) -> Check:
     said = " and ".join(f"{count} {name}" for name, count in tiers.items() if count)
     if not said:
         said = f"{physical or logical or '?'}" + (f" ({logical} threads)" if physical and logical != physical else "")
-    finding = f"{told.get('cpu') or 'a processor that has no name here'}, cores: {said}"
+    finding = f"{told.get('cpu') or 'an unknown processor'}, cores: {said}"
     quota = told.get("cpu_quota")
     if quota and logical and quota < logical:
         fix = "raise the container's limit, or give --set threads=N: torch counts all cores and would be throttled"
@@ -82,7 +82,7 @@ def memory(told: Mapping[str, Any], root: Path = Path("/"), system: str = sys.pl
     available = read()[0]
     finding = f"{total_gib or '?'} GiB" + (f", {units.size(available)} available" if available is not None else "")
     low = bool(total_gib and available is not None and available < total_gib * 2**30 * _LOW_MEMORY_SHARE)
-    return warn_if(low, "memory", finding, "end what takes it: a run that swaps does not count")
+    return warn_if(low, "memory", finding, "stop programs that use it: a run that swaps is invalid")
 
 
 def _power(ask: Ask, root: Path, system: str) -> power.Power:
@@ -96,11 +96,11 @@ def _power(ask: Ask, root: Path, system: str) -> power.Power:
 def power_source(found: power.Power) -> Check:
     """Check for mains or battery, and for power saving."""
     charge = f" ({found.battery_share:.0%})" if found.battery_share is not None else ""
-    source = {True: f"battery{charge}", False: "mains", None: "source not known here"}[found.on_battery]
+    source = {True: f"battery{charge}", False: "mains", None: "source unknown"}[found.on_battery]
     if found.low_power:
-        fix = "turn low power mode off: it costs a third to a half of the speed"
+        fix = "turn low power mode off: it reduces the speed by a third to a half"
         return Check("power", "warn", f"{source}, low power mode", fix)
-    return warn_if(bool(found.on_battery), "power", source, "plug it in: runs on battery are marked")
+    return warn_if(bool(found.on_battery), "power", source, "connect the power supply: runs on battery are marked")
 
 
 def _pressure(ask: Ask, system: str) -> int | None:
@@ -113,12 +113,12 @@ def thermal(pressure: int | None, gpu_c: float | None) -> Check:
     """Check macOS's thermal pressure (0 to 4), or the GPU's temperature (degrees Celsius) if the driver reports it."""
     if pressure is not None:
         word = ("nominal", "moderate", "heavy", "trapping", "sleeping")[min(pressure, 4)]
-        fix = "let it cool before measuring; mpsq config set cooldown_s 2m rests between runs"
+        fix = "let it cool before measuring; mpsq config set cooldown_s 2m pauses between runs"
         return warn_if(pressure > 0, "thermal", f"pressure {word}", fix)
     if gpu_c is not None:
         fix = "let it cool: it slows down when hot"
         return warn_if(gpu_c >= _HOT_C, "thermal", f"GPU at {gpu_c:.0f} degrees C", fix)
-    return Check("thermal", "ok", "not known here: a run that is throttled shows it by its drift")
+    return Check("thermal", "ok", "unknown: a throttled run shows drift")
 
 
 def _gpu(ask: Ask, system: str) -> Mapping[str, float | None]:
@@ -132,9 +132,9 @@ def _gpu(ask: Ask, system: str) -> Mapping[str, float | None]:
 def gpu_use(share: float | None) -> Check:
     """Check whether the GPU is already in use."""
     if share is None:
-        return Check("gpu use", "ok", "not known here")
-    fix = "end what draws or computes: runs share it with that"
-    return warn_if(share > BUSY_SHARE, "gpu use", f"{share:.0%} by everybody", fix)
+        return Check("gpu use", "ok", "unknown")
+    fix = "stop programs that draw or compute: runs share the GPU with them"
+    return warn_if(share > BUSY_SHARE, "gpu use", f"{share:.0%} by all programs", fix)
 
 
 def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Check:
@@ -150,7 +150,7 @@ def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Chec
         found, normal, told = nice, 0, f"{whose} has nice {nice}"
         low = nice is not None and nice > normal
     if found is None:
-        return Check("priority", "ok", "not known here")
+        return Check("priority", "ok", "unknown")
     fix = "start the worker without nice, or by mpsq service install: runs inherit it"
     return warn_if(low, "priority", told + (f", {normal} is normal" if low else ""), fix)
 
@@ -166,9 +166,11 @@ def caches(layout: Layout, variables: Mapping[str, str] = os.environ) -> Check:
     """Check that compiled code is cached per job definition, so that cold and warm are meaningful."""
     set_here = [name for name in _CACHES if variables.get(name)]
     if set_here:
-        finding = f"{' and '.join(set_here)} is set: every job takes it along, and questions share what they compiled"
-        return Check("caches", "warn", finding, f"unset {' '.join(set_here)}: mpsq keeps a cache for each question")
-    return Check("caches", "ok", f"{layout.cache}, a compiler cache for each question")
+        finding = f"{' and '.join(set_here)} is set: every job inherits it, and different jobs share a compiler cache"
+        return Check(
+            "caches", "warn", finding, f"unset {' '.join(set_here)}: mpsq keeps a cache for each job definition"
+        )
+    return Check("caches", "ok", f"{layout.cache}, a compiler cache for each job definition")
 
 
 def of_variables(variables: Mapping[str, str] = os.environ) -> Iterator[Check]:
@@ -180,11 +182,11 @@ def of_variables(variables: Mapping[str, str] = os.environ) -> Iterator[Check]:
     slow = [f"{name} ({why})" for name, why in _SLOWING.items() if variables.get(name) not in (None, "", "0")]
     if slow:
         names = " ".join(name for name in _SLOWING if variables.get(name) not in (None, "", "0"))
-        yield Check("variables", "warn", f"set here, and taken along by every job: {', '.join(slow)}", f"unset {names}")
+        yield Check("variables", "warn", f"set here, and inherited by every job: {', '.join(slow)}", f"unset {names}")
     elif variables.get("PYTORCH_ENABLE_MPS_FALLBACK", "0") != "0":
-        finding = "PYTORCH_ENABLE_MPS_FALLBACK is set: what MPS cannot do is computed by the CPU, and slow"
-        yield Check("variables", "warn", finding, "unset it, and ask for it where it is wanted: --mps fallback=on")
+        finding = "PYTORCH_ENABLE_MPS_FALLBACK is set: operators without an MPS kernel run on the CPU, slowly"
+        yield Check("variables", "warn", finding, "unset it, and request it where needed: --mps fallback=on")
     else:
         known = sorted(name for name in variables if name.startswith(_OF_FRAMEWORKS))
-        told = f"taken along by every job: {', '.join(known)}" if known else "none of frameworks"
+        told = f"inherited by every job: {', '.join(known)}" if known else "no variables of frameworks"
         yield Check("variables", "ok", told)

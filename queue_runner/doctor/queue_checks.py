@@ -28,7 +28,7 @@ _STALE_S = 7 * 86400.0
 _WAL_BYTES = 256 << 20
 """A log of this size means no checkpoint for a long time: the worker makes one every five minutes."""
 _LOW_BYTES = 2 << 30
-_WAL_RESET_MENDED = (3, 51, 3)
+_WAL_RESET_FIXED = (3, 51, 3)
 _RETURNING = (3, 35)  # UPDATE ... RETURNING
 _SHELL_WORDS = frozenset({"if", "for", "while", "case", "exit", "cd", "export", "eval", "exec", "trap", ".", ":"})
 
@@ -48,16 +48,16 @@ def of_queue(layout: Layout) -> Iterator[Check]:
 def home(layout: Layout) -> Iterator[Check]:
     """Check that the queue's folder is local, writable and has free space."""
     place = nearest_existing(layout.home)
-    later = "" if layout.home.is_dir() else ", made at the first submit"
+    later = "" if layout.home.is_dir() else ", created by the first submit"
     if kind := network_kind(layout.home):
         yield Check(
             "home", "fail", f"{layout.home} is on a network file system ({kind})", "set MPSQ_HOME to a local folder"
         )
     elif not place.is_dir():
-        yield Check("home", "fail", f"{place} is no folder", "move it away, or set MPSQ_HOME to another folder")
+        yield Check("home", "fail", f"{place} is not a folder", "move it away, or set MPSQ_HOME to another folder")
     elif refused := _cannot_write(place):
-        finding = f"{layout.home} cannot be {'made' if later else 'written'}: {refused}"
-        yield Check("home", "fail", finding, "mend the permissions, or set MPSQ_HOME to a folder of yours")
+        finding = f"{layout.home} cannot be {'created' if later else 'written'}: {refused}"
+        yield Check("home", "fail", finding, "fix the permissions, or set MPSQ_HOME to a folder of your own")
         return
     else:
         finding = f"{layout.home}{later}"
@@ -76,7 +76,7 @@ def _cannot_write(folder: Path) -> str | None:
         with contextlib.suppress(FileNotFoundError):
             tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=folder).cleanup()
             return None
-        return "the system makes no folder there"
+        return "no folder can be created there"
     except OSError as error:
         return (error.strerror or str(error)).lower()
 
@@ -105,15 +105,15 @@ def store(layout: Layout) -> Iterator[Check]:
     log = Path(f"{layout.db}-wal")
     size = log.stat().st_size if log.exists() else 0
     yield warn_if(
-        size > _WAL_BYTES, "log of the store", units.size(size), "start a worker: it alone writes the log back"
+        size > _WAL_BYTES, "log of the store", units.size(size), "start a worker: only a worker checkpoints the log"
     )
 
 
 def sqlite_version() -> Check:
     """Check that this Python's SQLite supports what the store needs."""
     said = f"SQLite {sqlite3.sqlite_version}"
-    if sqlite3.sqlite_version_info < _WAL_RESET_MENDED:
-        said += "; its WAL-reset bug cannot happen here: only the worker checkpoints"
+    if sqlite3.sqlite_version_info < _WAL_RESET_FIXED:
+        said += "; its WAL-reset bug cannot occur here: only the worker checkpoints"
     if sqlite3.sqlite_version_info < _RETURNING:
         return Check("sqlite", "fail", said, "use a Python whose SQLite is 3.35 or newer")
     return Check("sqlite", "ok", said)
@@ -137,7 +137,7 @@ def worker(layout: Layout) -> Check:
     alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
     if alive:
         return Check("worker", "ok", f"process {pid}" if pid else "running")
-    return Check("worker", "warn", "no worker runs: what is submitted waits", queue_state.START_A_WORKER)
+    return Check("worker", "warn", "no worker runs: submitted jobs wait", queue_state.START_A_WORKER)
 
 
 def service(layout: Layout) -> Check:
@@ -165,14 +165,14 @@ def hooks(layout: Layout) -> Iterator[Check]:
     lines = {name: getattr(settings, f"hook_{name}") for name in ("done", "failed", "idle")}
     missing = [f"hook_{name}: {word}" for name, line in lines.items() if (word := _missing(line))]
     if missing:
-        yield Check("hooks", "warn", f"no such program: {', '.join(missing)}", "mend the line: mpsq config set")
+        yield Check("hooks", "warn", f"no such program: {', '.join(missing)}", "correct the setting: mpsq config set")
     else:
         told = ", ".join(name for name, line in lines.items() if line) or "none"
         yield Check("hooks", "ok", told + ("; mpsq status shows those that fail" if told != "none" else ""))
     if settings.notify != "off":
         found = shutil.which(notify.program())
         finding = f"{settings.notify}, by {found or notify.program()}"
-        yield warn_if(not found, "notify", finding + ("" if found else ", which is not there"), notify.remedy())
+        yield warn_if(not found, "notify", finding + ("" if found else ", which was not found"), notify.remedy())
 
 
 def _missing(line: str) -> str | None:
@@ -190,8 +190,8 @@ def backups(layout: Layout) -> Check:
     """Check whether there is a backup, and how old the newest is."""
     newest = next(reversed(stored(layout.backups)), None) if layout.backups.is_dir() else None
     if newest is None:
-        return Check("backups", "ok", "none yet: the worker makes one when nothing runs")
+        return Check("backups", "ok", "none yet: the worker makes one while no run is active")
     age_s = max(time.time() - newest.stat().st_mtime, 0.0)
     stale = age_s > _STALE_S and layout.db.exists() and layout.db.stat().st_mtime - newest.stat().st_mtime > _STALE_S
     finding = f"the newest is {units.duration(age_s)} old"
-    return warn_if(stale, "backups", finding, "mpsq db backup makes one; the worker's log says why not")
+    return warn_if(stale, "backups", finding, "mpsq db backup makes one; the worker log shows why it has not")

@@ -18,7 +18,7 @@ from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.text import plain
 
-FOOTER = "Ctrl-C leaves; the queue goes on"
+FOOTER = "Ctrl-C quits; the queue continues"
 _INDENT = 9
 """Columns before a value: the width of the longest name and two spaces."""
 _BAR_MOST, _SPARK_MOST = 40, 60

@@ -59,8 +59,8 @@ class Eta:
             return ""
         n_runs = len(self.going)
         if self.unknown == n_runs:
-            which = "it was not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs was"
-            return f"not known yet: {which} asked before on this machine"
+            which = "it has not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs has"
+            return f"not known yet: {which} run on this machine before"
         sure = all(turn.finish_sure for turn in self.going)
         told = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
         told += f", until {when.clock(self.finish_at, now)}" if going else " from its start"
@@ -68,7 +68,7 @@ class Eta:
             has = "has" if self.unknown == 1 else "have"
             told += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
         alike = sum(turn.expected.basis == ALIKE for turn in self.going)
-        return told + (f"; {units.count(alike)} of {units.count(n_runs)} by runs that are alike" if alike else "")
+        return told + (f"; {units.count(alike)} of {units.count(n_runs)} estimated from similar runs" if alike else "")
 
 
 def starting(turn: Turn | None, now: float) -> str:

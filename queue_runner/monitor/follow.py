@@ -197,7 +197,7 @@ class Follower:
         if trouble != self._trouble:
             self._trouble = trouble
             if not trouble:
-                self._say("--- a worker is there again")
+                self._say("--- a worker is running again")
             elif row is not None or self._told != "worker":  # else already reported
                 self._say(f"--- {trouble}\n    {START_A_WORKER}")
 
@@ -205,12 +205,12 @@ class Follower:
         if queue_state.worker(self._layout)[0]:
             return ""
         if row is None:
-            return "no worker runs this queue: what waits will not start"
+            return "no worker runs this queue: queued jobs will not start"
         if finished:
-            return "the run has finished, and no worker is there to record how"
+            return "the run has finished, but no worker is running to record its result"
         if queue_state.is_supervised(RunDir(self._layout.runs / row["run"])):
-            return "the worker is gone; the run goes on under its warden"
-        return "neither a worker nor a warden watches the run"
+            return "the worker has stopped; the run continues under its warden"
+        return "neither a worker nor a warden supervises the run"
 
 
 class _Queue:

@@ -29,14 +29,14 @@ class Forecast:
         """Return `16 runs: about 40 min, until 09:10`."""
         runs = f"{units.count(self.n_runs)} run{'s' * (self.n_runs > 1)}"
         if self.unknown == self.n_runs:
-            return f"{runs}; how long they take is not known yet: none was asked before on this machine"
+            return f"{runs}; their duration is not known yet: none has run on this machine before"
         until = times.clock(now + self.waits_s + self.total_s, now)
         told = f"{runs}: {'at least' if self.unknown else 'about'} {units.duration(self.total_s)}, until {until}"
         if self.waits_s:
-            told += f", as what waits already takes {units.duration(self.waits_s)}"
+            told += f", since the queue before them takes {units.duration(self.waits_s)}"
         if self.unknown:
             told += f"; {units.count(self.unknown)} of them have no history"
-        return told + (f"; {units.count(self.alike)} by runs that are alike" if self.alike else "")
+        return told + (f"; {units.count(self.alike)} estimated from similar runs" if self.alike else "")
 
 
 def forecast(layout: Layout, planned: Plan) -> Forecast:

@@ -181,8 +181,8 @@ def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, lis
             terms.append("r.state = ?")
         else:
             raise UsageError(
-                f'no state "{wanted.state}"',
-                f"it is one of {_words(State)}, or an outcome: {_words(Outcome)}",
+                f'unknown state "{wanted.state}"',
+                f"use one of {_words(State)}, or an outcome: {_words(Outcome)}",
             )
         values.append(word)
     if wanted.selectors:

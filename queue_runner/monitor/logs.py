@@ -40,7 +40,7 @@ def folder_of(layout: Layout, row: Row) -> RunDir:
     if row["state"] in (State.QUEUED, State.HELD):
         raise MpsqError(f"run {row['run']} has not started: there is no log yet", f"mpsq why {row['run']}")
     if row["kind"] == "import":
-        raise MpsqError(f"run {row['run']} was imported: its log is where it came from", f"mpsq show {row['run']}")
+        raise MpsqError(f"run {row['run']} was imported: its log is the imported file", f"mpsq show {row['run']}")
     if row["started_at"] is not None:
         raise MpsqError(f"the log of run {row['run']} was removed", f"mpsq show {row['run']} says when")
     raise MpsqError(f"run {row['run']} left no log: it never started", f"mpsq why {row['run']}")

@@ -144,13 +144,15 @@ def patches(connection: sqlite3.Connection, rows: Iterable[Mapping[str, Any]]) -
 def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patch:
     code = _code(connection, digest)
     if code is None or code["git_commit"] is None:
-        reason = "its code was in no repository" if code is None or code["git_dirty"] is None else "there was no commit"
+        reason = (
+            "its code was not in a repository" if code is None or code["git_dirty"] is None else "there was no commit"
+        )
         return Patch(job, f"{reason}, so there is no patch", None)
     where = f"commit {code['git_commit']}" + (f" on {code['git_branch']}" if code["git_branch"] else "")
     text = connection.execute("SELECT diff FROM snapshots WHERE hash = ?", [digest]).fetchone()["diff"]
     if text is None:
         return Patch(job, f"{where}, and a patch that was too large to be stored", None)
-    return Patch(job, where, text) if text else Patch(job, f"{where}, and no changes to it", None)
+    return Patch(job, where, text) if text else Patch(job, f"{where}, without changes", None)
 
 
 def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, Any]]:

@@ -51,7 +51,7 @@ def _worker(found: Status) -> str:
     if found.queue.worker:
         return f"process {found.queue.worker_pid}" if found.queue.worker_pid else "running"
     if found.running is not None and found.supervised:
-        return f"none; the run goes on under its warden. {START_A_WORKER}"
+        return f"none; the run continues under its warden. {START_A_WORKER}"
     return f"none. {START_A_WORKER}"
 
 
@@ -95,11 +95,11 @@ def trouble(found: Status) -> list[str]:
     assert found.running is not None
     lines = []
     if found.running["cancel_requested_at"]:
-        lines.append("its end was asked for")
+        lines.append("cancellation was requested")
     if found.running["paused_at"]:
-        lines.append("suspended: mpsq continue lets it go on; it holds the lane and its memory")
+        lines.append("suspended: mpsq continue resumes it; it keeps the lane and its memory")
     if not found.queue.worker and not found.supervised:
-        lines.append("nobody watches it: the next worker finds out how it ended")
+        lines.append("nothing supervises it: the next worker finds out how it ended")
     return lines
 
 
@@ -124,7 +124,7 @@ def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
 def hooks(found: Status) -> list[tuple[str, str]]:
     """Return the number of pending hook calls and those that need attention; nothing if there are none."""
     to_do = found.hooks.pending + found.hooks.running
-    lines = [f"{to_do} to be called"] if to_do else []
+    lines = [f"{to_do} pending"] if to_do else []
     for call in found.hooks.troubled:
         of = f" of run {call['run']}" if call["run"] else ""
         lines.append(tables.shorten(one_line(f"{call['event']}{of}: {listing.hook_ending(call)}"), 68))

@@ -76,11 +76,11 @@ def held(rows: Sequence[Row]) -> list[Row]:
 def held_sentence(rows: Sequence[Row]) -> str:
     """Return a sentence that these runs are held, and how to release them."""
     jobs = list(dict.fromkeys(str(row["job_id"]) for row in rows))
-    which, own = f"run {rows[0]['run']} is", "itself"
+    which = f"run {rows[0]['run']} is"
     if len(rows) > 1:
-        which, own = f"{units.count(len(rows))} runs are", "themselves"
+        which = f"{units.count(len(rows))} runs are"
     names = " ".join(jobs[:5]) + (" ..." if len(jobs) > 5 else "")
-    return f"{which} held back and will not start by {own}: mpsq release {names}"
+    return f"{which} held and will not start until released: mpsq release {names}"
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:

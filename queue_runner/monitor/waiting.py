@@ -49,21 +49,21 @@ def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Ro
 def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
     job = row["job_id"]
     if row["state"] == State.HELD:
-        sentence = "nothing starts it until it is released"
-        return Reason("held", "its release", sentence, f"mpsq release {job} lets it go, mpsq cancel {job} drops it")
+        sentence = "it does not start until it is released"
+        return Reason("held", "its release", sentence, f"mpsq release {job} releases it, mpsq cancel {job} cancels it")
     if row["deadline_at"] is not None and row["deadline_at"] <= now:
         return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")
     if any(one["verdict"] == "impossible" for one in unmet):
         on = next(one["on_job_id"] for one in unmet if one["verdict"] == "impossible")
-        return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as it must: it will be skipped", "")
+        return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as required: it will be skipped", "")
     if unmet:
         return _of_others(job, unmet)
     if row["not_before_at"] is not None and row["not_before_at"] > now:
         at = clock(row["not_before_at"], now)
         left = units.duration(row["not_before_at"] - now)
         if row["attempt"] > 1:
-            return Reason("time", f"{at} (back-off)", f"it is tried again at {at}, in {left}", "")
-        return Reason("time", at, f"its time has not come: {at}, in {left}", f"mpsq edit {job} --no-at lets it start")
+            return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", "")
+        return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --no-at removes the time")
     return None
 
 
@@ -74,8 +74,8 @@ def _of_others(job: int, unmet: Sequence[Row]) -> Reason:
     return Reason(
         "dependency",
         f"job {first['on_job_id']} to {wish}{others}",
-        f"job {first['on_job_id']} must {wish} first" + (f"; {more} more are waited for, too" if more else ""),
-        f"mpsq why {first['on_job_id']}; mpsq edit {job} --no-after lets it start without",
+        f"job {first['on_job_id']} must {wish} first" + (f"; it also waits for {more} more" if more else ""),
+        f"mpsq why {first['on_job_id']}; mpsq edit {job} --no-after removes the dependencies",
     )
 
 
@@ -85,7 +85,7 @@ def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
         return Reason("blocked", row["blocked_reason"], row["blocked_reason"], "mpsq status shows what it waits for")
     if queue.paused_at:
         why = f": {queue.paused_reason}" if queue.paused_reason else ""
-        return Reason("paused", "mpsq resume", f"the lane is paused{why}", "mpsq resume lets it go on")
+        return Reason("paused", "mpsq resume", f"the lane is paused{why}", "mpsq resume resumes it")
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
     if queue.blocked_reason:
@@ -96,7 +96,7 @@ def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
             "mpsq status shows when it is free again",
         )
     if not ahead:
-        return Reason("next", "nothing: next", "it is next and starts at once", f"mpsq logs {run} -f follows it")
+        return Reason("next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run} -f follows it")
     more = len(ahead) - 1
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
     step = f"mpsq status shows the order; mpsq move {row['job_id']} --top changes it"

@@ -63,7 +63,7 @@ def explain(row: Row, around: Around) -> Why:
     origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
     told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
     if around.before and state is not State.DONE:
-        told += f"; the attempt before, {around.before}"
+        told += f"; the previous attempt, {around.before}"
     kind = around.waits.kind if around.waits is not None else ""
     return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]), kind)
 
@@ -74,7 +74,7 @@ _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running"
 def _waiting(around: Around) -> tuple[str, str]:
     if around.waits is None:  # it was claimed after its row was read, and before the queue's
         return "it is being started", "mpsq logs {run} -f follows it"
-    back = f" (it came back to the queue: {around.requeued})" if around.requeued else ""
+    back = f" (it was requeued: {around.requeued})" if around.requeued else ""
     starting = f"; it starts {around.starting}" if around.starting and around.waits.kind == "turn" else ""
     return around.waits.sentence + starting + back, around.waits.next_step
 
@@ -82,29 +82,32 @@ def _waiting(around: Around) -> tuple[str, str]:
 def _running(row: Row, around: Around) -> tuple[str, str]:
     if row["cancel_requested_at"]:
         if around.queue.worker or around.supervised:
-            return "its end was asked for and is under way", "mpsq wait {run}"
-        return "its end was asked for, and no worker is there to record it", START_A_WORKER
+            return "its cancellation was requested and is in progress", "mpsq wait {run}"
+        return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
     if around.ended and not around.queue.worker:
-        return "it has finished, and no worker is there to record how", START_A_WORKER
+        return "it has finished, but no worker is running to record its result", START_A_WORKER
     if around.queue.blocked_reason and not around.supervised:
         return around.queue.blocked_reason, "mpsq status shows when the lane is free again"
     if row["paused_at"] and around.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
-        return f"it was suspended {since} ago and holds the lane and its memory meanwhile", "mpsq continue {run}"
+        return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq continue {run}"
     if not around.queue.worker:
         if around.supervised:
-            return "it goes on under its warden, and no worker is there to record it", START_A_WORKER
-        return "neither a warden nor a worker watches it: the next worker finds out how it ended", START_A_WORKER
-    return "the worker started it and it has not ended", "mpsq logs {run} -f follows it; mpsq cancel {run} ends it"
+            return "it continues under its warden, but no worker is running to record it", START_A_WORKER
+        return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
+    return "the worker started it and it has not ended", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
 
 
 def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
     """Return what the end of a probe of --find-max means for its search."""
     if row["outcome"] == Outcome.OUT_OF_MEMORY:
-        return f"{sentence}; --find-max looks for that", f"mpsq report scaling g{row['group_id']} has the answer"
+        return (
+            f"{sentence}; --find-max searches for that limit",
+            f"mpsq report scaling g{row['group_id']} has the answer",
+        )
     if row["outcome"] == Outcome.SUCCEEDED:
-        return sentence, f"mpsq report scaling g{row['group_id']} says where its search stands"
-    return f"{sentence}; its search stopped there", f"{step}; mpsq retry {{run}} lets the search go on"
+        return sentence, f"mpsq report scaling g{row['group_id']} shows the state of its search"
+    return f"{sentence}; its search stopped there", f"{step}; mpsq retry {{run}} continues the search"
 
 
 _LOGS = "mpsq logs {run} --both shows what it wrote"
@@ -124,34 +127,34 @@ def _done(row: Row) -> tuple[str, str]:
         case Outcome.FAILED:
             return f"it failed with exit code {row['exit_code']}{ran}{told}", _LOGS
         case Outcome.KILLED:
-            return f"signal {row['signal']} killed it{ran}{told}", _LOGS + "; the system's log may say who"
+            return f"signal {row['signal']} killed it{ran}{told}", _LOGS + "; the system log may show the sender"
         case Outcome.SPAWN_FAILED:
             return (
                 f"it could not be started{told}",
-                "mpsq show {run} has its command and folder; mend them, then mpsq retry {run}",
+                "mpsq show {run} shows its command and folder; fix them, then mpsq retry {run}",
             )
         case Outcome.DEVICE_UNAVAILABLE:
-            return f"its device is not there{told}", "mpsq doctor tries every device"
+            return f"its device is not available{told}", "mpsq doctor tries every device"
         case Outcome.TIMED_OUT:
             return f"it took longer than --timeout allows{told}", "submit it again with a longer --timeout"
         case Outcome.STALLED:
-            return f"it said nothing for too long{ran}{told}", _LOGS
+            return f"it reported nothing for too long{ran}{told}", _LOGS
         case Outcome.OUT_OF_MEMORY:
-            return f"it ran out of memory{ran}{told}", "submit it smaller: a smaller batch, or model"
+            return f"it ran out of memory{ran}{told}", "submit it with a smaller batch or model"
         case Outcome.OUTPUT_LIMIT:
             return (
-                f"it wrote more than allowed{ran}{told}",
-                "let it write less, or raise output_limit_bytes: mpsq config list",
+                f"it wrote more output than allowed{ran}{told}",
+                "make it write less, or raise output_limit_bytes: mpsq config list",
             )
         case Outcome.CODE_CHANGED:
-            step = "submit it again; with --snapshot copy it runs the code as it is then, whatever changes"
+            step = "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later"
             return f"its code is no longer what was submitted{told}", step
         case Outcome.CANCELLED:
             return f"it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"
         case Outcome.SKIPPED:
-            return f"it was skipped{told}", "mend what it waited for, then mpsq retry {run}"
+            return f"it was skipped{told}", "fix the job it depended on, then mpsq retry {run}"
         case Outcome.LOST:
-            return f"it was lost{told}", "mpsq retry {run}; what it wrote until then is kept: mpsq logs {run}"
+            return f"it was lost{told}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"
 
 
 def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:

@@ -36,10 +36,12 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
         elif framework == "torch":
             devices = torch_probe.computing_devices(said.get("python") or _first(said.get("env_name")))
             if not devices:
-                raise UsageError("no device computes here", "mpsq doctor says why; --device names one all the same")
+                raise UsageError(
+                    "no device works on this machine", "mpsq doctor shows why; --device chooses one anyway"
+                )
             full["device"] = ",".join(devices)
         else:
-            notes.append(f"which devices {framework} finds is not looked for: it is auto; --device names others")
+            notes.append(f"the devices of {framework} are not probed: device is auto; --device chooses others")
     if "compile" not in said:
         checked = compiler.probe()
         full["compile"] = "both" if checked.works else "off"

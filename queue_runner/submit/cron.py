@@ -69,11 +69,13 @@ class Cron:
             raise UsageError(f"a cron line of {len(line):,} characters is too long", _HINT)
         texts = _SHORT.get(line.strip().lower(), line).lower().split()
         if len(texts) != len(_FIELDS):
-            raise UsageError(f'"{line}" is no cron line: it has {len(texts)} field{"s" * (len(texts) != 1)}', _HINT)
+            raise UsageError(f'"{line}" is not a cron line: it has {len(texts)} field{"s" * (len(texts) != 1)}', _HINT)
         minutes, hours, days, months, weekdays = (_read(f, t) for f, t in zip(_FIELDS, texts, strict=True))
         either = not texts[2].startswith("*") and not texts[4].startswith("*")
         if not either and not any(day <= _LONGEST[month - 1] for day in days for month in months):
-            raise UsageError(f'"{line}" never comes: no such month has a day {min(days)}', "mend the day or the month")
+            raise UsageError(
+                f'"{line}" never occurs: no such month has a day {min(days)}', "correct the day or the month"
+            )
         self._by_the_clock = texts[1].startswith("*")
         at = {"hour": _list(hours), "minute": _list(minutes), "second": "0", "month": _list(months), "timezone": UTC}
         of_week = _list({(day - 1) % 7 for day in weekdays})
@@ -82,7 +84,7 @@ class Cron:
         else:
             self._wall = CronTrigger(day=_list(days), day_of_week=of_week, **at)
         if self.next_after(0.0) is None:
-            raise UsageError(f'"{line}" never comes', _HINT)
+            raise UsageError(f'"{line}" never occurs', _HINT)
 
     def next_after(self, at: float) -> float | None:
         """Return the first time (Unix seconds) after `at`; None if the calendar ends before."""
@@ -134,7 +136,9 @@ def _read(field: _Field, text: str) -> set[int]:
 def _part(field: _Field, part: str) -> range:
     match = re.fullmatch(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d+))?", part, flags=re.ASCII)
     if match is None:
-        raise UsageError(f'cron: {field.name} "{part}" cannot be understood', "it is *, 5, 1-5, 1,3, */15 or 1-5/2")
+        raise UsageError(
+            f'cron: {field.name} "{part}" cannot be understood', "write it like *, 5, 1-5, 1,3, */15 or 1-5/2"
+        )
     star, low, high, step = match.groups()
     if star:
         first, last = field.first, 6 if field.last == 7 else field.last
@@ -145,11 +149,11 @@ def _part(field: _Field, part: str) -> range:
             if field.last == 7 and last == 0 < first:
                 last = 7  # fri-sun
         elif step is not None:
-            raise UsageError(f'cron: {field.name} "{part}" has a step and no range', f"write {low}-{field.last}/{step}")
+            raise UsageError(f'cron: {field.name} "{part}" has a step but no range', f"write {low}-{field.last}/{step}")
     if step is not None and int(step) == 0:
         raise UsageError(f'cron: {field.name} "{part}" has a step of 0', "give 1 or more")
     if last < first:
-        raise UsageError(f'cron: {field.name} "{part}" runs backwards', "write it as two ranges, a comma between")
+        raise UsageError(f'cron: {field.name} "{part}" runs backwards', "write it as two ranges separated by a comma")
     return range(first, last + 1, int(step or 1))
 
 
@@ -158,5 +162,5 @@ def _number(field: _Field, word: str) -> int:
         return field.first + field.words.index(word)
     if not word.isdecimal() or not field.first <= int(word) <= field.last:
         names = f" or {field.words[0]}-{field.words[-1]}" if field.words else ""
-        raise UsageError(f'cron: no {field.name} "{word}"', f"it is {field.first}-{field.last}{names}")
+        raise UsageError(f'cron: unknown {field.name} "{word}"', f"use {field.first}-{field.last}{names}")
     return int(word)

@@ -66,8 +66,8 @@ def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
             program = spec.argv[0]
             if "/" in program and Path(program).name.startswith("python"):
                 raise UsageError(
-                    f"the command names its own interpreter, {program}, and --env-name would do nothing",
-                    f"write python in its place: mpsq submit --env-name {venv.name} -- python ...",
+                    f"the command names its own interpreter, {program}, so --env-name would have no effect",
+                    f"write python instead: mpsq submit --env-name {venv.name} -- python ...",
                 )
             check_program(program, spec.cwd, env)
         yield replace(spec, env_name=venv.name, python=str(venv.python), env=env)
@@ -79,13 +79,13 @@ def _settings(request: Request) -> list[dict[str, str]]:
     taken = {pair.partition("=")[0] for pair in request.env}
     for name in {name for one in found for name in one}:
         if (variable := mps_switches.SWITCHES[name].variable) in taken:
-            raise UsageError(f"--mps {name} and --env {variable} say the same thing", "leave --env out")
+            raise UsageError(f"--mps {name} and --env {variable} set the same variable", "remove --env")
     return [one for at, one in enumerate(found) if one not in found[:at]]
 
 
 def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:
     if settings and spec.device not in ("mps", "auto", None):
         raise UsageError(
-            f"--mps means nothing to device {spec.device}", "submit what runs on other devices apart, without --mps"
+            f"--mps has no effect on device {spec.device}", "submit other devices separately, without --mps"
         )
     return replace(spec, mps=settings, env=mps_switches.environment(settings, spec.env)) if settings else spec

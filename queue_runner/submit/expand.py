@@ -52,15 +52,15 @@ def expand(request: Request) -> list[JobSpec]:
             "submit takes a workload or a command", "mpsq submit nanogpt, or mpsq submit -- python train.py"
         )
     if request.timeout_s is not None and request.timeout_s <= 0:
-        raise UsageError("--timeout must be longer than nothing", "for example --timeout 2h")
+        raise UsageError("--timeout must be longer than 0", "for example --timeout 2h")
     if not (request.name or "").isprintable():
-        raise UsageError("--name holds a line break or another control character", "write --name on one line")
+        raise UsageError("--name contains a line break or another control character", "write --name on one line")
     if request.parser is not None:
         from queue_runner.ingest import parsers  # and the expressions of every log format
 
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
-        raise UsageError("--find-max tries each value once", "leave --repeats out; mpsq rerun repeats what it found")
+        raise UsageError("--find-max tries each value once", "remove --repeats; mpsq rerun repeats what it found")
     return environments.with_environments(
         request, list(_workload_cells(request) if request.workload else _command_cells(request))
     )
@@ -68,7 +68,7 @@ def expand(request: Request) -> list[JobSpec]:
 
 def _workload_cells(request: Request) -> Iterator[JobSpec]:
     if request.parser is not None:
-        raise UsageError("--parser is for commands: a workload reports by itself", "leave --parser out")
+        raise UsageError("--parser is for commands: a workload reports its own iterations", "remove --parser")
     folder, place = jobs_dir(), _place(request)
     frameworks = grid.names(request.framework, "--framework") if request.framework else [None]
     for framework in frameworks:
@@ -129,11 +129,9 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
         axes["config"] = grid.names(request.config, "--config")
     for key, text in redact.assignments(request.sets, "--set").items():
         if redact.names_a_secret(key):
-            raise UsageError(f"--set {key} would store a secret", "let the command read it from its environment")
+            raise UsageError(f"--set {key} would store a secret", "pass it through the environment of the command")
         if key in _OPTIONS:
-            raise UsageError(
-                f"{key} is an option of its own, not a setting", f"--{key} {text}: {{{key}}} stands for it"
-            )
+            raise UsageError(f"{key} is an option, not a setting", f"--{key} {text}: {{{key}}} stands for it")
         axes[key] = grid.names(text, f"--set {key}")
     asked = search.parse(request.find_max) if request.find_max is not None else None
     begin = axes.pop(asked.key, []) if asked else []
@@ -201,7 +199,7 @@ def _place(request: Request) -> Place:
     """Return the place, environment and limits shared by all cells of the request."""
     cwd = folder(request)
     if not cwd.is_dir():
-        raise UsageError(f"there is no folder {cwd}", "--cwd names the folder in which the job runs")
+        raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the job runs")
     environment = redact.environment(os.environ) if request.environment is None else request.environment
     env = {**environment, **redact.assignments(request.env, "--env")}
     return {
@@ -223,7 +221,7 @@ def folder(request: Request) -> Path:
     try:
         return said if said.is_absolute() else Path.cwd() / said
     except FileNotFoundError as error:
-        raise UsageError("the folder that you are in was deleted", "cd to one that exists") from error
+        raise UsageError("the current folder was deleted", "change to a folder that exists") from error
 
 
 def stalls(said: Sequence[str]) -> dict[str, float]:
@@ -235,10 +233,10 @@ def stalls(said: Sequence[str]) -> dict[str, float]:
     for text in said:
         phase, _, time = text.rpartition("=")
         if phase and phase not in STALLING:
-            raise UsageError(f'no phase "{phase}"', f"--stall TIME, or PHASE=TIME with {', '.join(STALLING)}")
+            raise UsageError(f'unknown phase "{phase}"', f"use --stall TIME, or PHASE=TIME with {', '.join(STALLING)}")
         seconds = parse_duration(time, "--stall")
         if seconds <= 0:
-            raise UsageError(f"--stall {text} would end every run at once", "give a time above 0")
+            raise UsageError(f"--stall {text} would stop every run at once", "give a time above 0")
         found[phase or "*"] = seconds
     return found
 
@@ -250,6 +248,7 @@ def _python(named: str | None, env: Mapping[str, str]) -> str:
     found = shutil.which(Path(named).expanduser().absolute() if "/" in named else named, path=env.get("PATH"))
     if found is None:
         raise UsageError(
-            f'there is no interpreter "{named}"', "--python names a python that can be run, e.g. ~/nightly/bin/python"
+            f'there is no interpreter "{named}"',
+            "--python takes the path of a Python interpreter, e.g. ~/nightly/bin/python",
         )
     return str(Path(found).absolute())

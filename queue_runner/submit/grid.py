@@ -51,7 +51,7 @@ def _device(word: str) -> str:
     name, colon, index = word.partition(":")
     if name not in ("cpu", "cuda", "mps", "auto") or (colon and (name != "cuda" or not index.isdecimal())):
         hint = did_you_mean(name, ("cpu", "cuda", "mps", "auto"), "devices are cpu, cuda, cuda:1, mps and auto")
-        raise UsageError(f'no device "{word}"', hint)
+        raise UsageError(f'unknown device "{word}"', hint)
     return word
 
 
@@ -61,7 +61,7 @@ def compiles(text: str) -> list[bool]:
     found: list[bool] = []
     for word in _words(text, "--compile"):
         if word.lower() not in meaning:
-            raise UsageError(f'--compile cannot be "{word}"', "it is off, on or both (False and True are understood)")
+            raise UsageError(f'--compile cannot be "{word}"', "use off, on or both (False and True are understood)")
         found += meaning[word.lower()]
     return list(dict.fromkeys(found))
 
@@ -70,7 +70,7 @@ def dtypes(text: str, known: Sequence[str] = DTYPES) -> list[str]:
     """Return `fp32,bf16` as a list. Raises: UsageError for an unknown type."""
     for word in _words(text, "--dtype"):
         if word not in known:
-            raise UsageError(f'no dtype "{word}"', did_you_mean(word, known, f"it is one of {', '.join(known)}"))
+            raise UsageError(f'unknown dtype "{word}"', did_you_mean(word, known, f"use one of {', '.join(known)}"))
     return _words(text, "--dtype")
 
 
@@ -82,5 +82,5 @@ def names(text: str, option: str) -> list[str]:
 def _words(text: str, option: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise UsageError(f'{option} "{text}" has an empty entry', f"give one value, or several as {option} a,b")
+        raise UsageError(f'{option} "{text}" has an empty value', f"give one value, or several as {option} a,b")
     return list(dict.fromkeys(words))

@@ -33,23 +33,23 @@ _MODULES = {
 """The same launchers for `python -m`."""
 
 GONE = {
-    "use_mps_device": "leave it away, the Trainer takes mps by itself where it is available (not with --use_cpu)",
+    "use_mps_device": "remove it: the Trainer uses mps automatically where it is available (not with --use_cpu)",
     "no_cuda": "--use_cpu",
     "evaluation_strategy": "--eval_strategy",
     "per_gpu_train_batch_size": "--per_device_train_batch_size",
     "per_gpu_eval_batch_size": "--per_device_eval_batch_size",
-    "overwrite_output_dir": "leave it away",
-    "logging_dir": "leave it away, and set TENSORBOARD_LOGGING_DIR for TensorBoard",
-    "save_safetensors": "leave it away, weights are always saved so",
+    "overwrite_output_dir": "remove it",
+    "logging_dir": "remove it, and set TENSORBOARD_LOGGING_DIR for TensorBoard",
+    "save_safetensors": "remove it: weights are always saved this way",
     "include_tokens_per_second": "--include_num_input_tokens_seen",
     "warmup_ratio": "--warmup_steps, which takes a share below 1 as well",
     "group_by_length": "--train_sampling_strategy group_by_length",
     "torchdynamo": "--torch_compile_backend",
-    "half_precision_backend": "leave it away",
-    "fp16_backend": "leave it away",
+    "half_precision_backend": "remove it",
+    "fp16_backend": "remove it",
     "jit_mode_eval": "--torch_compile",
-    "use_ipex": "leave it away",
-    "tpu_num_cores": "leave it away",
+    "use_ipex": "remove it",
+    "tpu_num_cores": "remove it",
     "push_to_hub_model_id": "--hub_model_id",
 }
 """Flags of TrainingArguments in transformers 4 and in guides that are not fields in 5.23, and their replacements."""
@@ -66,7 +66,7 @@ def gone(argv: Sequence[str]) -> list[str]:
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in _words(argv) if word.startswith("--")}
     known = flags & GONE.keys() if flags & _OF_A_TRAINER else flags & _ALONE
     return [
-        f"--{flag} is gone from transformers 5, whose Trainer ends on it; instead: {GONE[flag]}"
+        f"--{flag} was removed in transformers 5, whose Trainer fails on it; instead: {GONE[flag]}"
         for flag in sorted(known)
     ]
 
@@ -90,10 +90,10 @@ def several(argv: Sequence[str]) -> str | None:
 def instead(program: str) -> str:
     """Return the hint for a missing program: launchers are also modules of an interpreter."""
     if (module := _MODULES.get(program)) is None:
-        return "give its path, or see what PATH holds"
+        return "give its path, or check PATH"
     return (
-        f"it is beside the python that has it: give its path (VENV/bin/{program}), or write python -m {module} in the "
-        f"place of {program}; one process needs no launcher"
+        f"it is beside the python that has it: give its path (VENV/bin/{program}), or write python -m {module} "
+        f"instead of {program}; one process needs no launcher"
     )
 
 
@@ -106,8 +106,8 @@ def refuse_several_on_mps(argv: Sequence[str], device: str | None, environment: 
         how = f"WORLD_SIZE={size}"
     if how is not None:
         raise UsageError(
-            f"{how}: several processes cannot train on mps together, neither gloo nor nccl takes its tensors",
-            "run the program itself, in one process; --device cpu can take several, by gloo",
+            f"{how}: several processes cannot train together on mps, as neither gloo nor nccl supports its tensors",
+            "run the program itself, in one process; --device cpu supports several, through gloo",
         )
 
 

@@ -66,7 +66,7 @@ def plan(request: Request) -> Plan:
     Raises: UsageError for anything in the request that is invalid or missing.
     """
     if request.repeats < 1:
-        raise UsageError(f"--repeats {request.repeats} runs nothing", "give 1 or more")
+        raise UsageError(f"--repeats {request.repeats} would run nothing", "give 1 or more")
     specs = expand.expand(request)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
@@ -92,27 +92,29 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     found = []
     if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
         ours = request.workload is not None  # of a command mpsq knows only the options
-        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses here"
+        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses"
         found.append(f"mps exists on Apple silicon only: {end}")
     if request.find_max and ":" not in specs[0].find_max and request.timeout_s is None:
-        found.append("--find-max tries until memory ends: batch_size=8:512 ends it earlier, --timeout limits each try")
+        found.append(
+            "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
+        )
     if request.workload is None and request.parser is None:
-        found.append("no --parser: wall, user and system time are kept, iterations only if the program reports them")
+        found.append("no --parser: wall, user and system time are stored, iterations only if the program reports them")
     found += launchers.gone(request.argv)
     unsaid = any(spec.device is None for spec in specs)
     if sys.platform == "darwin" and unsaid and (how := launchers.several(request.argv)):
         found.append(f"{how}: on a Mac several processes can train together on the CPU only, not on mps")
     if request.copy and (named := _names_its_folder(request)):
-        found.append(f"{named} is named in the command: what it reads there is not the copy")
+        found.append(f"{named} is named in the command, which reads it there and not in the copy")
     limits = expand.stalls(request.stall)
     if request.workload is None and set(limits) - {"*"}:
         held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
-        found.append(f"a command's phases are known only if it reports them: until it does, {held} holds for --stall")
+        found.append(f"a command's phases are known only if it reports them: until then {held} applies to --stall")
     if request.find_max is not None:
         found.append(_search_note(request, specs))
     found += _absent(request, specs)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
-        found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries begin anew")
+        found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
     return found
 
 
@@ -204,7 +206,7 @@ def _in_vain(reason: str) -> str:
     return "its --deadline has passed: it will be skipped" if kind == "deadline" else f"{text}: {_SKIPPED}"
 
 
-_SKIPPED = "what waits for it will be skipped"
+_SKIPPED = "jobs that depend on it will be skipped"
 
 
 def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:

@@ -27,9 +27,9 @@ def of_request(request: Request, now: float) -> tuple[Terms, tuple[Dependency, .
         retry_on=retry_on(request.retry_on or ("failed,lost" if request.resume else "failed")),
     )
     if terms.not_before_at and terms.deadline_at and terms.deadline_at <= terms.not_before_at:
-        raise UsageError("--deadline is not after --at: it would never run", "give a later --deadline")
+        raise UsageError("--deadline is not after --at, so the job would never run", "give a later --deadline")
     if not request.retries and (request.retry_on or request.backoff_s or request.resume):
-        raise UsageError("--retry-on, --backoff and --resume need --retries", "add --retries 3, say")
+        raise UsageError("--retry-on, --backoff and --resume need --retries", "for example, add --retries 3")
     return terms, tuple(wanted(text) for text in request.after)
 
 
@@ -38,9 +38,9 @@ def wanted(text: str) -> Dependency:
     name, colon, word = text.partition(":")
     selector = parse_selector(name)
     if selector.number is not None:
-        raise UsageError(f"--after {text} names a run", f"a job waits for a whole job: --after {selector.job}")
+        raise UsageError(f"--after {text} names a run", f"a job can only wait for a whole job: --after {selector.job}")
     if colon and word not in Condition.__members__.values():
-        raise UsageError(f'--after {text}: there is no condition "{word}"', "it is ok, any or fail; ok if not given")
+        raise UsageError(f'--after {text}: unknown condition "{word}"', "use ok, any or fail; the default is ok")
     return Dependency(selector, Condition(word) if word else Condition.OK)
 
 
@@ -49,33 +49,33 @@ def retry_on(text: str) -> tuple[str, ...]:
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in RETRY_ON:
-            raise UsageError(f'--retry-on: nothing ends as "{word}"', f"it is a list of {', '.join(RETRY_ON)}")
+            raise UsageError(f'--retry-on: unknown outcome "{word}"', f"use a list of {', '.join(RETRY_ON)}")
     return tuple(dict.fromkeys(words))
 
 
 def check_priority(priority: int) -> int:
     """Return the number unchanged. Raises: UsageError beyond ±1,000,000."""
     if abs(priority) > MOST_PRIORITY:
-        raise UsageError(f"--priority {priority} is too far", "it lies between -1000000 and 1000000")
+        raise UsageError(f"--priority {priority} is out of range", "use -1000000 to 1000000")
     return priority
 
 
 def check_tag(tag: str) -> str:
     """Return the tag unchanged. Raises: UsageError for one that lists could not show or split."""
     if not tag or len(tag) > 100 or any(c.isspace() or c == "," or not c.isprintable() for c in tag):
-        raise UsageError(f"--tag {tag!r} is no word", "a tag has no spaces, commas or control characters")
+        raise UsageError(f"--tag {tag!r} is not a word", "a tag cannot contain spaces, commas or control characters")
     return tag
 
 
 def check_note(note: str | None) -> str | None:
     """Return the text unchanged; None for an empty one. Raises: UsageError when it is too long."""
     if note and len(note) > MOST_NOTE:
-        raise UsageError(f"a note of {len(note):,} characters is too long", f"{MOST_NOTE:,} are kept at most")
+        raise UsageError(f"a note of {len(note):,} characters is too long", f"use at most {MOST_NOTE:,}")
     return note or None
 
 
 def check_retries(retries: int) -> int:
     """Return the number unchanged. Raises: UsageError for a negative or absurd one."""
     if not 0 <= retries <= MOST_RETRIES:
-        raise UsageError(f"--retries {retries} is no number of tries", f"give 0 to {MOST_RETRIES}")
+        raise UsageError(f"--retries {retries} is not a valid number of retries", f"give 0 to {MOST_RETRIES}")
     return retries

@@ -187,7 +187,9 @@ def _request(text: str) -> Request:
     data: dict[str, Any] = json.loads(text)
     known = {field.name for field in fields(Request)}
     if unknown := sorted(set(data) - known):
-        raise UsageError(f"it was made by a newer mpsq ({', '.join(unknown)})", "remove the schedule and add it again")
+        raise UsageError(
+            f"it was created by a newer mpsq ({', '.join(unknown)})", "remove the schedule and add it again"
+        )
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     return Request(**values)
 
@@ -198,7 +200,7 @@ def _refuse_days(request: Request) -> None:
         policy.of_request(request, time.time() + _LATER_S)
     except UsageError as error:
         raise UsageError(
-            "--at or --deadline names a day, and a schedule comes again", "give a time of day or +2h"
+            "--at or --deadline names a day, but a schedule repeats", "give a time of day or +2h"
         ) from error
 
 
@@ -209,9 +211,13 @@ def _free_name(taken: list[str], name: str | None, otherwise: str) -> str:
         candidates = [stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))]
         return next(candidate for candidate in candidates if candidate not in taken)
     if not _NAME.fullmatch(name):
-        raise UsageError(f"--name {name!r} is no name", "it begins with a letter: letters, digits, and . _ - follow")
+        raise UsageError(
+            f"--name {name!r} is not a valid name", "start with a letter, followed by letters, digits, and . _ -"
+        )
     if name in taken:
-        raise UsageError(f'there is a schedule "{name}"', "give another --name, or mpsq schedule remove it first")
+        raise UsageError(
+            f'schedule "{name}" already exists', "give another --name, or remove it first: mpsq schedule remove"
+        )
     return name
 
 
@@ -229,5 +235,5 @@ def _changing(layout: Layout) -> Any:
     from queue_runner.store.read import schema_revision
 
     if schema_revision(layout.db) is None:
-        raise MpsqError("there is no queue here yet", "mpsq schedule add makes one")
+        raise MpsqError("there is no queue here yet", "mpsq schedule add creates one")
     return writing(open_engine(layout.db))

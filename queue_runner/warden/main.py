@@ -206,7 +206,7 @@ class Run:
         try:
             while not ending.step():
                 if awake() > give_up:
-                    say("cannot be killed:", *ending.find())
+                    say("survived SIGKILL:", *ending.find())
                     return
                 self.wait(RESCAN_S)
                 self.reap()

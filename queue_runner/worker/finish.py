@@ -88,5 +88,5 @@ def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: En
         with connection.begin_nested():
             summarize_run(connection, run, ending, exit_, unobserved_matters=True)
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
-        detail = f"mpsq could not make sense of what it reported ({type(error).__name__}: {error}): please report it"
+        detail = f"mpsq could not process what it reported ({type(error).__name__}: {error}): please report it"
         results.save_taints(connection, run.run_id, [("unobserved", "invalid", plain(detail))])

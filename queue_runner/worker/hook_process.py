@@ -86,9 +86,9 @@ def run(
     code = process.poll()
     notes = [f"[mpsq: {cut}]"] if cut else []
     if left and not cut:
-        notes.append(f"[mpsq: it left {len(left)} process{'es' * (len(left) != 1)} behind, which were ended]")
+        notes.append(f"[mpsq: it left {len(left)} process{'es' * (len(left) != 1)} behind, which were terminated]")
     if stubborn:
-        notes.append(f"[mpsq: process {', '.join(str(p.pid) for p in stubborn)} will not die]")
+        notes.append(f"[mpsq: process {', '.join(str(p.pid) for p in stubborn)} survived SIGKILL]")
     state = "timed_out" if cut and not stop.is_set() else "lost" if cut else "ok" if code == 0 else "failed"
     return Ended(state, None if cut else code, dur_s, "\n".join(filter(None, [tail.text().rstrip(), *notes])))
 
@@ -103,7 +103,7 @@ def _follow(process: subprocess.Popen[bytes], pipe: int, tail: _Tail, deadline: 
             deadline = min(deadline, time.monotonic() + STOP_GRACE_S)
         left = deadline - time.monotonic()
         if left <= 0:
-            return "the worker was stopped" if stopping else "it was ended at its time limit (hook_timeout_s)"
+            return "the worker was stopped" if stopping else "it was terminated at its time limit (hook_timeout_s)"
         if open_:
             if select.select([pipe], [], [], min(left, _LOOK_S))[0]:
                 open_ = tail.read(pipe)

@@ -107,7 +107,7 @@ class Hooks:
         )
         output = ended.output
         if ended.missing and title:
-            output = f"{command[0]} is not there: {notify.remedy()}"
+            output = f"{command[0]} was not found: {notify.remedy()}"
         with writing(self._engine) as connection:
             store.end(
                 connection, call.id, ended.state, exit_code=ended.exit_code, dur_s=ended.dur_s, output=plain(output)

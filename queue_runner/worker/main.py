@@ -155,7 +155,7 @@ class Worker:
             self._complain(f"{error.message} ({error.hint})")
             return
         except Exception as error:
-            self._complain(f"a step failed; it is tried again: {error!r}", traceback.format_exc())
+            self._complain(f"a step failed and will be retried: {error!r}", traceback.format_exc())
             return
         if ended:
             self._stopped.set()
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     restart cannot fix when a service manager started it (`--service`)."""
     parser = argparse.ArgumentParser(prog="mpsq worker", description="run the queue, one job at a time")
     parser.add_argument("--service", action="store_true", help="started by launchd or systemd")
-    parser.add_argument("--until-idle", action="store_true", help="end when nothing waits or runs any more")
+    parser.add_argument("--until-idle", action="store_true", help="exit when no job is queued or running")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for library in ("apscheduler", "alembic"):
@@ -212,7 +212,7 @@ def _migrate(layout: paths.Layout) -> None:
             return
         except RunActive as error:
             if not told:
-                log.info("%s; the worker begins when it has ended", error.message)
+                log.info("%s; the worker starts when it has ended", error.message)
             told = True
             time.sleep(BUSY_TICK_S)
 
@@ -229,7 +229,7 @@ def _take(layout: paths.Layout) -> locks.Lock:
     if held is None:
         holder = locks.read_holder(path) or {}
         raise AlreadyRunning(
-            f"another worker (process {holder.get('pid', 'unknown')}) has this queue", "mpsq status shows what it does"
+            f"another worker (process {holder.get('pid', 'unknown')}) runs this queue", "mpsq status shows what it does"
         )
     held.write_holder({"home": str(layout.home)})
     return held

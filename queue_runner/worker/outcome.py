@@ -75,7 +75,7 @@ def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
     outcome = Outcome.OUT_OF_MEMORY if _NO_MEMORY.match(said) else Outcome.FAILED
-    return replace(ending, outcome=outcome, reason=said or "it said nothing on stderr")
+    return replace(ending, outcome=outcome, reason=said or "it wrote nothing to stderr")
 
 
 def failed_on_metal(stderr: bytes) -> str | None:
@@ -85,14 +85,14 @@ def failed_on_metal(stderr: bytes) -> str | None:
         return None
     reason = _METAL_REASON.search(stderr, found.start())
     why = f" ({plain(reason[1].decode('utf-8', 'replace')).strip()})" if reason else ""
-    return f"Metal gave up a command buffer{why}: what it should have computed is missing"
+    return f"Metal aborted a command buffer{why}: its results are missing"
 
 
 def of_silence(*, rebooted: bool) -> Ending:
     """Return the ending of a run that was started, left no exit.json and no longer has a warden."""
     if rebooted:
         return Ending(Outcome.LOST, reason="reboot: the machine went down while it ran")
-    return Ending(Outcome.LOST, reason="warden_died: its supervisor left no word, so its exit status is not known")
+    return Ending(Outcome.LOST, reason="warden_died: its supervisor left no record, so its exit status is unknown")
 
 
 def _signal_name(number: int) -> str:

@@ -82,11 +82,11 @@ class Helper:
         if queue_state.worker(self._layout)[0] or not self._has_work():
             return
         if self._starts == MOST_STARTS:
-            raise self._useless(f"{MOST_STARTS} workers have come and gone, and it still waits")
+            raise self._useless(f"{MOST_STARTS} workers have started and exited, and it still waits")
         self._starts += 1
         self._started_at = time.monotonic()
         self._worker_pid = self._start()
-        self._say(f"no worker runs this queue: process {self._worker_pid} does so now, until the queue is empty")
+        self._say(f"no worker runs this queue: started one as process {self._worker_pid}, until the queue is empty")
 
     def close(self) -> None:
         """Start no more workers. A running one continues."""
@@ -101,7 +101,7 @@ class Helper:
             self._starter.stdin.flush()
             return int(self._starter.stdout.readline())
         except (OSError, ValueError):
-            raise MpsqError("no worker can be started: the shell that does it is gone", "mpsq worker") from None
+            raise MpsqError("no worker can be started: the helper shell has exited", "mpsq worker") from None
 
     def _has_ended(self) -> bool:
         """Return whether the started worker has ended. Raises: MpsqError when it ended by itself with an error."""
@@ -113,7 +113,7 @@ class Helper:
         if time.monotonic() - self._started_at > _LONG_S:
             self._starts = 0  # it did work
         if 0 < status < 128 and status != AlreadyRunning.exit_code:  # larger: it was killed
-            raise self._useless(f"the worker ended with status {status}")
+            raise self._useless(f"the worker exited with status {status}")
         return True
 
     def _has_work(self) -> bool:
@@ -131,4 +131,4 @@ class Helper:
     def _useless(self, what: str) -> MpsqError:
         errors = re.findall(rb"^.* ERROR (?!hint: )(.*)$", read_end(self._layout.worker_log), re.MULTILINE)
         said = last_line(errors[-1]) if errors else ""
-        return MpsqError(what + (f": {said}" if said else ""), "the jobs stay queued; mpsq worker shows what is wrong")
+        return MpsqError(what + (f": {said}" if said else ""), "the jobs stay queued; run mpsq worker to see the error")

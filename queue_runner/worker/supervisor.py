@@ -191,7 +191,7 @@ class Supervisor:
             self._unclaim(run, "it never started: no fence was written")
             self._fruitless += 1  # only now: a refusal by the store is no fault of the run
             return True
-        said = last_line(read_end(folder.warden_log)) or "it said nothing in warden.log"
+        said = last_line(read_end(folder.warden_log)) or "warden.log is empty"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
         finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None, self._orders)
         self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
@@ -207,7 +207,7 @@ class Supervisor:
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
             self._block(
-                f"process {names} of run {run.id} will not die: end it by hand (kill -9 {names}) or restart the machine"
+                f"process {names} of run {run.id} survived SIGKILL: try kill -9 {names}, or restart the machine"
             )
             return False
         return True
@@ -216,7 +216,7 @@ class Supervisor:
         with writing(self._engine) as connection:
             back = jobs.unclaim(connection, run.run_id, reason)
         self._observer = None
-        self._log(f"run {run.id}: {'back in the queue' if back else 'cancelled'}: {reason}")
+        self._log(f"run {run.id}: {'requeued' if back else 'cancelled'}: {reason}")
 
     def _back_up(self) -> None:
         """Make a backup between two runs, while holding the lane lock: its I/O must disturb no measurement."""
@@ -238,7 +238,7 @@ class Supervisor:
             self.close()
             return False
         if not self._take_lane():
-            self._block("another queue of this machine is measuring; this one goes on when the lane is free")
+            self._block("another queue of this machine is running; this one continues when the lane is free")
             return False
         assert self._lane is not None
         failpoints.reach("worker.lane")
@@ -273,7 +273,7 @@ class Supervisor:
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
-            again = f"it is tried again every {RETRY_AFTER_S:.0f} s"
+            again = f"it is retried every {RETRY_AFTER_S:.0f} s"
             self._block(f"the machine refused to start run {run.id}: {error.strerror or error}; {again}")
             self.close()
             return False

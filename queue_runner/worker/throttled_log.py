@@ -27,7 +27,7 @@ class ThrottledLog:
         if said is not None and now - said[0] < self._every_s:
             self._said[text] = said[0], said[1] + 1
             return
-        again = f" (and {said[1]} times since it was last said)" if said is not None and said[1] else ""
+        again = f" (and {said[1]} more times since the last message)" if said is not None and said[1] else ""
         if len(self._said) >= _MOST:
             self._said.clear()
         self._said[text] = now, 0

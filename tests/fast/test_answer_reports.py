@@ -320,5 +320,5 @@ def test_the_interval_of_a_slope_knows_ties() -> None:
 )
 def test_the_last_words_of_a_program_without_memory(said: str, outcome: Outcome) -> None:
     ending = with_last_words(Ending(Outcome.FAILED, 1), said)
-    assert ending.outcome is outcome and ending.reason == (said or "it said nothing on stderr")
+    assert ending.outcome is outcome and ending.reason == (said or "it wrote nothing to stderr")
     assert with_last_words(Ending(Outcome.SUCCEEDED, 0), said) == Ending(Outcome.SUCCEEDED, 0)

@@ -47,7 +47,7 @@ def test_a_command_gets_compile_in_the_words_that_it_understands(
 
 def test_what_reports_know_is_no_setting_of_a_command() -> None:
     """As a setting it would be told as another than it is: compile=True as eager."""
-    with pytest.raises(UsageError, match="compile is an option of its own"):
+    with pytest.raises(UsageError, match="compile is an option, not"):
         expand.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), sets=("compile=True,False",)))
 
 

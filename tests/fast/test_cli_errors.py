@@ -38,11 +38,11 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
     [
         (["submit", "toyy"], 'error: unknown workload "toyy"\n\nhint: did you mean "toy"?'),
         (["submit", "toy", "--framework", "jax"], "available: mlx, torch"),
-        (["submit", "toy", "--device", "gpu"], 'error: no device "gpu"'),
-        (["submit", "toy", "--device", "cpu:0"], 'error: no device "cpu:0"'),
-        (["submit", "toy", "--device", "cpu,"], "has an empty entry"),
+        (["submit", "toy", "--device", "gpu"], 'error: unknown device "gpu"'),
+        (["submit", "toy", "--device", "cpu:0"], 'error: unknown device "cpu:0"'),
+        (["submit", "toy", "--device", "cpu,"], "has an empty value"),
         (["submit", "toy", "--compile", "maybe"], '--compile cannot be "maybe"'),
-        (["submit", "toy", "--dtype", "fp8"], 'error: no dtype "fp8"'),
+        (["submit", "toy", "--dtype", "fp8"], 'error: unknown dtype "fp8"'),
         (["submit", "toy", "--config", "tinny"], 'did you mean "tiny"?'),
         (["submit", "toy", "--set", "max_iter=3"], 'did you mean "max_iters"?'),
         (["submit", "toy", "--set", "max_iters=many"], '"many" is not a whole number'),
@@ -61,8 +61,8 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "python", "train.py"], "hint: a command goes after --: mpsq submit -- python train.py"),
         (["submit", "toy", "--env", "MPSQ_HOME=/x"], "MPSQ_HOME is reserved for mpsq"),
         (["submit", "toy", "--timeout", "soon"], '"soon" is not a duration'),
-        (["submit", "toy", "--timeout", "0"], "--timeout must be longer than nothing"),
-        (["submit", "toy", "--repeats", "0"], "--repeats 0 runs nothing"),
+        (["submit", "toy", "--timeout", "0"], "--timeout must be longer than 0"),
+        (["submit", "toy", "--repeats", "0"], "--repeats 0 would run nothing"),
         (["submit", "toy", "--repeats", "100001"], "one submission takes 100,000 at most"),
         (["submit", "toy", "--repeats", "x"], "'x' is not a valid int"),
         (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
@@ -77,11 +77,11 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["workloads", "tyo"], 'did you mean "toy"?'),
         (["import", "/no/log"], "/no/log cannot be read"),
         (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
-        (["import", "/no/log", "--set", "device=mps,cpu"], "a log is of one device"),
+        (["import", "/no/log", "--set", "device=mps,cpu"], "a log has one device"),
         (["import", "/dev/null"], "/dev/null is empty"),
         (["import"], "missing argument 'FILE...'"),
-        (["submit", "toy", "--name", "two\nlines"], "--name holds a line break"),
-        (["submit", "toy", "--tag", "a\x1b[31m"], "is no word"),
+        (["submit", "toy", "--name", "two\nlines"], "--name contains a line break"),
+        (["submit", "toy", "--tag", "a\x1b[31m"], "is not a word"),
         (["config", "get", "grace"], "did you mean"),
         (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
         (["config", "set", "poll_s", "-1"], "poll_s"),
@@ -146,7 +146,7 @@ def test_a_folder_that_was_deleted(mpsq: Cli, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(gone)
     gone.rmdir()
     for arguments in (["submit", "toy"], ["submit", "--cwd", ".", "--", "true"]):
-        assert "the folder that you are in was deleted" in fails(mpsq, 2, *arguments)
+        assert "the current folder was deleted" in fails(mpsq, 2, *arguments)
 
 
 def test_locks_that_cannot_be_used_are_said_before_anything_is_stored(

@@ -42,11 +42,13 @@ def test_status_names_the_worker_and_what_blocks_the_lane(queue: Layout, mpsq: C
     with lock:
         lock.write_holder()
         with sqlite3.connect(queue.db) as connection:
-            connection.execute("INSERT INTO lanes (name, blocked_reason) VALUES ('machine', 'process 77 will not die')")
+            connection.execute(
+                "INSERT INTO lanes (name, blocked_reason) VALUES ('machine', 'process 77 survived SIGKILL')"
+            )
         ran = mpsq.ok("status", "--json").json()
         assert ran["worker"]["alive"] and isinstance(ran["worker"]["pid"], int)
-        assert "process 77 will not die" in mpsq.ok("status").out
-        assert "process 77 will not die" in mpsq.ok("why", "5").out
+        assert "process 77 survived SIGKILL" in mpsq.ok("status").out
+        assert "process 77 survived SIGKILL" in mpsq.ok("why", "5").out
 
 
 def test_status_shows_a_few_of_many(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

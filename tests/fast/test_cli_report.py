@@ -65,8 +65,8 @@ def test_import(mpsq: Cli, tmp_path: Path) -> None:
     assert (job["kind"], job["device"], job["compile"], job["ok"]) == ("import", "mps", True, True)
     assert "mps" in mpsq.ok("report", "7", "8").out
     again = mpsq("import", tmp_path / "eager.log")
-    assert again.code == 1 and "was imported before" in again.err
-    assert "its log is where it came from" in mpsq("logs", "7").err
+    assert again.code == 1 and "has already been imported" in again.err
+    assert "its log is the imported file" in mpsq("logs", "7").err
     (tmp_path / "other.log").write_text("nothing of interest\n")
     assert mpsq("import", tmp_path / "other.log").code == 2
     assert mpsq("import", tmp_path / "eager.log", "--set", "device=tpu").code == 2

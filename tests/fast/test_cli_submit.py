@@ -149,15 +149,16 @@ def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> No
 
 def test_cancel_without_a_worker_leaves_the_request_for_the_warden(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq.ok("cancel", "4", "--grace", "0")
-    assert "run 4.1 is marked: the next worker ends it" in ran.out and "no worker runs this queue" in ran.err
+    assert "run 4.1 is marked: the next worker cancels it" in ran.out and "no worker runs this queue" in ran.err
     assert "(grace 0 s)" in RunDir(queue.run_dir("4.1")).cancel.read_text()
     with reading(queue.db) as connection:
         row = connection.execute("SELECT cancel_requested_at, state FROM v_run WHERE run = '4.1'").fetchone()
     assert row["cancel_requested_at"] and row["state"] == "RUNNING"
-    assert "its end was asked for" in mpsq.ok("status").out
+    assert "cancellation was requested" in mpsq.ok("status").out
     (queue.run_dir("4.1") / "warden" / "exit.json").write_text('{"v": 1, "exit_code": 0}')
     assert (
-        mpsq.ok("cancel", "4", "--json").json()["runs"][0]["result"] == "has ended, and no worker is there to record it"
+        mpsq.ok("cancel", "4", "--json").json()["runs"][0]["result"]
+        == "has ended, but no worker is running to record it"
     )
 
 
@@ -177,7 +178,7 @@ def test_cancel_tells_the_truth(
 
 
 def test_cancel_without_waiting(queue: Layout, worker: None, mpsq: Cli) -> None:
-    assert "run 4.1 is being ended" in mpsq.ok("cancel", "4", "--no-wait").out
+    assert "run 4.1 is being cancelled" in mpsq.ok("cancel", "4", "--no-wait").out
 
 
 def test_wait_has_three_ends(queue: Layout, mpsq: Cli) -> None:

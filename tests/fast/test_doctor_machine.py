@@ -73,7 +73,7 @@ def test_a_quiet_mac(home: Path) -> None:
     told = {check.name: check.finding for check in found}
     assert told["cores"] == "Apple M1 Max, cores: 8 Performance and 2 Efficiency"
     assert told["memory"].startswith("64 GiB, ") and told["power"] == "mains"
-    assert (told["thermal"], told["gpu use"]) == ("pressure nominal", "3% by everybody")
+    assert (told["thermal"], told["gpu use"]) == ("pressure nominal", "3% by all programs")
     assert told["priority"] == "this terminal has priority 31"
 
 
@@ -146,7 +146,7 @@ def test_power_that_nobody_knows() -> None:
 @pytest.mark.parametrize(
     ("variables", "verdict", "word"),
     [
-        ({}, "ok", "none"),
+        ({}, "ok", "no variables"),
         ({"OMP_NUM_THREADS": "4"}, "ok", "OMP_NUM_THREADS"),
         ({"PYTORCH_ENABLE_MPS_FALLBACK": "1"}, "warn", "--mps fallback=on"),
         ({"PYTORCH_ENABLE_MPS_FALLBACK": "true"}, "fail", "import of torch fails"),

@@ -32,7 +32,7 @@ def test_what_is_dropped(texts: list[str], dropped: set[int]) -> None:
 
 def test_the_reason_names_every_rule() -> None:
     why = Keep(age_s=86400.0, last=3, size_bytes=1 << 30).dropped([Ended(n, 0.0, 1 << 30) for n in range(4)], 9e5)
-    assert why == {0: "ended 10 d 10 h ago, not of the last 3, beyond 1.00 GiB"}
+    assert why == {0: "ended 10 d 10 h ago, not among the last 3, beyond 1.00 GiB"}
 
 
 @pytest.mark.parametrize("text", ["", "20", "2.5", "last", "last:-1", "last:x", "size:", "-3d", "5 parsecs", "30d 5d"])
@@ -43,5 +43,5 @@ def test_what_is_no_rule(text: str) -> None:
 
 
 def test_one_kind_twice() -> None:
-    with pytest.raises(UsageError, match="again"):
+    with pytest.raises(UsageError, match="repeats a kind"):
         parse(["5GB", "3GB"])

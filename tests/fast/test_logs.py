@@ -192,7 +192,7 @@ def test_a_job_is_followed_until_it_has_ended(queue: Layout, mpsq: Cli, no_waiti
     assert ran.out == "hello from 4.1\nmore\nand more"
     assert ran.err.splitlines() == [
         "--- run 4.1: running  cpu, eager, tiny, lr=0.1",
-        "--- neither a worker nor a warden watches the run",
+        "--- neither a worker nor a warden supervises the run",
         "    start one: mpsq worker, or mpsq service install",
         "--- run 4.1: FAILED(3): no data",
     ]
@@ -234,7 +234,7 @@ def test_a_run_that_nobody_records_is_not_waited_for_for_ever(
     no_waiting()
     monkeypatch.setattr(RunDir, "exit", lambda self: {"exit_code": 0})
     ran = mpsq.ok("logs", "4", "-f")
-    assert ran.out == "hello from 4.1\n" and "no worker is there to record how" in ran.err
+    assert ran.out == "hello from 4.1\n" and "no worker is running to record its result" in ran.err
 
 
 def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
@@ -251,7 +251,7 @@ def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
     )
     said = mpsq.ok("logs", waiting, "-f").err
     told = [line.split(": ")[1] for line in said.splitlines() if line.startswith(f"run {waiting}.1 ")]
-    assert told == ["no worker runs this queue", "the lane is paused", "nothing starts it until it is released"]
+    assert told == ["no worker runs this queue", "the lane is paused", "it does not start until it is released"]
     assert said.splitlines()[-1] == f"--- run {waiting}.1: CANCELLED: cancelled before it started"
 
 

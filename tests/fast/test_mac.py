@@ -202,7 +202,7 @@ def test_a_command_buffer_that_metal_gave_up_makes_the_run_invalid(layout: Layou
         (row,) = read.runs(connection)
         (taint,) = read.detail(connection, "taints", run.run_id)
     assert (row["outcome"], row["valid"], taint["kind"]) == ("SUCCEEDED", 0, "wrong_result")
-    assert "Metal gave up a command buffer (Insufficient Memory)" in taint["detail"]
+    assert "Metal aborted a command buffer (Insufficient Memory)" in taint["detail"]
 
 
 def test_why_metal_gave_up() -> None:

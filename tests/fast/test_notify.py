@@ -47,8 +47,8 @@ def test_the_same_complaint_is_said_rarely() -> None:
     assert said == [
         "the disk is full\ntraceback",
         "something else",
-        "the disk is full (and 59 times since it was last said)\ntraceback",
-        "the disk is full (and 59 times since it was last said)\ntraceback",
+        "the disk is full (and 59 more times since the last message)\ntraceback",
+        "the disk is full (and 59 more times since the last message)\ntraceback",
     ]
 
 

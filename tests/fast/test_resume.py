@@ -119,7 +119,7 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
         assert checkpoints.find(connection, layout, ids[4]).run == RunId(1, 4)
         with pytest.raises(UsageError, match=r"run 1\.1 left no checkpoint") as refused:
             checkpoints.find(connection, layout, ids[0])
-        assert "mpsq retry 1.1 begins anew" in refused.value.hint
+        assert "mpsq retry 1.1 starts over" in refused.value.hint
 
 
 def test_how_often_it_is_tried_is_no_part_of_the_question() -> None:

@@ -127,7 +127,7 @@ def test_whatever_goes_wrong_the_worker_goes_on(layout: Layout, monkeypatch: pyt
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE schedules SET request_json = '{\"from_the_future\": 1}'")
     work(layout)
-    assert "made by a newer mpsq" in row(layout)["last_error"]
+    assert "created by a newer mpsq" in row(layout)["last_error"]
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE schedules SET request_json = 'no JSON', timezone = 'Mars/Phobos', next_at = 1")
     work(layout)
@@ -194,7 +194,7 @@ def test_paused_and_resumed(layout: Layout) -> None:
 def test_times_of_day_mean_something_each_time(layout: Layout) -> None:
     add(layout, at="+2h", deadline="+9h")
     add(layout, "evening", at="23:00")
-    with pytest.raises(UsageError, match="a schedule comes again"):
+    with pytest.raises(UsageError, match="a schedule repeats"):
         add(layout, "christmas", at="2030-12-24 18:00")
     make_due(layout)
     work(layout)
@@ -209,7 +209,7 @@ def test_names(layout: Layout) -> None:
         "sh",
         "sh-2",
     ]
-    with pytest.raises(UsageError, match="there is a schedule"):
+    with pytest.raises(UsageError, match="already exists"):
         add(layout, "sh")
     with pytest.raises(UsageError, match=r'no schedule "shh"') as caught:
         schedules.remove(layout, "shh")

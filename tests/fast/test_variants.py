@@ -112,13 +112,16 @@ def test_questions_that_say_neither_keep_their_hashes() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"device": "cpu", "mps": ("fallback=on",)}, "means nothing to device cpu"),
-        ({"device": "mps,cuda", "mps": ("fallback=on",)}, "means nothing to device cuda"),
+        ({"device": "cpu", "mps": ("fallback=on",)}, "has no effect on device cpu"),
+        ({"device": "mps,cuda", "mps": ("fallback=on",)}, "has no effect on device cuda"),
         ({"env_name": "odl"}, 'did you mean "old"?'),
         ({"env_name": "../x"}, "mpsq env list"),
-        ({"env_name": "old,"}, "empty entry"),
+        ({"env_name": "old,"}, "empty value"),
         ({"env_name": "old", "python": "python3"}, "both name an interpreter"),
-        ({"device": "mps", "mps": ("fallback=on",), "env": ("PYTORCH_ENABLE_MPS_FALLBACK=0",)}, "say the same"),
+        (
+            {"device": "mps", "mps": ("fallback=on",), "env": ("PYTORCH_ENABLE_MPS_FALLBACK=0",)},
+            "set the same variable",
+        ),
     ],
 )
 def test_what_cannot_be_asked(asked: dict[str, object], said: str) -> None:

@@ -75,9 +75,9 @@ def test_held_jobs_need_a_hand_and_wait_says_so_once(engine: Engine, mpsq: Cli) 
     queue(engine, Terms(hold=True), Terms(hold=True))
     ran = mpsq("wait", "g1", "--timeout", "1ms")
     assert ran.code == 124
-    assert "2 runs are held back and will not start by themselves: mpsq release 1 2\n" in ran.err
+    assert "2 runs are held and will not start until released: mpsq release 1 2\n" in ran.err
     assert (
-        "run 2.1 is held back and will not start by itself: mpsq release 2\n"
+        "run 2.1 is held and will not start until released: mpsq release 2\n"
         in mpsq("wait", "2", "--timeout", "1ms").err
     )
 

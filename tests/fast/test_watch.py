@@ -87,7 +87,7 @@ run  name    asks                      ended last  after
 1.1  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED   1.50 s
 
 
-Ctrl-C leaves; the queue goes on
+Ctrl-C quits; the queue continues
 """
 
 
@@ -137,7 +137,7 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
 def test_a_queue_in_trouble_says_so(found: Status) -> None:
     gone = replace(found, queue=QueueState(False, None, None, 1.0), supervised=False)
     shown = screen(gone)
-    assert "none. start one" in shown and "nobody watches it" in shown and "nothing starts until" in shown
+    assert "none. start one" in shown and "nothing supervises it" in shown and "nothing starts until" in shown
     assert "running  nothing" in screen(replace(found, running=None, progress=None))
 
 

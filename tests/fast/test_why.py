@@ -38,29 +38,29 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
     ("given", "around", "said", "then"),
     [
         (row("QUEUED"), Around(WORKER, TURN), "run 1.1 is before it", "mpsq move"),
-        (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it came back to the queue: no fence)", "mpsq move"),
+        (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq move"),
         (row("QUEUED"), Around(WORKER), "it is being started", "mpsq logs 12.3 -f"),
         (row("RUNNING"), Around(WORKER), "the worker started it", "mpsq cancel 12.3"),
-        (row("RUNNING"), Around(NOBODY, supervised=True), "it goes on under its warden", "mpsq worker"),
+        (row("RUNNING"), Around(NOBODY, supervised=True), "it continues under its warden", "mpsq worker"),
         (row("RUNNING"), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (row("RUNNING"), Around(NOBODY, ended=True), "it has finished, and no worker is there to record how", "mpsq worker"),
-        (row("RUNNING"), Around(QueueState(True, 1, "process 7 will not die", None)), "process 7 will not die", "mpsq status"),
+        (row("RUNNING"), Around(NOBODY, ended=True), "it has finished, but no worker is running to record its result", "mpsq worker"),
+        (row("RUNNING"), Around(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
         (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq continue 12.3"),
-        (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "holds the lane and its memory", "mpsq continue"),
+        (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq continue"),
         (row("RUNNING", paused_at=1.0), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "its end was asked for and is under way", "mpsq wait 12.3"),
-        (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is there to record it", "mpsq worker"),
+        (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
+        (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is running to record its end", "mpsq worker"),
         (row("DONE", outcome="SUCCEEDED", real_s=90.0), Around(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
         (row("DONE", outcome="SUCCEEDED", taints="slept", valid=0), Around(WORKER), "not valid (slept)", "mpsq show 12.3"),
         (row("DONE", outcome="SUCCEEDED", taints="drift"), Around(WORKER), "it succeeded", "mpsq report"),
         (row("DONE", outcome="FAILED", exit_code=3, reason="no data"), Around(WORKER), "exit code 3: no data", "mpsq logs 12.3"),
         (row("DONE", outcome="KILLED", signal=9), Around(WORKER), "signal 9 killed it", "mpsq logs 12.3"),
         (row("DONE", outcome="SPAWN_FAILED", reason="no such file"), Around(WORKER), "no such file", "mpsq show 12.3"),
-        (row("DONE", outcome="DEVICE_UNAVAILABLE"), Around(WORKER), "its device is not there", "mpsq doctor"),
+        (row("DONE", outcome="DEVICE_UNAVAILABLE"), Around(WORKER), "its device is not available", "mpsq doctor"),
         (row("DONE", outcome="TIMED_OUT"), Around(WORKER), "longer than --timeout", "longer --timeout"),
-        (row("DONE", outcome="STALLED"), Around(WORKER), "said nothing for too long", "mpsq logs"),
+        (row("DONE", outcome="STALLED"), Around(WORKER), "reported nothing for too long", "mpsq logs"),
         (row("DONE", outcome="OUT_OF_MEMORY"), Around(WORKER), "ran out of memory", "smaller batch"),
-        (row("DONE", outcome="OUTPUT_LIMIT"), Around(WORKER), "wrote more than allowed", "output_limit_bytes"),
+        (row("DONE", outcome="OUTPUT_LIMIT"), Around(WORKER), "wrote more output than allowed", "output_limit_bytes"),
         (row("DONE", outcome="CODE_CHANGED"), Around(WORKER), "no longer what was submitted", "submit it again"),
         (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "mpsq retry 12.3"),
         (row("DONE", outcome="SKIPPED", reason="12.1 failed"), Around(WORKER), "skipped: 12.1 failed", "mpsq retry"),
@@ -99,14 +99,14 @@ def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
     assert _telling([failed, well, tried("12.3", 1, "DONE", "SUCCEEDED")])["outcome"] == "SUCCEEDED"
     before = _before(queued, [failed, well, queued])
     assert before == "run 12.1: it failed with exit code 1" and _before(well, [failed, well, queued]) == ""
-    assert explain(queued, Around(WORKER, TURN, before=before)).sentence.endswith(f"; the attempt before, {before}")
+    assert explain(queued, Around(WORKER, TURN, before=before)).sentence.endswith(f"; the previous attempt, {before}")
 
 
 def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:
     probe = {"spec_json": '{"find_max": "batch_size=8"}', "group_id": 4}
     full = explain(row("DONE", outcome="OUT_OF_MEMORY", **probe), Around(WORKER))
-    assert "--find-max looks for that" in full.sentence and "report scaling g4" in full.next_step
+    assert "--find-max searches for that limit" in full.sentence and "report scaling g4" in full.next_step
     stopped = explain(row("DONE", outcome="FAILED", exit_code=1, **probe), Around(WORKER))
-    assert "its search stopped there" in stopped.sentence and "retry 12.3 lets the search go on" in stopped.next_step
+    assert "its search stopped there" in stopped.sentence and "retry 12.3 continues the search" in stopped.next_step
     fits = explain(row("DONE", outcome="SUCCEEDED", **probe), Around(WORKER))
     assert "report scaling g4" in fits.next_step

@@ -191,7 +191,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b'{"workload": "toy", "repeats": "3"}', 'line 1: "repeats" is the text "3", not a whole number'),
         (b'{"workload": "toy", "repeats": true}', '"repeats" is true, not a whole number'),
         (b'{"workload": "toy", "repeats": 2.5}', '"repeats" is the number 2.5, not a whole number'),
-        (b'{"workload": "toy", "repeats": 0}', "line 1: --repeats 0 runs nothing"),
+        (b'{"workload": "toy", "repeats": 0}', "line 1: --repeats 0 would run nothing"),
         (b'{"workload": "toy", "hold": "yes"}', '"hold" is the text "yes", not true or false'),
         (b'{"workload": "toy", "device": {"a": 1}}', '"device" is an object, not a value or a list of values'),
         (b'{"workload": "toy", "device": ["cpu,mps"]}', "whose comma would part it in two"),

@@ -39,7 +39,7 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
     ran = mpsq.ok("bench", "toy", "--json")
     assert len(ran.json()["jobs"]) == 4 and len(ran.json()["runs"]) == 16
     assert "toy: mps, compiled, tiny  4 x, not known yet" in ran.err
-    assert "16 runs; how long they take is not known yet: none was asked before on this" in ran.err
+    assert "16 runs; their duration is not known yet: none has run" in ran.err
 
 
 def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machine) -> None:
@@ -51,7 +51,7 @@ def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machin
     ]
     assert "eager only: no g++" in ran.err and not home.exists()
     machine()
-    assert "no device computes here" in mpsq("bench", "toy").err
+    assert "no device works on this machine" in mpsq("bench", "toy").err
     assert mpsq.ok("bench", "toy", "--device", "cpu", "--dry-run", "--json").json()["order"]
     ran = mpsq.ok("bench", "toy", "--framework", "mlx", "--dry-run", "--json")
     assert {cell["device"] for cell in ran.json()["cells"]} == {"auto"} and "mlx" in ran.err
@@ -101,4 +101,4 @@ def test_a_forecast_says_how_sure_it_is() -> None:
     assert sure.startswith("4 runs: about 4 min 00 s, until ") and ";" not in sure
     half = Forecast((60.0, None), 120.0, 2, 1, 30.0, 4).sentence(1e6)
     assert half.startswith("4 runs: at least 2 min 00 s, until ")
-    assert "as what waits already takes 30.0 s; 2 of them have no history; 1 by runs that are alike" in half
+    assert "since the queue before them takes 30.0 s; 2 of them have no history; 1 estimated from similar runs" in half

@@ -71,11 +71,11 @@ def test_the_patch_is_raw_in_a_pipe_and_harmless_on_a_terminal(
 def test_where_there_is_no_patch_it_says_why(mpsq: Cli, code: Path, tmp_path: Path) -> None:
     (code / "train.py").write_text("print(1)\n")
     mpsq.ok("submit", "--cwd", code, "--", "true")
-    assert mpsq.ok("show", "1", "--diff").err.endswith("on main, and no changes to it\n")
+    assert mpsq.ok("show", "1", "--diff").err.endswith("on main, without changes\n")
     mpsq.ok("submit", "--", "true")
-    assert mpsq.ok("show", "2", "--diff").err == "job 2: its code was in no repository, so there is no patch\n"
+    assert mpsq.ok("show", "2", "--diff").err == "job 2: its code was not in a repository, so there is no patch\n"
     mpsq.ok("submit", "--snapshot", "copy", "--", "true", "--cwd", tmp_path)
-    assert "in no repository" in mpsq.ok("show", "3", "--diff").err
+    assert "not in a repository" in mpsq.ok("show", "3", "--diff").err
     young = tmp_path / "young"
     young.mkdir()
     subprocess.run(["git", "-C", str(young), "init", "-q"], check=True)
@@ -113,8 +113,8 @@ def test_what_submit_tells_of_the_code(options: tuple[str, ...], told: str, mpsq
 
 def test_a_command_that_names_its_folder_is_told_what_it_reads_there(mpsq: Cli, code: Path) -> None:
     copied = ["submit", "--cwd", code, "--snapshot", "copy", "--"]
-    assert "is not the copy" in mpsq.ok(*copied, "sh", "-c", f"cd {code} && python train.py").err
-    assert "is not the copy" not in mpsq.ok(*copied, "sh", f"{code}/train.py", f"--x={code}/train.py").err
+    assert "and not in the copy" in mpsq.ok(*copied, "sh", "-c", f"cd {code} && python train.py").err
+    assert "and not in the copy" not in mpsq.ok(*copied, "sh", f"{code}/train.py", f"--x={code}/train.py").err
 
 
 def test_rerun_takes_over_what_was_asked(mpsq: Cli, layout: Layout, code: Path) -> None:
@@ -151,7 +151,7 @@ def test_rerun_says_what_it_cannot_do(mpsq: Cli, code: Path, tmp_path: Path) -> 
     mpsq.ok("import", tmp_path / "log", "--set", "device=mps")
     assert "was imported: it never ran here" in mpsq("rerun", "1").err
     mpsq.ok("submit", "--", "true")
-    assert "nothing of its code was kept" in mpsq("rerun", "2").err
+    assert "its code was not stored" in mpsq("rerun", "2").err
     assert mpsq.ok("rerun", "2", "--allow-changed").out.startswith("g3: 1 job, 1 run queued (3.1)")
     (code / "train.py").write_text("print(1)\n")  # only the commit has it
     mpsq.ok("submit", "--cwd", code, "--", "true")

@@ -63,9 +63,9 @@ def test_a_torch_for_metal_that_finds_none(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "platform", "darwin")
     found = torch_probe.Torch("2.15.0", None, True, None, {"mps": ("absent", "")})
     check = list(examine._torch(found, "python"))[1]
-    assert check.verdict == "warn" and "not available" in check.finding and "virtual machine" in check.fix
+    assert check.verdict == "warn" and "finds no GPU" in check.finding and "virtual machine" in check.fix
     found = torch_probe.Torch("2.15.0", None, False, None, {"mps": ("absent", "")})
-    assert "built without it" in list(examine._torch(found, "python"))[1].finding
+    assert "built without MPS" in list(examine._torch(found, "python"))[1].finding
 
 
 def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_store(home: Path) -> None:
 
 
 def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "made at the first submit" in next(queue_checks.home(Layout(home))).finding
+    assert "created by the first submit" in next(queue_checks.home(Layout(home))).finding
     monkeypatch.setattr(queue_checks, "network_kind", lambda _: "smbfs")
     assert next(queue_checks.home(Layout(home))).verdict == "fail"
 

@@ -75,7 +75,7 @@ def test_two_versions_are_made_compared_and_removed(layout: Layout, wheels: Path
 def test_what_pip_refuses_is_shown_and_nothing_is_left(layout: Layout, wheels: Path) -> None:
     refused = mpsq("env", "create", "bad", "--pip", f"tinywheel==9 --no-index --find-links {wheels}", code=1)
     assert "pip could not install tinywheel==9" in refused.stderr
-    assert "No matching distribution found for tinywheel==9" in refused.stderr and "hint: see what" in refused.stderr
+    assert "No matching distribution found for tinywheel==9" in refused.stderr and "hint: check which" in refused.stderr
     assert list(layout.envs.glob("[!.]*")) == []
 
 

@@ -110,7 +110,9 @@ def test_a_question_that_differs_in_a_setting_is_alike_and_one_of_another_length
     found = past.look()
     assert [turn.expected.basis for turn in found.turns.values()] == [history.ALIKE, "", ""]
     said = found.sentence(NOW)
-    assert said.startswith("at least 20.0 s") and "2 of 3 runs have no history; 1 of 3 by runs that are alike" in said
+    assert (
+        said.startswith("at least 20.0 s") and "2 of 3 runs have no history; 1 of 3 estimated from similar runs" in said
+    )
     assert [turn.start_sure for turn in found.turns.values()] == [True, True, False]
 
 
@@ -128,9 +130,9 @@ def test_commands_are_alike_only_within_a_sweep(past: Past) -> None:
 
 def test_nothing_is_known_of_what_was_never_asked(past: Past) -> None:
     past.queue(NewJob(A))
-    assert past.look().sentence(NOW) == "not known yet: it was not asked before on this machine"
+    assert past.look().sentence(NOW) == "not known yet: it has not run on this machine before"
     past.queue(NewJob(B))
-    assert past.look().sentence(NOW) == "not known yet: none of these 2 runs was asked before on this machine"
+    assert past.look().sentence(NOW) == "not known yet: none of these 2 runs has run on this machine before"
 
 
 def test_the_running_run_counts_with_what_is_left_of_it(past: Past) -> None:

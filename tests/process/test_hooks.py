@@ -123,7 +123,7 @@ def test_a_notification(queue: Queue, monkeypatch: pytest.MonkeyPatch, program: 
     assert queue.worker("", "--until-idle").wait(40) == 0
     (call,) = calls(queue)
     if program == "absent":
-        assert call["state"] == "failed" and "is not there" in str(call["output"])
+        assert call["state"] == "failed" and "was not found" in str(call["output"])
         return
     assert call["state"] == "ok"
     assert queue.written()[-1].startswith('&lt;b&gt;$(touch x)" &amp; (do shell script "touch x")')
@@ -159,6 +159,6 @@ def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
     )
     assert ended.state == "timed_out" and ended.exit_code is None and ended.dur_s < 4.0
     assert ended.output.startswith("started\n")
-    assert ended.output.endswith("[mpsq: it was ended at its time limit (hook_timeout_s)]")
+    assert ended.output.endswith("[mpsq: it was terminated at its time limit (hook_timeout_s)]")
     assert len((tmp_path / "pids").read_text().split()) == 2
     assert not processes.find_orphans(processes.Traces(tag="f" * 32))

@@ -96,7 +96,7 @@ def test_a_gc_that_is_killed_with_the_trash_in_hand(queue: Queue) -> None:
     collecting.wait()
     assert names(queue.layout.run_dir("1.1")) == ["spec.json", "warden", "warden.lock"]
     assert list(queue.layout.runs.glob(".trash-*")) and "gc" in queue.verbs(1)
-    assert "left by a removal that was cut off" in mpsq("gc").stdout
+    assert "left by an interrupted removal" in mpsq("gc").stdout
     assert names(queue.layout.runs) == ["1.1"]
 
 
@@ -112,7 +112,7 @@ def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
     submitter = subprocess.Popen([*MPSQ, *submit], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pid = queue.stopped("submit.before_commit")
     ran = mpsq("gc")
-    assert ran.returncode == 1 and "somebody is submitting" in ran.stderr
+    assert ran.returncode == 1 and "mpsq submit is running" in ran.stderr
     os.kill(pid, signal.SIGCONT)
     assert submitter.wait(40) == 0 and snapshot.is_dir()
     os.utime(snapshot, (1, 1))

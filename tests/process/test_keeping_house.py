@@ -164,7 +164,7 @@ def test_rules_are_for_ended_jobs_only(queue: Layout) -> None:
     assert RunDir(queue.run_dir("3.1")).stdout.exists() and RunDir(queue.run_dir("4.1")).stdout.exists()
     assert found(queue, "last:1") == [] and not list(queue.runs.glob(".trash*"))
     said = query(queue, "SELECT reason FROM job_events WHERE verb = 'gc' AND job_id = 1")
-    assert len(said) == 2 and "not of the last 1" in said[0][0]
+    assert len(said) == 2 and "not among the last 1" in said[0][0]
 
 
 def test_a_job_that_waits_for_its_second_repeat_keeps_everything(queue: Layout) -> None:
@@ -246,7 +246,7 @@ def test_a_submit_that_stores_a_snapshot_is_waited_for(queue: Layout, monkeypatc
     monkeypatch.setattr(locks, "_QUESTIONS_LAST_S", 0.0)
     (queue.snapshots / ("b" * 64)).mkdir()
     with locks.share(queue.snapshots_lock), locks.share(queue.snapshots_lock):  # two submit at once
-        assert sweep(queue) == ["snapshots: somebody is submitting; the next gc looks at them"]
+        assert sweep(queue) == ["snapshots: mpsq submit is running; the next gc checks them"]
     assert sweep(queue) == [] and not list(queue.snapshots.iterdir())
 
 

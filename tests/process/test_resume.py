@@ -86,5 +86,5 @@ def test_a_checkpoint_that_is_gone_ends_the_run_and_holds_nobody(queue: Queue) -
     queue.worker()
     rows = queue.done(4)
     assert outcomes(rows) == ["FAILED", "SPAWN_FAILED", "SUCCEEDED", "SUCCEEDED"]
-    assert rows[1]["reason"].startswith("the checkpoint of run 1.1 that it was to go on from is gone")
+    assert rows[1]["reason"].startswith("the checkpoint of run 1.1 to resume from no longer exists")
     assert queue.written()[-1] == "last"

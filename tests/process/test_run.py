@@ -53,7 +53,7 @@ def test_it_just_works_where_no_worker_runs(queue: Queue) -> None:
     out, err = (process := run(queue, "--repeats", "2", "--", "sh", "-c", "echo out; echo err >&2")).communicate()
     assert process.returncode == 0, err
     assert out.startswith("out\nout\n") and "real " in out and "err" not in out
-    assert err.count("err\n") == 2 and ": SUCCEEDED" in err and "no worker runs this queue: process" in err
+    assert err.count("err\n") == 2 and ": SUCCEEDED" in err and "no worker runs this queue: started one" in err
     assert queue.written() == ["before"] and queue.rows()[0]["job_id"] == before
     until(lambda: not locks.is_held(locks.worker_lock_path(queue.layout.home)), "the end of its worker")
     assert len(workers(queue)) == 1
@@ -135,7 +135,7 @@ def test_what_runs_is_not_nice_because_its_follower_is(queue: Queue) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert [first, out.splitlines(keepends=True)[0]] == [f"nice {os.nice(0)}\n"] * 2
-    assert err.count("no worker runs this queue: process") == 2
+    assert err.count("no worker runs this queue: started one as process") == 2
 
 
 def test_ctrl_c_shows_the_last_words_of_a_job(queue: Queue) -> None:

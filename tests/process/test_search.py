@@ -49,7 +49,7 @@ def test_the_order_of_the_values() -> None:
 
 
 def test_the_ends_of_a_search() -> None:
-    assert walk(Asked("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest that was to be tried")
+    assert walk(Asked("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
     assert walk(Asked("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
 
 
@@ -58,7 +58,7 @@ def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
     tried, said = walk(Asked("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
     limit = (0.9 * MEMORY - 2e8) / 1e8
     assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
-    assert "by what smaller ones took" in said and "90 % of the machine's 16.0 GiB" in said
+    assert "judging by smaller values" in said and "90 % of the machine's 16.0 GiB" in said
     assert walk(Asked("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
 
 
@@ -67,7 +67,7 @@ def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
     at = standing(Asked("n", 8), probes)
     assert at.following is None and at.stopped is not None
     assert at.sentence("n") == "n 8 works; the search stopped at 16: FAILED(1): no data"
-    assert standing(Asked("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is to come")
+    assert standing(Asked("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
 
 
 def test_a_value_that_failed_below_one_that_works_is_no_limit() -> None:
@@ -135,12 +135,12 @@ def test_a_probe_asks_what_any_job_asks() -> None:
     ("said", "words"),
     [
         ({"find_max": "batchsize"}, 'did you mean "batch_size"'),
-        ({"find_max": "dropout"}, "no whole number"),
+        ({"find_max": "dropout"}, "not a whole number"),
         ({"find_max": "block_size=8:600", "workload": "bert"}, "block_size=600: it cannot be more than 512"),
         ({"find_max": "block_size=2", "workload": "bert"}, "block_size=2: it cannot be less than 3"),
         ({"find_max": "batch_size", "repeats": 2}, "tries each value once"),
-        ({"find_max": "batch_size=8", "set": ["batch_size=9"]}, "is what --find-max looks for"),
-        ({"find_max": "batch_size", "set": ["batch_size=8,9"]}, "is what --find-max looks for"),
+        ({"find_max": "batch_size=8", "set": ["batch_size=9"]}, "is the setting that --find-max searches"),
+        ({"find_max": "batch_size", "set": ["batch_size=8,9"]}, "is the setting that --find-max searches"),
         ({"find_max": "n", "workload": None, "command": ["true"]}, "does not use {n}"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> No
     with writing(engine) as connection:
         end(connection)
     ran = mpsq("retry", "1.1")
-    assert ran.code == 2 and "run 1.1 is tried again already, as run 1.2" in ran.err
+    assert ran.code == 2 and "run 1.1 is already being retried, as run 1.2" in ran.err
 
 
 def test_an_edit_of_an_older_run_changes_the_job_that_waits(engine: Engine, mpsq: Cli) -> None:
@@ -122,7 +122,7 @@ def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None
     with writing(engine) as connection:
         jobs.claim(connection, "machine", "t" * 32, "boot")
     ran = mpsq("edit", "1", "--at", "+5h")
-    assert ran.code == 2 and "job 1 is running: --at changes nothing of it" in ran.err
+    assert ran.code == 2 and "job 1 is running: --at has no effect on it" in ran.err
     mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")
 
 

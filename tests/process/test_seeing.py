@@ -62,12 +62,12 @@ def test_watching_goes_on_while_workers_come_and_go(queue: Queue, terminal: Call
     first.kill()
     first.wait()
     screen.forget()
-    screen.shows("none; the run goes on under its warden")
+    screen.shows("none; the run continues under its warden")
     second = queue.worker()
     screen.shows(f"process {second.pid}")
     screen.resize(60, 12)
     screen.forget()
-    screen.shows("running  1.1", "Ctrl-C leaves")
+    screen.shows("running  1.1", "Ctrl-C quits")
     spent = psutil.Process(screen.process.pid).cpu_times()
     (queue.folder / "go").touch()
     screen.forget()
@@ -77,7 +77,7 @@ def test_watching_goes_on_while_workers_come_and_go(queue: Queue, terminal: Call
     assert more.user + more.system - spent.user - spent.system < 0.5
     screen.forget()
     screen.type("\x1a")  # it has no shell to stop for: it goes on at once, with the screen given back and taken again
-    screen.shows("Ctrl-C leaves")
+    screen.shows("Ctrl-C quits")
     assert screen.raw.count("\x1b[?1049h") == 2 and screen.raw.count("\x1b[?1049l") == 1
     screen.type("\x03")
     assert screen.process.wait(20) == 130
@@ -88,7 +88,7 @@ def test_watching_goes_on_while_workers_come_and_go(queue: Queue, terminal: Call
 def test_a_signal_gives_the_screen_back(queue: Queue, terminal: Callable[..., Terminal], number: int) -> None:
     queue.submit("exit 0")
     screen = terminal("status", "--watch", NO_COLOR="1")
-    screen.shows("Ctrl-C leaves")
+    screen.shows("Ctrl-C quits")
     screen.process.send_signal(number)
     assert screen.process.wait(20) == 128 + number
     assert screen.is_restored()
@@ -120,14 +120,14 @@ def test_a_job_is_followed_through_deaths_and_retries(queue: Queue, terminal: Ca
     screen = terminal("logs", "-f", "--both", str(job))
     screen.shows("run 1.1 waits: no worker runs this queue")
     worker = queue.worker()
-    screen.shows("--- a worker is there again", "--- run 1.1", "try 0, red", "at ", " 99%")
+    screen.shows("--- a worker is running again", "--- run 1.1", "try 0, red", "at ", " 99%")
     worker.kill()
     worker.wait()
-    screen.shows("the worker is gone; the run goes on under its warden")
+    screen.shows("the worker has stopped; the run continues under its warden")
     screen.forget()
     screen.shows("at ")  # lines still come
     queue.worker()
-    screen.shows("a worker is there again")
+    screen.shows("a worker is running again")
     assert statistics.median(latencies_s(screen)) <= 0.5
     (queue.folder / "go.0").touch()
     screen.shows("--- run 1.1: FAILED(1) after", "--- run 1.2 (attempt 2)", "try 1, red")

@@ -177,7 +177,7 @@ def test_suspend_and_continue_from_the_command_line(queue: Queue) -> None:
     assert "suspended" in mpsq("status") and "mpsq continue 1.1" in mpsq("why", "1")
     assert "RUNNING (suspended)" in mpsq("show", "1")
     before = len(queue.written())
-    assert "run 1.1 goes on" in mpsq("continue", "1")
+    assert "run 1.1 continues" in mpsq("continue", "1")
     until(lambda: len(queue.written()) > before, "the job to go on")
     (queue.folder / "go").touch()
     rows = queue.done(2)

@@ -24,7 +24,7 @@ def settings(workload: Workload, sets: Mapping[str, Sequence[Value]], asked: Ask
     """
     param = catalog.named(workload, asked.key)
     if type(param.default) is not int or param.choices:
-        what = "takes but a few values" if param.choices else "is no whole number"
+        what = "takes only a few values" if param.choices else "is not a whole number"
         raise UsageError(f"--find-max {asked.key}: that {what}", f"for example --find-max {_example(workload)}")
     params = {key: param for key, param in workload.params.items() if key != asked.key}
     brief = {key: [value] for key, value in BRIEF.items() if key in params and not params[key].wrong(value)}
@@ -66,13 +66,15 @@ def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
 def _begin(asked: Asked, said: Sequence[Value], otherwise: Value | None) -> int:
     if len(said) > 1 or (said and asked.first is not None):
         raise UsageError(
-            f"--set {asked.key} is what --find-max looks for",
-            f"--find-max {asked.key}=8 begins at 8, =8:512 ends at 512",
+            f"--set {asked.key} is the setting that --find-max searches",
+            f"--find-max {asked.key}=8 starts at 8, =8:512 ends at 512",
         )
     try:
         begin = int(asked.first or (said[0] if said else otherwise) or 1)
     except ValueError as error:
-        raise UsageError(f"--set {asked.key}={said[0]} is no whole number", "--find-max begins at one") from error
+        raise UsageError(
+            f"--set {asked.key}={said[0]} is not a whole number", "--find-max starts at a single value"
+        ) from error
     return max(1, begin)
 
 

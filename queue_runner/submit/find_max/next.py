@@ -88,6 +88,6 @@ def probe(asked: Asked, row: Row) -> Probe:
     if ending.outcome is not Outcome.SUCCEEDED:
         return Probe(value, None, told)
     if row["swapped"]:
-        return Probe(value, False, "it works only by swapping")
+        return Probe(value, False, "it only works with swapping")
     limits = row["device"] == "cpu"
     return Probe(value, True, told, max_rss_bytes=row["max_rss_bytes"] if limits else None)

@@ -46,9 +46,7 @@ def parse(text: str) -> Asked:
         raise UsageError(f'--find-max: "{text}" is not KEY, KEY=FIRST or KEY=FIRST:LAST', "--find-max batch_size=8:512")
     asked = Asked(match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else MOST)
     if asked.first == 0 or not 1 <= asked.last <= MOST or (asked.first or 1) > asked.last:
-        raise UsageError(
-            f"--find-max {text}: there is nothing between", "FIRST is at least 1, LAST not less than FIRST"
-        )
+        raise UsageError(f"--find-max {text}: the range is empty", "FIRST must be at least 1, and LAST at least FIRST")
     return asked
 
 
@@ -82,17 +80,17 @@ class Standing:
 
     def sentence(self, key: str) -> str:
         """Return the standing in words."""
-        works = f"{key} {units.count(self.largest)} works" if self.largest else f"no {key} was seen to work"
+        works = f"{key} {units.count(self.largest)} works" if self.largest else f"no {key} has worked yet"
         if self.stopped is not None:
             if not self.stopped.over:
-                return f"{works} so far; {units.count(self.stopped.value)} is to come"
+                return f"{works} so far; {units.count(self.stopped.value)} is pending"
             return f"{works}; the search stopped at {units.count(self.stopped.value)}: {self.stopped.why}"
         if self.following is not None:
             return f"{works} so far; {units.count(self.following)} is next"
         if self.largest is None:
             return f"not even {key} {units.count(self.too_large)} works: {self.why_not}"
         if self.too_large is None:
-            return f"{key} {units.count(self.largest)} works, and it is the largest that was to be tried"
+            return f"{key} {units.count(self.largest)} works, and it is the largest to try"
         largest, beyond = units.count(self.largest), units.count(self.too_large)
         return f"{key} {largest} is the largest that works; {beyond} does not: {self.why_not}"
 
@@ -111,7 +109,7 @@ def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None =
     if limit is not None and following is not None and following >= limit and largest is not None:
         too_large = max(limit, largest + 1)
         share = f"{units.percent(MEMORY_SHARE, 2)} of the machine's {units.size(memory_bytes)}"
-        why_not = f"it would need more than {share}, by what smaller ones took"
+        why_not = f"it would need more than {share}, judging by smaller values"
         following = _following(asked, largest, too_large)
     return Standing(largest, too_large, following, why_not, stopped)
 
