@@ -90,11 +90,12 @@ def of_repository(folder: Path, home: Path | None = None) -> SourceTree:
         ("diff-index", "-z", "--no-renames", "--ignore-submodules=all", base),
         ("ls-files", "-o", "-z", "--exclude-standard"),
     )
-    with ThreadPoolExecutor() as pool:
-        index, differences, untracked = pool.map(lambda arguments: git_commands.git(root, *arguments), listings)
     scan = _Scan(root, len(base))
-    scan.add_index(index)
-    scan.add_differences(differences)
+    with ThreadPoolExecutor() as pool:
+        index, differences, others = (pool.submit(git_commands.git, root, *arguments) for arguments in listings)
+        scan.add_index(index.result())
+        scan.add_differences(differences.result())
+        untracked = others.result()
     own = _below(home, root)
     names = [os.fsdecode(name) for name in untracked.split(b"\0") if name]
     scan.add_untracked(name for name in names if own is None or not name.startswith(own))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,20 +68,18 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequen
     target = store / digest.hexdigest()
     if not target.is_dir():
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=store))
-        try:
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=store, ignore_cleanup_errors=True) as partial:
             for name, content in contents.items():
-                copy = partial / name
+                copy = Path(partial, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 with copy.open("wb") as stream:
                     stream.write(content)
                     os.fsync(stream.fileno())
-            partial.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another submitter copied the same content first
-                raise
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                Path(partial).rename(target)
+            except OSError:
+                if not target.is_dir():  # else another submitter copied the same content first
+                    raise
     return Snapshot(digest.hexdigest(), "workload", revision)
 
 

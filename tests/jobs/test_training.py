@@ -172,13 +172,13 @@ def test_what_a_user_can_mend_is_a_sentence_a_note_and_an_exit_code(
 def test_what_needs_less_memory_are_keys_that_the_workload_has() -> None:
     for workload in catalog.workloads(JOBS):
         keys = workload.params.keys()
-        said = set(errors.smaller(keys).replace("pool=", "pool ").replace(",", "").split())
+        said = set(errors.memory_hint(keys).replace("pool=", "pool ").replace(",", "").split())
         named = said & {"batch_size", "grad_accum", "pool", *errors._OF_SIZE}
         assert named <= keys and (named or workload.name == "opcheck")
-    assert errors.smaller({"batch_size", "pool", "side"}).startswith(
+    assert errors.memory_hint({"batch_size", "pool", "side"}).startswith(
         "a smaller batch_size or side needs less, and pool=host"
     )
-    assert errors.smaller({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
+    assert errors.memory_hint({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(run: Run) -> None:
