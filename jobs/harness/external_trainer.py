@@ -1,8 +1,8 @@
-"""The course of a workload whose loop is a trainer's own, whatever the framework: the trainer calls back, and what it
-says becomes iterations, phases and evaluations as in loop.py.
+"""Run a workload whose loop belongs to a trainer (transformers, Lightning): the trainer calls back, and its callbacks
+become iterations, phases and evaluations as in loop.py.
 
-The workload gives build(), as any other, and train(training, run): it hands `run.watch` to a callback of its
-trainer and runs it. An iteration is timed by the same rule, and the losses, the reference and the cache are told alike.
+The workload gives build(), like any other, and train(training, run), which hands `run.watch` to a callback of its
+trainer and starts it. Iterations are timed by the same rule; losses, reference and cache are reported alike.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from harness import command_line, exit_codes, hello, loop
 from harness.command_line import Options
-from harness.errors import JobError, UsageError
+from harness.errors import UsageError
 from harness.framework import Build, Framework
-from harness.run import compare_with_reference
+from harness.run import after_first, conclude
 from harness.training import Training
 from mpsq_report import Reporter
 from mpsq_report_watch import Iteration, Watch
@@ -26,7 +26,7 @@ Train = Callable[[Any, "TrainerRun"], None]
 
 
 class TrainerRun:
-    """What a workload's trainer reports to. `watch` times the iterations; `report` takes anything else."""
+    """The run as a trainer's callbacks see it. `watch` times the iterations; `report` takes everything else."""
 
     def __init__(self, workload: Mapping[str, Any], framework: Framework, training: Training, report: Reporter) -> None:
         options = training.options
@@ -46,7 +46,7 @@ class TrainerRun:
         self._is_first = True
 
     def evaluated(self, done: int, split: str, metrics: Mapping[str, float], dur_s: float | None = None) -> None:
-        """The measures of a model after `done` iterations."""
+        """Report and print the metrics of a model after `done` iterations."""
         self.report.eval(done, split, dict(metrics), dur_s)
         self.result.metrics[split] = dict(metrics)
         said = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
@@ -69,32 +69,17 @@ class TrainerRun:
             print("  ".join([f"iter {one.i:>6}", *known, f"{1e3 * one.dur_s:>10.2f} ms", speed, *remark]))
         if self._is_first:
             self._is_first = False
-            self._after_first()
-
-    def _after_first(self) -> None:
-        framework, training, report = self._framework, self._training, self.report
-        framework.after_first(training)
-        if training.options.compile:
-            hello.report_cache(framework, report)
-        if training.reference.cpu is None:
-            return
-        with report.phase("compile" if training.options.compile else "setup"):
-            found = training.reference.on_device(training)
-        report.metric("reference_loss_device", found, "nats")
-        compare_with_reference(training, training.reference.cpu, found, report)
+            after_first(self._framework, self._training, self.report)
 
 
 def main(
     workload: Mapping[str, Any], framework: Framework, build: Build, train: Train, argv: Sequence[str] | None = None
 ) -> int:
-    """Run a workload whose trainer has its own loop. Returns the exit code, as harness.run.main."""
+    """Run a workload whose trainer has its own loop. Return the exit code, as harness.run.main does."""
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
-        result = _run(workload, framework, build, train, options, report)
-        print(result.sentence())
-        if result.diverged and options.settings.stop_on_nan:
-            raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
+        conclude(_run(workload, framework, build, train, options, report), options)
 
     return exit_codes.run(workload, run)
 

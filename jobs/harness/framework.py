@@ -1,5 +1,4 @@
-"""What a framework gives to the harness: a class each in the main.py of torch_backend, mlx_backend, tinygrad_backend
-and jax_backend."""
+"""The interface of a framework: a class in main.py of torch_backend, mlx_backend, tinygrad_backend, jax_backend."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ Evaluate = Callable[[Any, str], Mapping[str, float]]
 
 
 class Framework(Protocol):
-    """A framework's side of the course that run.py prescribes."""
+    """The operations that run.py needs of a framework."""
 
     name: str
     """of the package, as it is imported and as versions are listed under it"""
@@ -28,38 +27,40 @@ class Framework(Protocol):
     """what --compile on means, in a word"""
 
     def open_device(self, asked: str) -> Any:
-        """The device called cpu, cuda, cuda:1, mps or auto. Raises: JobError with exit code 69 when it does not
+        """Return the device called cpu, cuda, cuda:1, mps or auto. Raises: JobError with exit code 69 if it does not
         compute."""
 
     def set_up(self, options: Options, device: Any, report: Reporter) -> None:
-        """Called once, before hello. Raises: UsageError for options that this framework cannot meet."""
+        """Configure the framework, once, before hello. Raises: UsageError for options that it does not support."""
 
     def facts(self, device: Any) -> Mapping[str, Any]:
-        """Further fields of hello: versions (by name, with the framework's own), threads, ..."""
+        """Return further fields of hello: versions (by name, the framework's included), threads, ..."""
 
     def memory(self, device: Any) -> tuple[int | None, int | None]:
-        """Bytes in arrays and bytes taken from the system, now; None on the CPU."""
+        """Return the bytes in arrays and the bytes taken from the system, now; (None, RSS) on the CPU."""
+        memory: tuple[int | None, int | None] = device.memory()
+        return memory
 
     def wait(self, training: Training, loss: Any) -> None:
-        """Return when all that an iteration asked for is computed: its loss, the weights, the optimizer's state.
+        """Return when the loss, the weights and the optimizer's state of an iteration are computed.
 
         Called before both readings of the clock; `loss` is None before the first iteration.
         """
 
     def cache_state(self) -> tuple[str, dict[str, int]] | None:
-        """cold, warm or mixed, and the counts that say so; None where this framework keeps nothing between runs.
+        """Return cold, warm or mixed, and the counts behind it; None if the framework keeps no cache between runs.
 
-        Called once, after a first iteration with --compile on.
+        Called once, after the first iteration with --compile on.
         """
 
     def after_first(self, training: Training) -> None:
-        """Called once, when the process's first iteration is over."""
+        """Called once, when the first iteration of the process is over. Does nothing by default."""
 
     def save(self, training: Training, folder: Path, done: int) -> Path:
-        """Write a checkpoint after `done` iterations. Returns its path. Raises: JobError."""
+        """Write a checkpoint after `done` iterations and return its path. Raises: JobError."""
 
     def restore(self, training: Training, path: Path) -> int:
-        """Go on where the checkpoint was written. Returns how many iterations are done. Raises: JobError."""
+        """Load a checkpoint and return the number of iterations done. Raises: JobError."""
 
     def weights(self, training: Training) -> Mapping[str, Any] | None:
-        """The weights by name as numpy arrays, for weights.npz; None where a workload's have no such names."""
+        """Return the weights by name as numpy arrays, for weights.npz; None if the workload's have no common names."""

@@ -1,4 +1,4 @@
-"""The course of a workload, from its command line to its exit code, whatever the framework."""
+"""Run a workload from its command line to its exit code, whatever the framework."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ def main(
     sample: Sample | None = None,
     infer: Step | None = None,
 ) -> int:
-    """Run a workload: `build` makes its Training, `step` is one iteration, `evaluate` measures one split of the data,
-    `sample` makes the Sampling that mode=sample times instead, `infer` is the iteration of mode=eval: the forward
-    alone. The modes that a workload has besides training are the keys of its "modes".
+    """Run a workload: `build` returns its Training, `step` does one iteration, `evaluate` measures one split of the
+    data, `sample` returns the Sampling that mode=sample times instead, `infer` does an iteration of mode=eval, the
+    forward alone. The keys of "modes" in the literal name the modes besides training.
 
-    Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there), 71 (out of memory).
+    Return the exit code: 0, 1 (failed), 2 (usage), 69 (device unavailable), 71 (out of memory).
     """
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         words = sys.argv[1:] if argv is None else argv
         options = command_line.parse(workload, words, framework.compiler)
-        result = _run(workload, framework, build, step, evaluate, sample, infer, options, report)
-        print(result.sentence())
-        if result.diverged and options.settings.stop_on_nan:
-            raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
+        conclude(_run(workload, framework, build, step, evaluate, sample, infer, options, report), options)
 
     return exit_codes.run(workload, run)
 
@@ -97,7 +94,7 @@ def _run(
 
 
 class _Work:
-    """The loop's view of a framework and a workload."""
+    """loop.Work of a framework and a workload."""
 
     splits: tuple[str, ...] = ("train", "val")
 
@@ -147,25 +144,36 @@ class _Work:
                 print(f"saved {weights_file.write(self._folder / 'weights.npz', weights)}, for init_from")
 
     def after_first(self) -> None:
-        framework, training, report = self._framework, self._training, self._report
-        framework.after_first(training)
-        if training.options.compile:
-            hello.report_cache(framework, report)
-        if training.reference.cpu is None:
-            report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
-            return
-        # With compilation this compiles the forward that evaluations use; without, it is a last piece of set-up.
-        compiles = training.options.compile
-        with report.phase("compile" if compiles else "setup"):
-            found = training.reference.on_device(training)
-            if compiles and training.options.settings.eval_interval:
-                training.warm_evaluation()
-        report.metric("reference_loss_device", found, "nats")
-        compare_with_reference(training, training.reference.cpu, found, report)
+        after_first(self._framework, self._training, self._report)
+
+
+def conclude(result: loop.Result, options: Options) -> None:
+    """Print the result. Raises: JobError if stop_on_nan ended the training."""
+    print(result.sentence())
+    if result.diverged and options.settings.stop_on_nan:
+        raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
+
+
+def after_first(framework: Framework, training: Training, report: Reporter) -> None:
+    """Report the compiler's cache and compare the reference loss, once the first iteration is reported."""
+    framework.after_first(training)
+    if training.options.compile:
+        hello.report_cache(framework, report)
+    if training.reference.cpu is None:
+        report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
+        return
+    # With compilation this compiles the forward that evaluations use; without, it is the last step of the set-up.
+    compiles = training.options.compile
+    with report.phase("compile" if compiles else "setup"):
+        found = training.reference.on_device(training)
+        if compiles and training.options.settings.eval_interval:
+            training.warm_evaluation()
+    report.metric("reference_loss_device", found, "nats")
+    compare_with_reference(training, training.reference.cpu, found, report)
 
 
 def compare_with_reference(training: Training, expected: float, found: float, report: Reporter) -> None:
-    """Print the first batch's two losses, and say so when they are further apart than rounding explains."""
+    """Print the first batch's loss on the CPU and on the device; warn and report wrong_loss beyond TOLERANCE_NATS."""
     dtype = training.options.dtype
     tolerance = TOLERANCE_NATS[dtype]
     how = f"{training.device}, {dtype}" + (", compiled" if training.options.compile else "")
@@ -178,7 +186,7 @@ def compare_with_reference(training: Training, expected: float, found: float, re
 
 
 def _folder(options: Options) -> Path | None:
-    """Where checkpoints go. Raises: UsageError when some are wanted and there is no place."""
+    """Return the folder of checkpoints, None if there is none. Raises: UsageError if checkpoint_interval needs one."""
     folder = options.out or (Path(os.environ["MPSQ_OUT"]) if os.environ.get("MPSQ_OUT") else None)
     if options.settings.checkpoint_interval > 0 and folder is None:
         raise UsageError("checkpoint_interval needs a place for its checkpoints", "give --out DIR")
@@ -186,7 +194,7 @@ def _folder(options: Options) -> Path | None:
 
 
 def _refuse_checkpoints(options: Options) -> None:
-    """Raises: UsageError for what only a training does."""
+    """Raise UsageError for options that only a training has."""
     if options.resume is not None or options.out is not None or options.settings.checkpoint_interval:
         raise UsageError(
             "mode=eval neither goes on from a checkpoint nor writes one",

@@ -1,9 +1,9 @@
-"""JAX's side of the course of a workload: main() for workloads in JAX, and what run.py asks of a framework."""
+"""JAX as a Framework, and main() of workloads in JAX."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from harness import hello, run
 from harness.checkpoints import npz
 from harness.command_line import Options
 from harness.device import Device
-from harness.framework import Build, Evaluate, Step
+from harness.framework import Framework
 from harness.jax_backend.device import open_device
 from harness.jax_backend.training import Training
-from harness.sampling import Sample
 from mpsq_report import Reporter
 
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-metal")
@@ -25,20 +24,13 @@ _ASKED = "/jax/compilation_cache/compile_requests_use_cache"
 _HITS = "/jax/compilation_cache/cache_hits"
 
 
-def main(
-    workload: Mapping[str, Any],
-    build: Build,
-    step: Step,
-    evaluate: Evaluate,
-    argv: Sequence[str] | None = None,
-    sample: Sample | None = None,
-) -> int:
-    """Run a workload in JAX. Returns the exit code. See harness.run.main."""
-    return run.main(workload, Jax(), build, step, evaluate, argv, sample)
+def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
+    """Run a workload in JAX. The arguments and the exit code are those of harness.run.main, less its framework."""
+    return run.main(workload, Jax(), *parts, **more)
 
 
-class Jax:
-    """What harness.framework.Framework asks for."""
+class Jax(Framework):
+    """JAX's side of the harness."""
 
     name = "jax"
     compiler = "jax.jit"
@@ -64,21 +56,15 @@ class Jax:
             "float32_matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
         }
 
-    def memory(self, device: Device) -> tuple[int | None, int | None]:
-        return device.memory()
-
     def wait(self, training: Training, loss: Any) -> None:
         jax.block_until_ready((loss, training.params, training.state))
 
     def cache_state(self) -> tuple[str, dict[str, int]]:
-        """Without JAX_COMPILATION_CACHE_DIR nothing is kept between runs: cold."""
+        """Return the state of the compilation cache: cold without JAX_COMPILATION_CACHE_DIR, which keeps nothing."""
         asked, hits = self._events[_ASKED], self._events[_HITS]
         counts = {"cache_hits": hits, "cache_misses": asked - hits}
         state = "cold" if not hits else "warm" if hits == asked else "mixed"
         return state, {name: count for name, count in counts.items() if count}
-
-    def after_first(self, training: Training) -> None:
-        """Nothing is left to do."""
 
     def save(self, training: Training, folder: Path, done: int) -> Path:
         path = folder / "checkpoint.npz"
@@ -98,6 +84,6 @@ class Jax:
 
 
 def _named(training: Training) -> dict[str, Any]:
-    """Every array of the weights and of the optimizer, by its place in the tree, in the order of the tree."""
+    """Return every array of weights and optimizer by its path in the tree, in the order of the tree."""
     found, _ = jax.tree_util.tree_flatten_with_path((training.params, training.state))
     return {jax.tree_util.keystr(path): value for path, value in found}

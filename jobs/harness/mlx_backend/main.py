@@ -1,10 +1,10 @@
-"""MLX's side of the course of a workload: main() for workloads in MLX, and what run.py asks of a framework."""
+"""MLX as a Framework, and main() of workloads in MLX."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,21 @@ from harness import hello, run
 from harness.checkpoints import npz
 from harness.command_line import Options
 from harness.device import Device
-from harness.framework import Build, Evaluate, Step
+from harness.framework import Framework
 from harness.mlx_backend.device import open_device
 from harness.mlx_backend.training import Training, named
-from harness.sampling import Sample
 from mpsq_report import Reporter
 
 _BACKENDS = ("mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
 
 
-def main(
-    workload: Mapping[str, Any],
-    build: Build,
-    step: Step,
-    evaluate: Evaluate,
-    argv: Sequence[str] | None = None,
-    sample: Sample | None = None,
-) -> int:
-    """Run a workload in MLX. Returns the exit code. See harness.run.main."""
-    return run.main(workload, Mlx(), build, step, evaluate, argv, sample)
+def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
+    """Run a workload in MLX. The arguments and the exit code are those of harness.run.main, less its framework."""
+    return run.main(workload, Mlx(), *parts, **more)
 
 
-class Mlx:
-    """What harness.framework.Framework asks for."""
+class Mlx(Framework):
+    """MLX's side of the harness."""
 
     name = "mlx"
     compiler = "mx.compile"
@@ -61,25 +53,22 @@ class Mlx:
             "float32_matmul_precision": "highest" if os.environ.get("MLX_ENABLE_TF32") == "0" else "default",
         }
 
-    def memory(self, device: Device) -> tuple[int | None, int | None]:
-        return device.memory()
-
     def wait(self, training: Training, loss: Any) -> None:
-        """MLX is lazy: what nobody evaluates was not computed."""
+        """Evaluate loss, weights and optimizer, since MLX is lazy, and wait for them."""
         mx.eval(loss, training.model.parameters(), training.optimizer.state)
         mx.synchronize()
 
     def cache_state(self) -> tuple[str, dict[str, int]] | None:
-        """On the CPU MLX keeps what it compiled under the system's folder for temporary files; elsewhere nothing that
-        could be seen. It is mixed as well when all that was kept is another program's."""
+        """Return the state of the kernel cache in the folder of temporary files, which MLX has on the CPU only; None
+        elsewhere.
+
+        It is mixed as well if all kernels in it belong to another program.
+        """
         if self._before is None:
             return None
         new = _kept() - self._before
         state = "warm" if not new else "mixed" if self._before else "cold"
         return state, {"cache_misses": new} if new else {}
-
-    def after_first(self, training: Training) -> None:
-        """Nothing is left to do."""
 
     def save(self, training: Training, folder: Path, done: int) -> Path:
         path = folder / "checkpoint.npz"

@@ -1,10 +1,10 @@
-"""tinygrad's side of the course of a workload: main() for workloads in tinygrad, and what run.py asks for."""
+"""tinygrad as a Framework, and main() of workloads in tinygrad."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,19 @@ from harness.checkpoints import npz
 from harness.command_line import Options
 from harness.device import Device
 from harness.errors import UsageError
-from harness.framework import Build, Evaluate, Step
-from harness.sampling import Sample
+from harness.framework import Framework
 from harness.tinygrad_backend.device import open_device, why_not_dtype
 from harness.tinygrad_backend.training import DTYPES, Training, named, put
 from mpsq_report import Reporter
 
 
-def main(
-    workload: Mapping[str, Any],
-    build: Build,
-    step: Step,
-    evaluate: Evaluate,
-    argv: Sequence[str] | None = None,
-    sample: Sample | None = None,
-) -> int:
-    """Run a workload in tinygrad. Returns the exit code. See harness.run.main."""
-    return run.main(workload, Tinygrad(), build, step, evaluate, argv, sample)
+def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
+    """Run a workload in tinygrad. The arguments and the exit code are those of harness.run.main, less its framework."""
+    return run.main(workload, Tinygrad(), *parts, **more)
 
 
-class Tinygrad:
-    """What harness.framework.Framework asks for."""
+class Tinygrad(Framework):
+    """tinygrad's side of the harness."""
 
     name = "tinygrad"
     compiler = "TinyJit"
@@ -69,24 +61,20 @@ class Tinygrad:
             **({"threads": NUM_CPU_THREADS.value} if device.kind == "cpu" else {}),
         }
 
-    def memory(self, device: Device) -> tuple[int | None, int | None]:
-        return device.memory()
-
     def wait(self, training: Training, loss: Any) -> None:
-        """tinygrad is lazy: what nobody realizes was not computed."""
+        """Realize loss, weights and optimizer, since tinygrad is lazy, and wait for them."""
         if loss is not None:
             Tensor.realize(loss, *named(training).values())
         devices[training.device.handle].synchronize()
 
     def cache_state(self) -> tuple[str, dict[str, int]]:
-        """tinygrad keeps every kernel that it compiled, eager or not. It is mixed as well when all that was kept is
-        another program's."""
+        """Return the state of the kernel cache, which tinygrad keeps with and without compilation.
+
+        It is mixed as well if all kernels in it belong to another program.
+        """
         new = _kept() - self._before
         state = "warm" if not new else "mixed" if self._before else "cold"
         return state, {"cache_misses": new} if new else {}
-
-    def after_first(self, training: Training) -> None:
-        """Nothing is left to do."""
 
     def save(self, training: Training, folder: Path, done: int) -> Path:
         path = folder / "checkpoint.npz"
@@ -107,7 +95,7 @@ class Tinygrad:
 
 
 def _kept() -> int:
-    """How many compiled kernels are in tinygrad's cache: rows of its tables compile_*."""
+    """Return the number of kernels in tinygrad's cache: the rows of its tables compile_*."""
     with contextlib.suppress(sqlite3.Error), sqlite3.connect(f"file:{CACHEDB}?mode=ro", uri=True) as found:
         tables = found.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'compile%'")
         return sum(found.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for (name,) in tables.fetchall())

@@ -1,10 +1,10 @@
-"""torch's side of the course of a workload: main() for workloads in torch, and what run.py asks of a framework."""
+"""torch as a Framework, and main() of workloads in torch."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ import torch
 
 from harness import errors, hello, run
 from harness.command_line import Options
-from harness.framework import Build, Evaluate, Step
+from harness.framework import Framework
 from harness.processes import refuse_threads
-from harness.sampling import Sample
 from harness.torch_backend import compiling
 from harness.torch_backend.device import Device, open_device
 from harness.torch_backend.training import Training
@@ -24,21 +23,13 @@ from harness.torch_backend.training import save as save_checkpoint
 from mpsq_report import Reporter
 
 
-def main(
-    workload: Mapping[str, Any],
-    build: Build,
-    step: Step,
-    evaluate: Evaluate,
-    argv: Sequence[str] | None = None,
-    sample: Sample | None = None,
-    infer: Step | None = None,
-) -> int:
-    """Run a workload in torch. Returns the exit code. See harness.run.main."""
-    return run.main(workload, Torch(), build, step, evaluate, argv, sample, infer)
+def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
+    """Run a workload in torch. The arguments and the exit code are those of harness.run.main, less its framework."""
+    return run.main(workload, Torch(), *parts, **more)
 
 
-class Torch:
-    """What harness.framework.Framework asks for."""
+class Torch(Framework):
+    """torch's side of the harness."""
 
     name = "torch"
     compiler = "torch.compile"
@@ -67,9 +58,6 @@ class Torch:
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
         }
 
-    def memory(self, device: Device) -> tuple[int | None, int | None]:
-        return device.memory()
-
     def wait(self, training: Training, loss: Any) -> None:
         training.device.synchronize()
 
@@ -95,9 +83,9 @@ class Torch:
 
 
 def _watch_warnings(report: Reporter, device: Device) -> None:
-    """Report each operator that MPS leaves to the CPU, once.
+    """Report each operator that MPS falls back to the CPU for, once.
 
-    torch warns of the first one only, unless told to warn always: so in the first iteration, which meets them all.
+    torch warns of the first one only, unless told to warn always: so it is in the first iteration, which runs them all.
     """
     show, seen = warnings.showwarning, set[str]()
 
