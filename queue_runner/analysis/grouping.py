@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from queue_runner.analysis import stats
 from queue_runner.model import Outcome, State
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 """A run: the columns of v_run, and `factors`, the settings and versions that distinguish runs."""
 
@@ -24,6 +25,14 @@ _BARE = frozenset(
     {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"}
 )
 """Factors shown by their value alone."""
+
+
+def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Return the items by their key, both in order of first appearance."""
+    found: dict[Any, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def value_of(row: Row, name: str) -> Any:

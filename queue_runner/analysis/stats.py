@@ -75,12 +75,10 @@ class Drift:
     first_third: float
     last_third: float
     ratio: float
-    slope: float
-    """per unit of position, by Theil and Sen"""
 
 
 def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
-    """Return the medians of the first and last third of the span of `positions`, and the Theil-Sen slope of all points.
+    """Return the medians of the first and last third of the span of `positions`.
 
     Thirds are of the positions, not of the count, so that a log with only the start and the end of a run compares these
     two. None with fewer than 5 points, an empty third or a first third of zero.
@@ -94,7 +92,7 @@ def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
     if low == high or not first or not last:
         return None
     start, end = median(first), median(last)
-    return Drift(start, end, end / start, theil_sen(positions, xs)) if start > 0 else None
+    return Drift(start, end, end / start) if start > 0 else None
 
 
 def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:

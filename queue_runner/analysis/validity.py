@@ -6,7 +6,7 @@ Each rule checks recorded data; the detail of a taint is what it found, with uni
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,74 +55,60 @@ class Facts:
 
 def find_taints(facts: Facts) -> list[Taint]:
     """Return all taints of a run, the invalidating ones first."""
-    return [*_invalid(facts), *_caveats(facts)]
+    rules = {"invalid": _invalid(facts), "caveat": _caveats(facts)}
+    return [Taint(kind, severity, detail) for severity, found in rules.items() for kind, detail in found]
 
 
-def _invalid(f: Facts) -> list[Taint]:
-    found = []
+def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
     if f.slept_s > SLEPT_S:
-        found.append(("slept", f"the machine slept {f.slept_s:.1f} s during the run"))
+        yield "slept", f"the machine slept {f.slept_s:.1f} s during the run"
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
-        found.append(
-            (
-                "suspended",
-                f"the run was stopped for {pause} (mpsq suspend or SIGSTOP): an iteration may include that time",
-            )
-        )
-    named = (("wrong_loss", "wrong_loss"), ("wrong_result", "wrong_result"), ("log_rewritten", "log_rewritten"))
-    for kind, name in (*named, ("diverged", "nan_loss")):
-        if name in f.notes:
-            found.append((kind, f.notes[name]))
-    if f.learns and "nan_loss" not in f.notes and (detail := _diverged(f.summary)):
-        found.append(("diverged", detail))
+        yield "suspended", f"the run was stopped for {pause} (mpsq suspend or SIGSTOP): an iteration may include that"
+    for kind in ("wrong_loss", "wrong_result", "log_rewritten"):
+        if kind in f.notes:
+            yield kind, f.notes[kind]
+    if "nan_loss" in f.notes:
+        yield "diverged", f.notes["nan_loss"]
+    elif f.learns and (detail := _diverged(f.summary)):
+        yield "diverged", detail
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
-        found.append(("unobserved", "the run succeeded but reported no iteration"))
+        yield "unobserved", "the run succeeded but reported no iteration"
     if (share := _mean(f, "others_cpu_share")) is not None and share > CONTENDED_CPU_SHARE:
-        found.append(("contended", f"other programs used {share:.0%} of the machine's cores"))
+        yield "contended", f"other programs used {share:.0%} of the machine's cores"
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
-        found.append(("swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"))
+        yield "swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"
     # the maximum, since macOS lowers priorities for a while if threads outnumber cores; throttling caps them
     if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
-        found.append(
-            ("throttled_service", f"the scheduler priority was {priority:.0f}: run mpsq service install again")
-        )
-    return [Taint(kind, "invalid", detail) for kind, detail in found]
+        yield "throttled_service", f"the scheduler priority was {priority:.0f}: run mpsq service install again"
 
 
-def _caveats(f: Facts) -> list[Taint]:
-    found = []
-    measured = [row for row in f.iterations if PHASES[row["phase"]] == "measure"]
-    if any(not row["synced"] for row in measured):
-        found.append(
-            (
-                "unsynced",
-                "times are taken without synchronizing the device: an iteration may include time of the one before",
-            )
+def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
+    if any(not row["synced"] for row in f.iterations if PHASES[row["phase"]] == "measure"):
+        yield (
+            "unsynced",
+            "times taken without synchronizing the device: an iteration may include time of the one before",
         )
     if "op_fallback" in f.notes:
-        found.append(("op_fallback", f.notes["op_fallback"]))
+        yield "op_fallback", f.notes["op_fallback"]
     if f.ingests and not _values(f, "others_cpu_share"):
-        found.append(("unwatched", "the run ended before the machine's load was sampled: it may be contended"))
+        yield "unwatched", "the run ended before the machine's load was sampled: it may be contended"
     if f.resumed_from:
         at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
-        found.append(
-            ("resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training")
-        )
+        yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
     if any(c.get("on_battery") for c in f.conditions):
-        found.append(("battery", "the machine ran on battery"))
+        yield "battery", "the machine ran on battery"
     if any(c.get("low_power") for c in f.conditions):
-        found.append(("low_power", "low power mode was on"))
+        yield "low_power", "low power mode was on"
     if (level := _greatest(f, "thermal_level")) is not None and level > 0:
-        found.append(("throttled", f"thermal pressure reached level {level:.0f}"))
+        yield "throttled", f"thermal pressure reached level {level:.0f}"
     if (share := _mean(f, "steal_share")) is not None and share > STOLEN_SHARE:
-        found.append(("stolen", f"the hypervisor took {share:.1%} of the CPU time"))
+        yield "stolen", f"the hypervisor took {share:.1%} of the CPU time"
     drift = f.summary.drift_ratio
     if drift is not None and abs(drift - 1) > DRIFT_RATIO:
-        found.append(("drift", f"iterations of the last third took {drift:.2f} times as long as those of the first"))
+        yield "drift", f"iterations of the last third took {drift:.2f} times as long as those of the first"
     if f.summary.bimodal:
-        found.append(("bimodal", "iteration times have two levels: the median hides one of them"))
-    return [Taint(kind, "caveat", detail) for kind, detail in found]
+        yield "bimodal", "iteration times have two levels: the median hides one of them"
 
 
 def _diverged(summary: Summary) -> str | None:

@@ -41,13 +41,10 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of kernels with results")], notes=found.notes)
     rows = [_row(cell) for cell in found.cells]
-    tables: dict[tuple[Any, str], list[dict[str, Any]]] = {}
-    for cell, row in zip(found.cells, rows, strict=True):
-        tables.setdefault((cell.key["machine"], _title(cell)), []).append(_shown(cell, row, found))
-    sections = [
-        Section(title, [*_SHOWN[:4], *microbench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown)
-        for (_, title), shown in tables.items()
-    ]
+    sections = []
+    for title, results in microbench.tables(found.cells, rows, _title):
+        shown = [_shown(cell, row, found) for cell, row in results]
+        sections.append(Section(title, [*_SHOWN[:4], *microbench.rates(shown, flops_per_s=""), *_SHOWN[4:]], shown))
     notes = [
         "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"
         " measured by the run, else memory (roofline: Williams, Waterman & Patterson 2009)",

@@ -48,11 +48,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     cells = sorted(found.cells, key=_order)
     peaks = Peaks(context)
     rows = [_row(cell, peaks) for cell in cells]
-    tables: dict[tuple[Any, str], list[tuple[Measured, dict[str, Any]]]] = {}
-    for cell, row in zip(cells, rows, strict=True):
-        tables.setdefault((cell.key["machine"], microbench.caption(cell)), []).append((cell, row))
     sections, lines = [], []
-    for (_, caption), results in tables.items():
+    for caption, results in microbench.tables(cells, rows, microbench.caption):
         devices = {cell.key["device"] for cell, _ in results}
         title = f"matmul {caption}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
         shown = [_shown(cell, row, found, len(devices) > 1) for cell, row in results]

@@ -39,26 +39,25 @@ def finish(rows: list[Row], context: Context) -> Result:
     found = microbench.measured(prepare.prepare(rows, context), context, with_config=False)
     if not found.cells:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of transfer with results")], notes=found.notes)
-    results = sorted(((cell, _row(cell)) for cell in found.cells), key=lambda result: _order(*result))
-    tables: dict[tuple[Any, str], list[tuple[Measured, dict[str, Any]]]] = {}
-    for cell, row in results:
-        tables.setdefault((cell.key["machine"], _title(cell)), []).append((cell, row))
+    cells = sorted(found.cells, key=_order)
+    rows = [_row(cell) for cell in cells]
     sections, lines = [], []
-    for (_, title), table in tables.items():
+    for title, table in microbench.tables(cells, rows, _title):
         sections.append(Section(title, _SHOWN, [_shown(cell, row, found) for cell, row in table]))
         lines += _extremes([(cell, row) for cell, row in table if cell.valid or context.options.include_invalid])
     if any(cell.key["device"] == "cpu" for cell in found.cells):
         lines.append("on the CPU, host and device are the same: these are copies within host memory (memcpy)")
     notes = ["each copy is synchronized; GB/s counts its bytes once (1 GB = 10^9 bytes)"]
     notes += [*microbench.spreads(found.cells), *found.notes]
-    return Result(COLUMNS, [row for _, row in results], sections, lines, notes)
+    return Result(COLUMNS, rows, sections, lines, notes)
 
 
 def _title(cell: Measured) -> str:
     return f"transfer, {cell.label()}, {microbench.caption(cell)}"
 
 
-def _order(cell: Measured, row: dict[str, Any]) -> tuple[Any, ...]:
+def _order(cell: Measured) -> tuple[Any, ...]:
+    row = _row(cell)
     return str(cell.key["machine"]), _title(cell), row["direction"] != "to device", row["memory"], row["n_bytes"]
 
 

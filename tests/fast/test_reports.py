@@ -126,7 +126,7 @@ def test_the_post_in_words(post: Store) -> None:
         "mps eager drifted: iterations of the last third took 25 % longer than those of the first, 276.2 vs 220.7 ms",
         "step-0 losses agree (tolerance 0.1 %): 4.2823 (val) in 3 of 3 rows",
         "iterations 10 to 50",
-        "a unsynced: times are taken without synchronizing the device",
+        "a unsynced: times taken without synchronizing the device",
         "include the first evaluation",
         "imported logs do not name their machine",
     ):

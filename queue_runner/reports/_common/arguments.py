@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from queue_runner.analysis.grouping import by_key
+
 _KNOWN = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
 """Arguments that reports distinguish, or pool, by columns of their own."""
 _COLUMNS = ("device", "dtype", "config")
@@ -14,10 +16,8 @@ _COLUMNS = ("device", "dtype", "config")
 
 def arguments_by_run(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
     """Return by run the factor `arguments`: the arguments in which commands of the same subject differ."""
-    subjects: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "command":
-            subjects.setdefault(row["workload"] or row["name"], []).append(row)
+    commands = (row for row in rows if row["kind"] == "command")
+    subjects = by_key(commands, lambda row: row["workload"] or row["name"])
     found: dict[int, dict[str, Any]] = {}
     for runs in subjects.values():
         argvs = {text: json.loads(text) for text in {row["argv_json"] for row in runs}}

@@ -10,7 +10,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import MAIN, Arm, taints, value_of
+from queue_runner.analysis.grouping import MAIN, Arm, by_key, taints, value_of
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.listing import ending
 from queue_runner.reports._common.report import Context, Row
@@ -41,10 +41,9 @@ class Caveats:
     def notes(self) -> Iterable[str]:
         """Explain each mark by the details stored with the runs, and name these runs."""
         for kind, mark in self.letters.items():
-            details: dict[str, list[str]] = {}
-            for row, detail in self.runs[kind]:
-                details.setdefault(detail, []).append(row["run"])
-            each = [f"{detail} ({named(runs)})" for detail, runs in [*details.items()][:MOST_DETAILS]]
+            details = by_key(self.runs[kind], lambda run: run[1])
+            named_runs = [(detail, named([row["run"] for row, _ in group])) for detail, group in details.items()]
+            each = [f"{detail} ({runs})" for detail, runs in named_runs[:MOST_DETAILS]]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
             yield f"{mark} {kind}: {'; '.join(each)}{more}"
 
@@ -53,12 +52,10 @@ class Taints:
     """The taints of a report's runs, read once and only if there are any."""
 
     def __init__(self, rows: Sequence[Row], context: Context) -> None:
-        self._by_run: dict[int, list[Row]] = {}
-        if not any(row["taints"] for row in rows):
-            return
         chosen = "SELECT run_id FROM v_run WHERE {chosen}"
-        for taint in context.read(f"SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({chosen})"):
-            self._by_run.setdefault(taint["run_id"], []).append(taint)
+        sql = f"SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({chosen})"
+        taints = context.read(sql) if any(row["taints"] for row in rows) else []
+        self._by_run = by_key(taints, lambda taint: taint["run_id"])
 
     def caveats(self, rows: Iterable[Mapping[str, Any]]) -> Caveats:
         """Return the caveats of the runs whose numbers are shown; a run may be named twice."""
@@ -71,11 +68,10 @@ class Taints:
 
     def excluded(self, rows: Iterable[Mapping[str, Any]], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
-        reasons: dict[str, list[str]] = {}
-        for row in rows:
-            reasons.setdefault(self._why(row), []).append(row["run"])
+        reasons = by_key(rows, self._why)
         if reasons:
-            each = [f"{named(runs)} {reason}" for reason, runs in list(reasons.items())[:MOST_NAMED]]
+            named_runs = [(named([row["run"] for row in group]), reason) for reason, group in reasons.items()]
+            each = [f"{runs} {reason}" for runs, reason in named_runs[:MOST_NAMED]]
             more = len(reasons) - len(each)
             each += [f"{more} more reason{'s' * (more > 1)}"] if more else []
             yield f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"

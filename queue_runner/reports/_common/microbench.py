@@ -7,13 +7,13 @@ work is CELL.flop and CELL.bytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.grouping import by_key, taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare
@@ -167,11 +167,8 @@ def _key(row: Row, with_config: bool) -> tuple[Any, ...]:
 
 def _apart(rows: Sequence[Row], with_config: bool) -> dict[int, str]:
     """Return by run, as text, its settings and the versions and variables in which otherwise equal runs differ."""
-    alike: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        alike.setdefault(_key(row, with_config), []).append(row)
     found = {}
-    for key, group in alike.items():
+    for key, group in by_key(rows, lambda row: _key(row, with_config)).items():
         names = sorted(
             {name for row in group for name in row["factors"]} - {name for row in group for name in row["settings"]}
         )
@@ -211,6 +208,14 @@ def _cell(key: tuple[Any, ...], parts: Sequence[_Part]) -> Measured:
         samples_s=[time_s for _, values in parts for time_s in values["time"]],
         facts={n: stats.median(stats.median(values[n]) for _, values in parts if n in values) for n in sorted(names)},
     )
+
+
+def tables(
+    cells: Sequence[Measured], rows: Sequence[dict[str, Any]], title: Callable[[Measured], str]
+) -> list[tuple[str, list[tuple[Measured, dict[str, Any]]]]]:
+    """Return the title and the cells, with their rows, of each table; a table is of one machine."""
+    by_place = by_key(zip(cells, rows, strict=True), lambda result: (result[0].key["machine"], title(result[0])))
+    return [(title, results) for (_, title), results in by_place.items()]
 
 
 def spread(found: Measured) -> str:

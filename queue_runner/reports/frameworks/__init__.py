@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.grouping import Arm, by_key
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, divergence, footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first, row_of
@@ -91,9 +91,7 @@ def _families(rows: Sequence[Row], context: Context) -> list[Family]:
     if not rows:
         return []
     question = prepare.question(rows, context)
-    places: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        places.setdefault((str(row["device"]), str(row["dtype"])), []).append(row)
+    places = by_key(rows, lambda row: (str(row["device"]), str(row["dtype"])))
     found: list[Family] = []
     refused: UsageError | None = None
     for place in sorted(places):

@@ -10,7 +10,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, judge
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
-from queue_runner.analysis.grouping import Arm, word
+from queue_runner.analysis.grouping import Arm, by_key, word
 from queue_runner.analysis.significance import Word
 from queue_runner.reports._common import divergence, footnotes
 from queue_runner.reports._common.report import Context
@@ -32,7 +32,8 @@ def findings(family: Family, found: Sequence[Mapping[str, Any]], context: Contex
     if (n := sum(bool(arm.times) for arm in family.cells)) < 2:
         yield f"nothing to compare: {'only one' if n else 'no'} row has a valid run with a time"
     yield from _fastest(family, found)
-    best = {min(arms, key=lambda arm: cost(family, arm)) for arms in _by_framework(family)}
+    by_framework = by_key((arm for arm in family.cells if arm.times), lambda arm: arm.key["framework"])
+    best = {min(arms, key=lambda arm: cost(family, arm)) for arms in by_framework.values()}
     pairs = sorted((pair for pair in family.pairs if pair.cell in best), key=lambda pair: -pair.ratio)
     yield from (ratio(pair, family.per_work) for pair in pairs)
     yield from drifts(family.cells)
@@ -54,14 +55,6 @@ def findings(family: Family, found: Sequence[Mapping[str, Any]], context: Contex
             " (mpsq report numerics)"
         )
     yield from _differing_defaults(family, context)
-
-
-def _by_framework(family: Family) -> list[list[Arm]]:
-    found: dict[Any, list[Arm]] = {}
-    for arm in family.cells:
-        if arm.times:
-            found.setdefault(arm.key["framework"], []).append(arm)
-    return list(found.values())
 
 
 def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -97,12 +90,12 @@ def _differing_defaults(family: Family, context: Context) -> Iterable[str]:
 
 def unlike(families: Sequence[Family]) -> Iterable[str]:
     """Report frameworks that were not compared because their settings differ."""
-    alike: dict[tuple[Any, ...], list[Family]] = {}
-    for family in families:
+
+    def place(family: Family) -> tuple[Any, ...]:
         first = family.cells[0].runs[0]
-        place = (*(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"])
-        alike.setdefault(place, []).append(family)
-    for (_, subject, config, device, dtype), several in alike.items():
+        return *(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"]
+
+    for (_, subject, config, device, dtype), several in by_key(families, place).items():
         named = [frameworks(family) for family in several]
         together = {name for some in named if len(some) > 1 for name in some}
         lonely = set().union(*named) - together

@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, families
-from queue_runner.analysis.grouping import SUBJECT, Arm, taints, word
+from queue_runner.analysis.grouping import SUBJECT, Arm, by_key, taints, word
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.listing import ending
@@ -81,24 +81,16 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 def _tables(found: Sequence[Family]) -> list[list[Family]]:
     """Merge families that differ only in settings, and add these to the labels of their rows."""
-    tables: dict[tuple[Any, ...], list[Family]] = {}
-    for family in found:
-        tables.setdefault(tuple(family.common[name] for name in SUBJECT), []).append(family)
-    labelled = []
-    for several in tables.values():
+    tables = []
+    for several in by_key(found, lambda family: tuple(family.common[name] for name in SUBJECT)).values():
         differ = [n for n in several[0].common if len({str(f.common.get(n)) for f in several}) > 1]
-        labelled.append(
-            [
-                replace(family, cells=[replace(arm, label=_label(arm, family, differ)) for arm in family.cells])
-                for family in several
-            ]
-        )
-    return labelled
+        tables.append([_labelled(family, differ) for family in several])
+    return tables
 
 
-def _label(arm: Arm, family: Family, differ: Sequence[str]) -> str:
+def _labelled(family: Family, differ: Sequence[str]) -> Family:
     words = [word(name, value) for name in differ if (value := family.common.get(name)) is not None]
-    return " ".join([arm.label, *words])
+    return replace(family, cells=[replace(arm, label=" ".join([arm.label, *words])) for arm in family.cells])
 
 
 def _series(arm: Arm, row: Mapping[str, Any], context: Context) -> Series | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from queue_runner.analysis.grouping import taints, value_of
+from queue_runner.analysis.grouping import by_key, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
@@ -138,7 +138,9 @@ def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, 
     """
     baseline = {_named(context, name, "--vs"): value for name, value in context.options.vs.items()}
     if not baseline:
-        return [pair for alike in _alike(tables) for pair in pairwise(sorted(alike, key=_order))]
+        return [
+            pair for alike in by_key(tables, _without_versions).values() for pair in pairwise(sorted(alike, key=_order))
+        ]
     fitting = [table for table in tables if all(_fits(table, name, value) for name, value in baseline.items())]
     if len(fitting) != 1:
         text = ",".join(f"{name}={value}" for name, value in baseline.items())
@@ -152,13 +154,8 @@ def _fits(table: Coverage, name: str, value: str) -> bool:
     return values == {value}
 
 
-def _alike(tables: Iterable[Coverage]) -> list[list[Coverage]]:
-    """Group tables that differ only in versions."""
-    found: dict[tuple[Any, ...], list[Coverage]] = {}
-    for table in tables:
-        key = tuple((name, value) for name, value in table.key.items() if name not in _VERSION)
-        found.setdefault(key, []).append(table)
-    return list(found.values())
+def _without_versions(table: Coverage) -> tuple[Any, ...]:
+    return tuple((name, value) for name, value in table.key.items() if name not in _VERSION)
 
 
 def _order(table: Coverage) -> tuple[list[int], str, str]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import knee, stats
-from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, taints, value_of
+from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, by_key, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common.report import Context, Row
@@ -177,8 +177,7 @@ def find_curves(rows: Sequence[Row], context: Context) -> list[Curve]:
         row["effective"] = settings[row["run_id"]]
     requested = _requested(rows, context)
     found: list[Curve] = []
-    for subject in dict.fromkeys((row["machine"], row["subject"]) for row in rows):
-        group = [row for row in rows if (row["machine"], row["subject"]) == subject]
+    for group in by_key(rows, lambda row: (row["machine"], row["subject"])).values():
         name = requested or _choice(group)
         if name is not None:
             found += _over(name, [row for row in group if number(row["effective"].get(name)) is not None], context)
@@ -232,9 +231,7 @@ def _sets_length(name: str) -> bool:
 def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
     names = [*SUBJECT, *MAIN, *sorted({other for row in rows for other in row["factors"]} - {name})]
     well = [row for row in rows if row["median_s"] is not None]
-    runs: dict[tuple[Any, ...], list[Row]] = {}
-    for row in well:
-        runs.setdefault(tuple(value_of(row, other) for other in names), []).append(row)
+    runs = by_key(well, lambda row: tuple(value_of(row, other) for other in names))
     for row in (row for row in rows if row["median_s"] is None and row["state"] == State.DONE):
         key = tuple(value_of(row, other) for other in names)
         settings = {at for at, other in enumerate(names) if other in row["settings"] or _set_somewhere(other, rows)}
@@ -258,7 +255,6 @@ def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> 
 
 
 def _points(name: str, rows: Sequence[Row], context: Context) -> list[Point]:
-    values: dict[float, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row["run_id"]):
-        values.setdefault(float(number(row["effective"][name]) or 0.0), []).append(row)
+    ordered = sorted(rows, key=lambda row: row["run_id"])
+    values = by_key(ordered, lambda row: float(number(row["effective"][name]) or 0.0))
     return [Point(value, values[value], context.options.include_invalid) for value in sorted(values)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.grouping import by_key, taints, word
 from queue_runner.analysis.significance import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
@@ -60,9 +60,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     lines: list[str] = []
     found = footnotes.Taints(rows, context)
     caveats = found.caveats(row for arm in arms for row in arm.used)
-    tables: dict[tuple[Any, ...], list[ThroughputArm]] = {}
-    for arm in arms:
-        tables.setdefault(tuple(arm.key[name] for name in _PLACE), []).append(arm)
+    tables = by_key(arms, lambda arm: tuple(arm.key[name] for name in _PLACE))
     for table in tables.values():
         verdicts = speedups.judge(table)
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
