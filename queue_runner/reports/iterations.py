@@ -56,10 +56,8 @@ def finish(rows: list[Row], context: Context) -> Result:
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
         found += iterations
     if not found:
-        lines.append(
-            f"no iterations {units.count(first)} to {units.count(last)} (--iters) in"
-            f" {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'}"
-        )
+        window = f" {units.count(first)} to {units.count(last)} (--iters)" if options.iters else " stored"
+        lines.append(f"no iterations{window} in {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'}")
         return Result(COLUMNS, [], lines=lines, text="")
     if any(iteration["redone_by"] for iteration in found):
         return Result((*COLUMNS, REDONE), found, lines=lines)

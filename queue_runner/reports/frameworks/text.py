@@ -45,8 +45,8 @@ def findings(family: Family, found: Sequence[Mapping[str, Any]], context: Contex
         worst = max(row["loss_apart"] for row in alike)
         n = max(row["loss_iterations"] for row in alike)
         rows = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
-        within = divergence.format_difference(worst)
-        yield f"{rows}: their mean loss of the last {units.count(n)} iterations is within {within}"
+        most = divergence.format_difference(worst)
+        yield f"{rows}: their mean loss of the last {units.count(n)} iterations differs by at most {most}"
     for row in unlike:
         finite = math.isfinite(row["loss_apart"])
         loss = f"differs by {divergence.format_difference(row['loss_apart'])}" if finite else "is not finite"

@@ -72,10 +72,10 @@ def finish(rows: list[Row], context: Context) -> Result:
     notes = [*text.notes(every)] if raw else []
     if silent:
         notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(silent))}")
-    if not raw:
-        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
     if n_left:
         notes.append(f"{n_left} older runs not read: select with mpsq report memory g4, --since 2d or --where")
+    if not raw:
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
     return Result(COLUMNS, raw, sections, [*text.findings(every)], notes)
 
 
