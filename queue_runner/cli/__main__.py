@@ -1,4 +1,4 @@
-"""Where `mpsq` begins. A TAB must not wait for typer: completion is answered before the commands are imported."""
+"""Entry point of `mpsq`. Completion must not wait for typer: it is answered before the commands are imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 def entry() -> NoReturn:
-    """The `mpsq` command."""
+    """Run the `mpsq` command."""
     if sys.argv[1:2] == ["__complete"]:
         from queue_runner.cli.complete import main
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "mpsq bench nanogpt is mpsq submit nanogpt on every device that computes here, eager and compiled, four times "
-    "each, so that a comparison can come to a verdict. The options are those of mpsq submit and replace that."
+    "mpsq bench nanogpt is mpsq submit nanogpt on every working device of this machine, eager and compiled, four times "
+    "each, so that a comparison can be significant. The options are those of mpsq submit and override the preset."
 )
 
 
@@ -25,8 +25,10 @@ EPILOG = (
 def bench(
     ctx: typer.Context,
     said: dict[str, Any],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Queue a workload over this machine's devices and modes, with repeats."""
@@ -37,7 +39,7 @@ def bench(
     from queue_runner.submit import options
     from queue_runner.submit import plan as submitting
 
-    hint("looking which devices compute here")
+    hint("probing the devices of this machine")
     full, notes = use_case.preset(said)
     planned = submitting.plan(options.request(full, title(ctx)))
     for text in (*notes, *planned.warnings):
@@ -46,7 +48,7 @@ def bench(
     if dry_run:
         print_plan(planned, json)
         return
-    if not yes and sys.stdin.isatty() and not typer.confirm("queue it?", default=True, err=True):
+    if not yes and sys.stdin.isatty() and not typer.confirm("queue these runs?", default=True, err=True):
         say("nothing was queued")
         raise typer.Exit(1)
     print_stored(planned, store(planned), json)

@@ -19,12 +19,14 @@ def cancel(
     ids: Ids = None,
     tag: Tags = None,
     grace: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Between the signals INT, TERM and KILL; 0 kills at once.")
+        str | None, typer.Option(metavar="TIME", help="Time between SIGINT, SIGTERM and SIGKILL; 0 kills at once.")
     ] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask, and do not look what comes of it.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Request the cancellation and do not wait for the result.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """End jobs, whether they wait or run.
+    """Cancel waiting and running jobs.
 
     What waits is cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL; it works without a worker.
     """
@@ -50,7 +52,7 @@ def cancel(
 
 
 def _lines(found: list[Cancelled]) -> list[str]:
-    """A sentence for each run; many with the same fate share one."""
+    """Return a sentence for each run; runs with the same result share one."""
     fates: dict[str, list[str]] = {}
     for one in found:
         told = f"{one.result} ({one.outcome})" if one.outcome and one.outcome != "CANCELLED" else str(one.result)

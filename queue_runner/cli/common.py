@@ -1,4 +1,4 @@
-"""What every command shares: its Typer app, where the queue is, and how it talks on stderr."""
+"""Code shared by all commands: the Typer app, the location of the queue, and messages on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON; docs/json.md des
 
 
 def new_app(help: str | None = None) -> typer.Typer:
-    """A Typer app in our style: plain help, no coloured tracebacks."""
+    """Return a Typer app in our style: plain help, no coloured tracebacks."""
     return typer.Typer(
         help=help,
         rich_markup_mode=None,
@@ -28,12 +28,12 @@ def new_app(help: str | None = None) -> typer.Typer:
 
 
 def say(text: str) -> None:
-    """Talk: to stderr, so that stdout stays data."""
+    """Print a message to stderr, so that stdout contains data only."""
     print(text, file=sys.stderr)
 
 
 def remark(text: str) -> None:
-    """Say what is worth knowing of what was asked for, wrapped to the terminal's width; a pipe gets whole lines."""
+    """Print a note about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
     import os
     from shutil import get_terminal_size
 
@@ -45,7 +45,7 @@ def remark(text: str) -> None:
 
 
 def hint(text: str) -> None:
-    """The next step, for a person: not for a pipe."""
+    """Print the next step on a terminal; a pipe does not get it."""
     if sys.stderr.isatty():
         say(f"hint: {text}")
 
@@ -58,37 +58,39 @@ def print_json(schema: str, /, **fields: Any) -> None:
 
 
 def home() -> Layout:
-    """The queue's folder as it is, without making anything. Raises: MpsqError for a folder that cannot be one."""
+    """Return the layout of the queue's folder without creating anything. Raises: MpsqError for an unsuitable folder."""
     from queue_runner import paths
 
     return paths.layout()
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="What has this tag. Repeatable.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
 
 
 def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = None) -> list[Selector]:
-    """What the user named by ids and tags, else `default`. Raises: UsageError where that is nothing."""
+    """Return what the user selected by ids and tags, else `default`. Raises: UsageError when nothing is selected."""
     from queue_runner.errors import UsageError
     from queue_runner.model import Selector, parse_selector
 
     words = ids or ([default] if default and not tags else [])
     found = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
     if not found:
-        raise UsageError("that needs a job", "12 is a job, 12.3 a run, g4 a group, @last the newest; or --tag WORD")
+        raise UsageError(
+            "no job was selected", "give 12 for a job, 12.3 a run, g4 a group, @last the newest group, or --tag WORD"
+        )
     return found
 
 
 def many(runs: Sequence[str]) -> str:
-    """`run 12.3`, or `4 runs (12.1 ... 13.2)`."""
+    """Return `run 12.3`, or `4 runs (12.1 ... 13.2)`."""
     return f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs ({runs[0]} ... {runs[-1]})"
 
 
 def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
-    """Print what became of runs: one line for many with the same fate.
+    """Print the results of runs: one line for all with the same result.
 
-    Raises: MpsqError when nothing of it is as it was wished, after printing why.
+    Raises: MpsqError with the results when none is as requested.
     """
     from dataclasses import asdict
 
@@ -101,6 +103,6 @@ def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
         fates.setdefault(one.result, []).append(one.run)
     told = [f"{many(runs)} {fate}" for fate, runs in fates.items()]
     if not any(one.did for one in changed):
-        raise MpsqError("; ".join(told), "mpsq status shows what waits")
+        raise MpsqError("; ".join(told), "mpsq status shows the queue")
     if not json:
         print("\n".join(told))

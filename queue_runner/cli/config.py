@@ -8,12 +8,12 @@ import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
-app = new_app("Read and change the settings.")
+app = new_app("Show and change the settings.")
 
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List every setting with its value and its meaning."""
+    """List every setting with its value and meaning."""
     import textwrap
 
     from queue_runner import config, tables
@@ -44,7 +44,7 @@ def _setting(row: dict[str, Any]) -> str:
 
 @app.command("get")
 def get(
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="A key; all of them when not given.")] = None,
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="A key; default: all.")] = None,
 ) -> None:
     """Print one setting, or all."""
     from queue_runner import config
@@ -61,17 +61,17 @@ def set_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")],
 ) -> None:
-    """Change one setting; comments in the file stay."""
+    """Change one setting; comments in the file are kept."""
     from queue_runner import config
     from queue_runner.host.home import ensure_home
 
     print(f"{key} = {_words(config.set_value(ensure_home().config, key, value))}")
-    say("a running worker takes it over when it is started again")
+    say("a running worker uses it after a restart")
 
 
 @app.command("path")
 def path() -> None:
-    """Print where the settings are."""
+    """Print the path of the settings file."""
     print(home().config)
 
 

@@ -9,7 +9,7 @@ app = new_app()
 
 @app.command("continue")
 def continue_(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
-    """Let jobs go on that mpsq suspend stopped."""
+    """Continue jobs that mpsq suspend stopped."""
     from queue_runner.control import suspend
 
     tell("mpsq.continue/1", suspend.go_on(home(), chosen(ids, tag)), json)

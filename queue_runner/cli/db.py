@@ -9,18 +9,18 @@ import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
-app = new_app("Look after the database.")
+app = new_app("Maintain the database.")
 
 
 @app.command("path")
 def path() -> None:
-    """Print where the database is."""
+    """Print the path of the database."""
     print(home().db)
 
 
 @app.command("upgrade")
 def upgrade() -> None:
-    """Bring the database to this mpsq's schema, after a backup."""
+    """Upgrade the database to the schema of this mpsq, after a backup."""
     from queue_runner.host.home import ensure_home
     from queue_runner.store import migrate
     from queue_runner.store.read import schema_revision
@@ -33,12 +33,12 @@ def upgrade() -> None:
         f"the database is at schema {now}" + (", as it was" if before == now else f" (it was {before or 'not there'})")
     )
     if saved is not None:
-        say(f"the database from before is kept as {saved}")
+        say(f"the old database is kept as {saved}")
 
 
 @app.command("check")
 def check(json: Json = False) -> None:
-    """Look for damage in the database."""
+    """Check the database for damage."""
     from queue_runner.errors import DamageError, SchemaError
     from queue_runner.store import backup as backups
     from queue_runner.store.read import HEAD, schema_revision
@@ -63,7 +63,7 @@ def check(json: Json = False) -> None:
 
 @app.command("backup")
 def backup() -> None:
-    """Copy the database to the backups folder, while others use it, and check the copy."""
+    """Copy the database to the backups folder, even while it is in use, and check the copy."""
     from queue_runner.store import backup as backups
 
     print(backups.make(home()))
@@ -71,12 +71,14 @@ def backup() -> None:
 
 @app.command("restore")
 def restore(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The newest backup when not given.")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Begin a new, empty queue whose ids go on after the old.")] = False,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Default: the newest backup.")] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Begin a new, empty queue; its ids continue after those of the old one.")
+    ] = False,
 ) -> None:
-    """Put a backup in the place of the database; what was there is kept.
+    """Replace the database by a backup; the old database is kept.
 
-    No worker may run. Where something waits in it the queue is paused: what has run since would run again.
+    No worker may run. If jobs wait in the backup, the queue is paused: jobs that have run since would run again.
     """
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
@@ -87,8 +89,8 @@ def restore(
     done = use_case.begin_anew(ensure_home()) if new else use_case.restore(ensure_home(), file)
     print(f"restored {done.source}; start the worker again" if done.source else "the queue is new and empty")
     if done.kept is not None:
-        say(f"the database from before is kept as {done.kept}")
+        say(f"the old database is kept as {done.kept}")
     if done.set_aside is not None:
-        say(f"runs that it knows nothing of were moved to {done.set_aside}")
+        say(f"runs unknown to the backup were moved to {done.set_aside}")
     if done.paused:
-        say("the queue is paused: what waits in it may have run since. mpsq status shows it, mpsq resume lets it go on")
+        say("the queue is paused: its jobs may have run since the backup. mpsq status shows them, mpsq resume resumes")

@@ -15,14 +15,14 @@ app = new_app()
 def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")],
     results: Annotated[
-        bool, typer.Option("--results", help="Take the numbers out of the database as well, for good.")
+        bool, typer.Option("--results", help="Also delete the results from the database, permanently.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Remove the files of ended jobs and hide the jobs.
 
-    Logs, events, checkpoints and working copies go. The numbers stay in reports unless --results is given; mpsq list
-    --deleted shows what is hidden. A job that waits or runs has to be cancelled first.
+    Logs, events, checkpoints and working copies are removed. Results stay in reports unless --results is given; mpsq
+    list --deleted shows the hidden jobs. A job that waits or runs must be cancelled first.
     """
     from queue_runner import units
     from queue_runner.control import delete as use_case
@@ -34,7 +34,7 @@ def delete(
         print_json("mpsq.delete/1", jobs=found.jobs, results=results, freed_bytes=found.freed_bytes, stuck=found.stuck)
     else:
         jobs = f"job {found.jobs[0]}" if len(found.jobs) == 1 else f"{units.count(len(found.jobs))} jobs"
-        kept = "with all results" if results else "the numbers stay in reports"
+        kept = "with all results" if results else "its results stay in reports"
         print(f"{jobs} deleted, {kept}; {units.size(found.freed_bytes)} freed")
     if found.stuck:
-        raise MpsqError("\n".join(["some files could not be removed:", *found.stuck]), "mend that, then run mpsq gc")
+        raise MpsqError("\n".join(["some files could not be removed:", *found.stuck]), "fix that, then run mpsq gc")

@@ -1,4 +1,4 @@
-"""`make demo`: the main job, on this machine, with the commands that a user would type. Its queue is var/demo."""
+"""`make demo`: the main task on this machine, with the commands that a user would type. Its queue is var/demo."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-REPEATS = 4  # the fewest with which a comparison can come to a verdict
+REPEATS = 4  # the fewest with which a comparison can be significant
 
 
 def main() -> int:
-    """Queue nanoGPT on every device that computes here, eager and compiled; run it; report. Returns an exit code."""
+    """Queue nanoGPT on every working device, eager and compiled, run it, and report. Returns an exit code."""
     home = Path(os.environ.get("MPSQ_HOME") or Path.cwd() / "var" / "demo")
     os.environ["MPSQ_HOME"] = str(home)
     from queue_runner.host.torch_probe import computing_devices
 
     devices = computing_devices()
-    print(f"devices that compute here: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)
+    print(f"working devices: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)
     steps = [
         [
             "submit",

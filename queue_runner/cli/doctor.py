@@ -14,13 +14,13 @@ app = new_app()
 @app.command("doctor")
 def doctor(
     python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Look at this interpreter's torch; ours when not given.")
+        str | None, typer.Option(metavar="PATH", help="The interpreter whose torch is checked; default: that of mpsq.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Check this machine: python, torch, devices, compiler, store.
 
-    Exit 1 when something fails; what only warns does not stop the queue.
+    Exit code 1 when a check fails; warnings do not stop the queue.
     """
     from dataclasses import asdict
 
@@ -42,7 +42,7 @@ def doctor(
 
 
 def _print(head: str, text: str) -> None:
-    """A line, and those that it needs besides: words stay whole, since most of the long ones are paths."""
+    """Print a line and its continuation lines. Words are not broken, since most long ones are paths."""
     import textwrap
     from shutil import get_terminal_size
 

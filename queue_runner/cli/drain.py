@@ -14,12 +14,12 @@ app = new_app()
 @app.command("drain")
 def drain(
     timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Give up waiting after this: 90s, 15m, 2h; exit 124.")
+        str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
     ] = None,
 ) -> None:
-    """Let the current job finish, start none, and say when nothing runs.
+    """Let the running job finish, start no other, and report when nothing runs.
 
-    The lane stays paused, also when waiting is given up: mpsq resume lets it go on.
+    The lane stays paused, even after a timeout: mpsq resume resumes it.
     """
     from queue_runner import units
     from queue_runner.control import edit
@@ -30,6 +30,6 @@ def drain(
     limit_s = units.parse_duration(timeout, "--timeout") if timeout else None
     edit.pause(layout, "drained")
     if not idle(layout):
-        say("nothing new starts; waiting for the end of what runs")
+        say("no new job starts; waiting for the running job to end")
     waiting.until_idle(layout, limit_s)
     print("nothing runs, and nothing starts until mpsq resume")

@@ -16,22 +16,26 @@ Words = Annotated[list[str] | None, typer.Option(metavar="WORD", help="Add a tag
 @app.command("edit")
 def edit(
     ids: Ids = None,
-    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher runs first.")] = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Jobs with a higher priority run first.")] = None,
     after: Annotated[
-        list[str] | None, typer.Option(metavar="ID[:any|fail]", help="Wait for these and no others. Repeatable.")
+        list[str] | None, typer.Option(metavar="ID[:any|fail]", help="Wait for exactly these jobs. Repeatable.")
     ] = None,
-    no_after: Annotated[bool, typer.Option("--no-after", help="Wait for no other job.")] = False,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before 22:30 or +2h.")] = None,
-    no_at: Annotated[bool, typer.Option("--no-at", help="As soon as it is its turn.")] = False,
-    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Skip it if it has not started by then.")] = None,
-    no_deadline: Annotated[bool, typer.Option("--no-deadline", help="However late.")] = False,
-    retries: Annotated[int | None, typer.Option(metavar="N", help="Try again by itself, N times at most.")] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep; '' takes it away.")] = None,
+    no_after: Annotated[bool, typer.Option("--no-after", help="Remove all dependencies.")] = False,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Do not start before 22:30 or +2h.")] = None,
+    no_at: Annotated[bool, typer.Option("--no-at", help="Remove the start time.")] = False,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Skip the job if it has not started by then.")
+    ] = None,
+    no_deadline: Annotated[bool, typer.Option("--no-deadline", help="Remove the deadline.")] = False,
+    retries: Annotated[int | None, typer.Option(metavar="N", help="Retry automatically, at most N times.")] = None,
+    note: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A note to keep with the job; '' removes it.")
+    ] = None,
     tag: Words = None,
-    untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Take a tag away. Repeatable.")] = None,
+    untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Remove a tag. Repeatable.")] = None,
     json: Json = False,
 ) -> None:
-    """Change what jobs wait for, when they run, and what is written on them.
+    """Change the dependencies, times, priority, notes and tags of jobs.
 
     Notes and tags can be changed at any time, the rest until a job has ended.
     """
@@ -40,7 +44,7 @@ def edit(
 
     for said, unsaid, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
         if said and unsaid:
-            raise UsageError(f"--{option} and --no-{option} at once", "give one of them")
+            raise UsageError(f"--{option} and --no-{option} exclude each other", "use one of them")
     wanted = change.Edit(
         priority=priority,
         after=tuple(after) if after else () if no_after else None,
@@ -52,13 +56,13 @@ def edit(
         retries=retries,
     )
     if wanted == change.Edit():
-        raise UsageError("edit needs something to change", "--priority, --after, --at, --deadline, --note, --tag, ...")
+        raise UsageError("edit needs a change to make", "--priority, --after, --at, --deadline, --note, --tag, ...")
     jobs = change.edit(home(), chosen(ids, None), wanted)
     if json:
         print_json("mpsq.edit/1", jobs=jobs)
     else:
         print(
-            f"job {jobs[0]} is changed"
+            f"job {jobs[0]} was changed"
             if len(jobs) == 1
-            else f"{len(jobs)} jobs ({jobs[0]} ... {jobs[-1]}) are changed"
+            else f"{len(jobs)} jobs ({jobs[0]} ... {jobs[-1]}) were changed"
         )

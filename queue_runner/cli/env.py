@@ -11,23 +11,25 @@ from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
 if TYPE_CHECKING:
     from queue_runner.workloads.environments import Venv
 
-app = new_app("Keep environments by name: other versions of torch, another framework.")
+app = new_app("Manage named environments: other versions of torch, other frameworks.")
 
 _SHOWN = ("torch", "mlx", "jax", "tinygrad")
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What --env-name will call it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name for --env-name.")],
     pip: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORDS", help='What pip is to install: "torch==2.14 numpy --index-url URL". Repeatable.'),
+        typer.Option(
+            metavar="WORDS", help='Arguments of pip install: "torch==2.14 numpy --index-url URL". Repeatable.'
+        ),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The interpreter it is made from; ours when not given.")
+        str | None, typer.Option(metavar="PATH", help="The base interpreter; default: that of mpsq.")
     ] = None,
 ) -> None:
-    """Make a venv, install packages into it and record them."""
+    """Create a venv, install packages into it and record them."""
     import shlex
 
     from queue_runner.errors import UsageError
@@ -37,17 +39,17 @@ def create(
     try:
         words = [word for text in pip or () for word in shlex.split(text)]
     except ValueError as error:
-        raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside of it") from error
-    start = f"making {name}; torch takes minutes" if any("torch" in word for word in words) else f"making {name}"
+        raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside it") from error
+    start = f"creating {name}; torch takes minutes" if any("torch" in word for word in words) else f"creating {name}"
     made = environment_create.create(ensure_home(), name, words, python, on_start=lambda: say(start))
     count = len(made.packages)
     print(f"{made.name}: Python {made.python_version}, {count} package{'s' * (count != 1)}, {made.folder}")
-    hint(f"mpsq submit nanogpt --env-name {made.name}; several with commas between are compared")
+    hint(f"mpsq submit nanogpt --env-name {made.name}; several, separated by commas, are compared")
 
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the environments and what is in them."""
+    """List the environments and their packages."""
     from queue_runner import tables
     from queue_runner.workloads import environments
 
@@ -56,7 +58,7 @@ def list_(json: Json = False) -> None:
         print_json("mpsq.envs/1", envs=[_object(venv) for venv in found])
         return
     if not found:
-        say("no environment yet: mpsq env create NAME --pip torch")
+        say("no environments yet: mpsq env create NAME --pip torch")
         return
     columns = [
         tables.Column("name", "name"),
@@ -69,7 +71,7 @@ def list_(json: Json = False) -> None:
 
 
 @app.command("remove")
-def remove(name: Annotated[str, typer.Argument(metavar="ENV", help="One of mpsq env list.")]) -> None:
+def remove(name: Annotated[str, typer.Argument(metavar="ENV", help="A name from mpsq env list.")]) -> None:
     """Remove an environment that no waiting or running job needs."""
     from queue_runner.workloads import environment_create
 

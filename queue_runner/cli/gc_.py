@@ -21,17 +21,17 @@ def gc(
         list[str] | None,
         typer.Option(
             metavar="RULE",
-            help="Whose files stay: 30d, last:20 or 5GB (the newest that fit). Repeatable; what one keeps is kept.",
+            help="Keep the files of these jobs: 30d, last:20 or 5GB (the newest that fit). Repeatable: any rule keeps.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove files that are not needed any more.
+    """Remove files that are no longer needed.
 
-    Always: files of deleted jobs, folders and snapshots that nothing refers to, compiler caches of jobs that are
-    gone, backups beyond keep_backups. With --keep also logs, checkpoints and working copies of other ended jobs.
-    Never anything of a job that waits or runs, and never a result.
+    Always removed: files of deleted jobs, folders and snapshots that nothing refers to, compiler caches of deleted
+    jobs, backups beyond keep_backups. With --keep also logs, checkpoints and working copies of other ended jobs. Never
+    removed: results, and files of a job that waits or runs.
     """
     import time
 
@@ -55,11 +55,11 @@ def gc(
             print(_table(gone, whole=dry_run))
         print(f"{units.size(total)} {'would be freed' if dry_run else 'freed'}")
         if not rules.said():
-            say("the files of ended jobs were kept: --keep 30d, last:20 or 5GB says whose may go")
+            say("the files of ended jobs were kept: --keep 30d, last:20 or 5GB allows removal of the others")
         elif dry_run and gone:
-            hint("without --dry-run it is done")
+            hint("nothing was removed: leave out --dry-run to remove it")
     if stuck:
-        raise MpsqError("\n".join(["some files could not be removed:", *stuck]), "mend that, then run mpsq gc again")
+        raise MpsqError("\n".join(["some files could not be removed:", *stuck]), "fix that, then run mpsq gc again")
 
 
 _SHOWN = 20

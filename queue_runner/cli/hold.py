@@ -9,7 +9,7 @@ app = new_app()
 
 @app.command("hold")
 def hold(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
-    """Keep waiting jobs from starting until they are released."""
+    """Hold waiting jobs until they are released."""
     from queue_runner.control import edit
 
     tell("mpsq.hold/1", edit.hold(home(), chosen(ids, tag)), json)

@@ -15,20 +15,18 @@ app = new_app()
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of runs that have ended.")],
-    parser: Annotated[str | None, typer.Option(help="Reads the log; found out from its look when not given.")] = None,
+    parser: Annotated[str | None, typer.Option(help="The format of the log; default: detected.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="What is known of the runs: device=mps, compile=on. Repeatable."
+            "--set", metavar="KEY=VALUE", help="Known properties of the runs: device=mps, compile=on. Repeatable."
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What lists and reports call it; the file's name when not given.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A word to find it by. Repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name in lists and reports; default: the file's name.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag for selecting jobs. Repeatable.")] = None,
     json: Json = False,
 ) -> None:
-    """Take over the logs of runs that happened elsewhere."""
+    """Import the logs of runs made elsewhere."""
     from dataclasses import asdict
 
     from queue_runner import redact, units
@@ -51,5 +49,5 @@ def import_(
         count = f"{units.count(one.iterations)} iteration{'s' * (one.iterations != 1)}{real}"
         print(plain(f"run {one.run}: {Path(one.file).name}, read as {one.parser}: {count}"))
         if not one.iterations:
-            hint(f"no times of single iterations are in it: mpsq show {one.run} tells what is")
+            hint(f"it has no times of single iterations: mpsq show {one.run} shows its contents")
     hint("mpsq report compares them")

@@ -16,13 +16,15 @@ LIMIT = 20
 @app.command("list")
 def list_(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, g4 or @last.")] = None,
-    state: Annotated[str | None, typer.Option(help="A state or an outcome: queued, running, failed, ...")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="g4 or @last. Repeatable.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Jobs with this tag. Repeatable: all of them.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only jobs with this state or outcome: queued, running, failed, ...")
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Only jobs of this group: g4 or @last. Repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only jobs with this tag. Repeatable: with all tags.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show the jobs that mpsq delete has hidden.")] = False,
-    runs: Annotated[bool, typer.Option("--runs", help="A line for each run instead of each job.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="One line per run instead of per job.")] = False,
     json: Json = False,
 ) -> None:
     """List jobs."""
@@ -55,7 +57,7 @@ def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
     from queue_runner.monitor import listing
 
     if not jobs:
-        say("no job fits")
+        say("no matching jobs")
         return
     rows = [_run(run) for job in jobs for run in job["runs"]] if runs else [_job(job) for job in jobs]
     columns = [

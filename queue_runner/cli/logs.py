@@ -14,20 +14,24 @@ app = new_app()
 @app.command("logs")
 def logs(
     id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until what ID names has ended.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What it wrote to stderr instead.")] = False,
-    both: Annotated[bool, typer.Option("--both", help="Both: its stderr goes to ours.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the output until the selected runs have ended.")
+    ] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="Show both; its stderr goes to our stderr.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are: progress bars and escapes.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the bytes unchanged, with progress bars and escape sequences.")
+    ] = False,
 ) -> None:
-    """Print what a job wrote, or follow it.
+    """Print or follow the output of a job.
 
-    Of several runs the one that is running, else the one that started last. --follow goes on with the next run of the
-    job or group (a repeat, a retry), says on stderr what starts and ends, and exits 0 however it ended: mpsq wait has
-    another code for that.
+    If several runs match, the running one is shown, else the one that started last. --follow continues with the next
+    run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits 0 whatever the outcome:
+    mpsq wait has an exit code for that.
 
-    Of what a carriage return overwrites only the last is shown. On a terminal escape sequences are taken out; in a
-    pipe they stay as the job wrote them.
+    Of text overwritten by carriage returns only the last state is shown. On a terminal escape sequences are removed; in
+    a pipe they stay as the job wrote them.
     """
     import sys
     from collections.abc import Sequence

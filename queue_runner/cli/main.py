@@ -1,4 +1,4 @@
-"""`mpsq`: the one place where errors become sentences and exit codes. Each command is a file, read when used."""
+"""The `mpsq` command: the only place that turns errors into messages and exit codes. Imports commands when used."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from queue_runner.errors import MpsqError
 SECTIONS: dict[str, dict[str, str]] = {
     "Run": {
         "submit": "Queue a workload or a command, over a grid of settings.",
-        "run": "Submit, follow what the jobs write, and report.",
+        "run": "Submit jobs, follow their output, and report.",
         "worker": "Run the queue, one job at a time.",
-        "rerun": "Queue jobs once more, with the very code that they ran.",
-        "cancel": "End jobs, whether they wait or run.",
-        "retry": "Run again what did not succeed: new runs of the same jobs; the old ones are kept.",
+        "rerun": "Queue jobs again, with exactly the code that they ran.",
+        "cancel": "Cancel waiting and running jobs.",
+        "retry": "Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept.",
         "wait": "Wait until jobs have ended.",
-        "schedule": "Submit by the clock: every night, every Monday.",
+        "schedule": "Submit on a schedule: every night, every Monday.",
     },
     "Arrange": {
-        "hold": "Keep waiting jobs from starting until they are released.",
-        "release": "Let held jobs go.",
-        "move": "Change the order of what waits.",
-        "edit": "Change what jobs wait for, when they run, and what is written on them.",
-        "pause": "Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it.",
-        "resume": "Let the lane go on after mpsq pause or mpsq drain.",
-        "suspend": "Let running jobs stand still until mpsq continue; the lane and their memory stay taken.",
-        "continue": "Let jobs go on that mpsq suspend stopped.",
-        "drain": "Let the current job finish, start none, and say when nothing runs.",
+        "hold": "Hold waiting jobs until they are released.",
+        "release": "Release held jobs.",
+        "move": "Change the order of waiting jobs.",
+        "edit": "Change the dependencies, times, priority, notes and tags of jobs.",
+        "pause": "Start no job until mpsq resume. Running jobs continue: mpsq suspend stops them.",
+        "resume": "Resume the lane after mpsq pause or mpsq drain.",
+        "suspend": "Suspend running jobs until mpsq continue; they keep the lane and their memory.",
+        "continue": "Continue jobs that mpsq suspend stopped.",
+        "drain": "Let the running job finish, start no other, and report when nothing runs.",
     },
     "Look": {
-        "status": "Show what runs, what waits, and whether a worker is there.",
+        "status": "Show running and waiting jobs, and whether there is a worker.",
         "list": "List jobs.",
-        "show": "Show all that is known of a job or a run.",
-        "why": "Say why a job is in its state, and what to do next.",
-        "logs": "Print what a job wrote, or follow it.",
+        "show": "Show everything known about a job or a run.",
+        "why": "Explain why a job is in its state, and what to do next.",
+        "logs": "Print or follow the output of a job.",
     },
     "Measure": {
         "bench": "Queue a workload over this machine's devices and modes, with repeats.",
-        "report": "Answer a question from the runs that are stored.",
-        "import": "Take over the logs of runs that happened elsewhere.",
-        "workloads": "List the workloads, show one's settings, or begin one of your own.",
-        "env": "Keep environments by name: other versions of torch, another framework.",
+        "report": "Answer a question from the stored runs.",
+        "import": "Import the logs of runs made elsewhere.",
+        "workloads": "List the workloads, show the settings of one, or create your own.",
+        "env": "Manage named environments: other versions of torch, other frameworks.",
     },
     "Keep": {
         "delete": "Remove the files of ended jobs and hide the jobs.",
-        "gc": "Remove files that are not needed any more.",
+        "gc": "Remove files that are no longer needed.",
         "doctor": "Check this machine: python, torch, devices, compiler, store.",
         "service": "Run the worker as a service of launchd or systemd.",
-        "config": "Read and change the settings.",
-        "db": "Look after the database.",
-        "completion": "Print what a shell needs to complete commands, options, ids and names with TAB.",
+        "config": "Show and change the settings.",
+        "db": "Maintain the database.",
+        "completion": "Print the script that completes commands, options, ids and names with TAB.",
     },
 }
 """Every command and its line in `mpsq --help`; a test compares the lines with the commands' own."""
@@ -68,16 +68,16 @@ SECTIONS: dict[str, dict[str, str]] = {
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 _MODULES = {"import": "import_", "continue": "continue_", "gc": "gc_"}
-_GC_THRESHOLD = 50_000  # a command is mostly imports: looking for garbage in them takes 20 to 50 ms of a submit
+_GC_THRESHOLD = 50_000  # a command is mostly imports: garbage collection during them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a program says that the signal ended
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as for a program that the signal ended
 
 
 class Commands(TyperGroup):
     """The commands by name; a command's module is imported when that command is asked for."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta["argv"] = list(args)  # the whole command line: a submission remembers it
+        ctx.meta["argv"] = list(args)  # the whole command line: a submission stores it
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
@@ -137,17 +137,17 @@ def _mpsq(
 def _unknown_command(name: str) -> MpsqError:
     from queue_runner.errors import UsageError, did_you_mean
 
-    return UsageError(f'no command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
+    return UsageError(f'unknown command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code; an error a user can mend never shows a traceback."""
+    """Run one command. Returns its exit code; an error that a user can fix never shows a traceback."""
     if argv is None:
         gc.set_threshold(_GC_THRESHOLD)
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" and gets on with it
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of failing
     code = _run(arguments)
     try:
         sys.stdout.flush()
@@ -187,7 +187,7 @@ def _complain(message: str, hint: str, code: int) -> int:
 
 
 def _misused(error: typer.TyperException) -> int:
-    """What typer says of a command line, in our words' style."""
+    """Print what typer reports about a command line, in the style of our messages."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message())
         return 0
@@ -201,28 +201,28 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def _nearest(said: str, near: Sequence[str]) -> list[str]:
-    """Of the names that typer calls near, those that are: it counts three equal letters as enough."""
+    """Return those of typer's suggestions that are similar: it accepts names with three equal letters."""
     from difflib import get_close_matches
 
     return get_close_matches(said, near, n=2, cutoff=0.7) or sorted(near)[:2]
 
 
 def _refused(error: OSError) -> int:
-    """What the operating system refuses, as a sentence."""
+    """Print what the operating system refused, as a sentence."""
     where = f": {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _complain(
-            f"the disk is full{where}", "free some space and run the command again; mpsq doctor looks at it", 1
+            f"the disk is full{where}", "free some space and run the command again; mpsq doctor checks the disk", 1
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return _complain(
-            f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of yours", 1
+            f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of your own", 1
         )
-    return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor looks at this machine", 1)
+    return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine", 1)
 
 
 def _silence(stream: TextIO) -> None:
-    """Let the interpreter's own flush at exit go nowhere, once nobody reads any more."""
+    """Redirect the interpreter's flush at exit to /dev/null, once the reader has gone."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError):
@@ -230,8 +230,8 @@ def _silence(stream: TextIO) -> None:
 
 
 def entry() -> NoReturn:
-    """The `mpsq` command. It leaves without taking the interpreter apart, which would cost submit 40 of its 330 ms:
-    everything that was written is committed, and nothing here waits for an exit handler."""
+    """Run the `mpsq` command. It exits without finalizing the interpreter, which would cost submit 40 of its 330 ms:
+    everything written is committed, and nothing here needs an exit handler."""
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -15,15 +15,15 @@ app = new_app()
 def move(
     ids: Ids = None,
     tag: Tags = None,
-    top: Annotated[bool, typer.Option("--top", help="Before all that waits.")] = False,
-    bottom: Annotated[bool, typer.Option("--bottom", help="Behind all that waits.")] = False,
-    before: Annotated[str | None, typer.Option(metavar="ID", help="Right before this one.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Right behind this one.")] = None,
+    top: Annotated[bool, typer.Option("--top", help="Before all waiting jobs.")] = False,
+    bottom: Annotated[bool, typer.Option("--bottom", help="After all waiting jobs.")] = False,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Directly before this job.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Directly after this job.")] = None,
     json: Json = False,
 ) -> None:
-    """Change the order of what waits.
+    """Change the order of waiting jobs.
 
-    A job takes over the priority of the place it is moved to, where its own would keep it elsewhere.
+    A job takes the priority of its new position if its own priority would keep it elsewhere.
     """
     from queue_runner.control import edit
     from queue_runner.errors import UsageError
@@ -32,6 +32,6 @@ def move(
 
     wishes = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before) + [Where.AFTER] * bool(after)
     if len(wishes) != 1:
-        raise UsageError("move needs one place", "--top, --bottom, --before ID or --after ID")
+        raise UsageError("move needs exactly one position", "use --top, --bottom, --before ID or --after ID")
     others = [parse_selector(before or after or "")] if before or after else []
     tell("mpsq.move/1", edit.move(home(), chosen(ids, tag), wishes[0], others), json)

@@ -13,11 +13,11 @@ app = new_app()
 
 @app.command("pause")
 def pause(
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="What status says of it.")] = "by hand",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which mpsq status shows.")] = "by hand",
 ) -> None:
-    """Let nothing start until mpsq resume. What runs goes on: mpsq suspend stops it."""
+    """Start no job until mpsq resume. Running jobs continue: mpsq suspend stops them."""
     from queue_runner.control import edit
     from queue_runner.text import plain
 
     new = edit.pause(home(), plain(reason).strip() or "by hand")
-    print("the lane is paused" if new else "the lane was paused already")
+    print("the lane is paused" if new else "the lane was already paused")

@@ -9,7 +9,7 @@ app = new_app()
 
 @app.command("release")
 def release(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
-    """Let held jobs go."""
+    """Release held jobs."""
     from queue_runner.control import edit
 
     tell("mpsq.release/1", edit.release(home(), chosen(ids, tag)), json)

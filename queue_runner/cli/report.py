@@ -26,34 +26,38 @@ def report(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME] [ID]...", help="The report; the device x compile table when not given. Of these only."
+            metavar="[NAME] [ID]...", help="The report (default: the device x compile table), and the jobs it covers."
         ),
     ] = None,
     vs: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="The baseline: device=cpu,compile=off.")
+        str | None, typer.Option(metavar="KEY=VALUE,...", help="The baseline, for example device=cpu,compile=off.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Only runs like this; values are alternatives.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...", help="Only runs with these values; several values of a key are alternatives."
+        ),
     ] = None,
     group: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")
     ] = None,
     tag: Tags = None,
-    group_by: Annotated[str | None, typer.Option(metavar="KEY,...", help="What makes a row.")] = None,
+    group_by: Annotated[str | None, typer.Option(metavar="KEY,...", help="The keys that form a row.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")] = None,
     iters: Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="Count invalid runs in.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Include invalid runs.")] = False,
     peak: Annotated[
-        str, typer.Option(metavar="FROM", help="What MFU is a share of: the sourced peak, or the one measured here.")
+        str,
+        typer.Option(metavar="FROM", help="The peak that MFU is relative to: sourced, or measured on this machine."),
     ] = "sourced",
-    format: Annotated[str, typer.Option(help="How it is printed.")] = "table",
-    json: Annotated[bool, typer.Option("--json", help="As --format json; docs/json.md describes it.")] = False,
+    format: Annotated[str, typer.Option(help="The output format.")] = "table",
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
     submit: Annotated[
-        bool, typer.Option("--submit", help="Of the report missing: queue what is missing, with today's code.")
+        bool, typer.Option("--submit", help="With the report missing: queue the missing runs, with the current code.")
     ] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the reports there are.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
 ) -> None:
-    """Answer a question from the runs that are stored."""
+    """Answer a question from the stored runs."""
     from queue_runner import config, reports, tables
     from queue_runner.errors import UsageError
     from queue_runner.reports._common import printing
@@ -70,7 +74,7 @@ def report(
     groups = [f"g{text}" if text.isdecimal() else text for text in group or ()]
     reports.load(name)
     if submit and name != "missing":
-        raise UsageError(f"--submit does not belong to the report {name}", "mpsq report missing g4 --submit")
+        raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
     options = read_options(
         selectors=[*ids, *groups],
         tags=tag or (),
@@ -92,11 +96,11 @@ def report(
     if submit:
         say("nothing was queued")
     if not result.rows and format in ("csv", "json"):
-        say("no run fits")
+        say("no matching runs")
 
 
 def _submit_missing(words: str, result: Result, format: str) -> None:
-    """Queue what a report of what is missing has found. With --json what is printed is what submit prints."""
+    """Queue the missing runs that the report found. With --json, print the same object as submit."""
     from queue_runner.cli.submit import print_stored, store
     from queue_runner.reports._common import printing
     from queue_runner.store.read import reading
@@ -111,7 +115,7 @@ def _submit_missing(words: str, result: Result, format: str) -> None:
     print_stored(planned, stored, format == "json")
     with reading(home().db) as connection:
         if missing.code_changed(connection, [job for job, _ in wanted], stored.jobs):
-            remark("the code is no longer what it was then: reports tell the rows apart by it")
+            remark("the code has changed since then: reports show the runs in separate rows")
 
 
 def _is_id(word: str) -> bool:

@@ -15,20 +15,20 @@ app = new_app()
 def rerun(
     ctx: typer.Context,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")],
-    repeats: Annotated[int | None, typer.Option(metavar="N", help="How often; as before when not given.")] = None,
-    priority: Annotated[int | None, typer.Option(metavar="N", help="As before when not given.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="One more word to find it by.")] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A sentence to keep with it.")] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Queue it held back: mpsq release lets it go.")] = False,
+    repeats: Annotated[int | None, typer.Option(metavar="N", help="Number of repeats; default: as before.")] = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note to keep with the job.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Queue it held: mpsq release releases it.")] = False,
     allow_changed: Annotated[
-        bool, typer.Option("--allow-changed", help="Where the code has changed, run it as it is now.")
+        bool, typer.Option("--allow-changed", help="If the code has changed, run the current code.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Queue jobs once more, with the very code that they ran.
+    """Queue jobs again, with exactly the code that they ran.
 
-    Settings, variables, interpreter and seed are those of the old job. Where the code has changed since, it is put
-    together again from the commit and what was kept beside it, and the new job runs in a copy of that.
+    Settings, variables, interpreter and seed are those of the old job. If the code has changed since, it is rebuilt
+    from the commit and the stored changes, and the new job runs in a copy of it.
     """
     import shlex
 

@@ -9,7 +9,7 @@ app = new_app()
 
 @app.command("resume")
 def resume() -> None:
-    """Let the lane go on after mpsq pause or mpsq drain."""
+    """Resume the lane after mpsq pause or mpsq drain."""
     from queue_runner.control import edit
 
-    print("the lane goes on" if edit.pause(home(), None) else "the lane was not paused")
+    print("the lane is resumed" if edit.pause(home(), None) else "the lane was not paused")

@@ -15,21 +15,24 @@ app = new_app()
 def retry(
     ids: Ids = None,
     tag: Tags = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what did not succeed: the default.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="What succeeded, too.")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Retry only runs that did not succeed; the default.")
+    ] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also retry runs that succeeded.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint: a segment apart in reports.")
+        bool,
+        typer.Option("--resume", help="Resume from the last checkpoint; reports show the run as a separate segment."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run again what did not succeed: new runs of the same jobs; the old ones are kept."""
+    """Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept."""
     from dataclasses import asdict
 
     from queue_runner.control import retry as use_case
     from queue_runner.errors import UsageError
 
     if failed and all:
-        raise UsageError("--failed and --all at once", "give one of them")
+        raise UsageError("--failed and --all exclude each other", "use one of them")
     found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume)
     if json:
         print_json("mpsq.retry/1", runs=[asdict(one) for one in found])

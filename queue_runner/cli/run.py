@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "Where no worker runs, one is started and ends when the queue is empty; what waits already goes first. "
-    "Ctrl-C cancels the jobs and waits for their end; once more leaves at once. The options are those of mpsq submit."
+    "If no worker runs, one is started, which exits when the queue is empty; waiting jobs run first. "
+    "Ctrl-C cancels the jobs and waits for their end; a second one leaves. The options are those of mpsq submit."
 )
 
 
 @app.command("run", cls=WithCommand, epilog=EPILOG)
 @with_options
 def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
-    """Submit, follow what the jobs write, and report.
+    """Submit jobs, follow their output, and report.
 
-    Exit 0: all succeeded. 3: some did not. 130: Ctrl-C.
+    Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
     from queue_runner.cli.submit import sentence, store
     from queue_runner.errors import UsageError
@@ -41,12 +41,14 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     from queue_runner.worker.spawn import Helper
 
     if said.get("hold"):
-        raise UsageError("run --hold would wait for ever", "mpsq submit --hold queues it; mpsq release lets it go")
+        raise UsageError(
+            "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq release to release it"
+        )
     planned = use_case.plan(asking.request(said, title(ctx)))
     for warning in planned.warnings:
         remark(warning)
     layout, out = ensure_home(), _outputs(json)
-    helper = Helper(layout, out.say)  # before Ctrl-C is held off: what it starts inherits that
+    helper = Helper(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
     follower = None
     try:
         with _undisturbed():
@@ -63,7 +65,9 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
             _print_json(stored.group, rows)
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        out.say(f"nobody reads on; the jobs go on: mpsq logs -f g{stored.group}, or mpsq cancel g{stored.group}")
+        out.say(
+            f"the output was closed; the jobs continue: mpsq logs -f g{stored.group}, or mpsq cancel g{stored.group}"
+        )
         raise
     finally:
         if follower is not None:
@@ -104,7 +108,7 @@ def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follo
 
 
 def _undisturbed() -> Any:
-    """Ctrl-C waits until it is known what there is to cancel, and until that is asked for."""
+    """Defer Ctrl-C until it is known what to cancel, and until the cancellation has been requested."""
     import signal
     from contextlib import contextmanager
 
@@ -120,13 +124,13 @@ def _undisturbed() -> Any:
 
 
 def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Sequence[Row]:
-    """End the group and wait for that. A second Ctrl-C leaves: what was asked for happens all the same."""
+    """Cancel the group and wait for its end. A second Ctrl-C leaves; the cancellation continues."""
     from queue_runner.control import cancel
     from queue_runner.model import Selector
 
     with _undisturbed():
         cancel.cancel(layout, [Selector(f"g{group}", group=group)], grace_s=None, within_s=0.0)
-        out.say(f"\ncancelling g{group}: Ctrl-C once more leaves at once; it is ended all the same")
+        out.say(f"\ncancelling g{group}: press Ctrl-C again to leave at once; the cancellation continues")
     return follower.follow()
 
 
@@ -138,7 +142,7 @@ def _print_json(group: int, rows: Sequence[Row]) -> None:
 
 
 def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
-    """The table of devices where there are iterations to compare, else the times."""
+    """Print the report of devices if there are iterations to compare, else that of times."""
     from queue_runner import config, reports
     from queue_runner.model import Selector
     from queue_runner.monitor import wait

@@ -13,20 +13,20 @@ from queue_runner.cli.submit_options import WithCommand, title, with_options
 if TYPE_CHECKING:
     from queue_runner.submit.request import Request
 
-app = new_app("Submit by the clock: every night, every Monday.")
+app = new_app("Submit on a schedule: every night, every Monday.")
 
-Which = Annotated[str, typer.Argument(metavar="NAME|ID", help="As in mpsq schedule list.")]
+Which = Annotated[str, typer.Argument(metavar="NAME|ID", help="A name from mpsq schedule list.")]
 
 EPILOG = (
-    "What follows -- is a command line of mpsq submit; a command in it goes after a second --. "
+    "-- is followed by a command line of mpsq submit; a command in it goes after a second --. "
     "The five fields are those of crontab(5): minute, hour, day of month, month, day of week (0 and 7 are Sunday). "
-    "Times that pass while no worker runs or the machine sleeps are made up for once. "
+    "If times pass while no worker runs or the machine sleeps, the jobs are submitted once afterwards. "
     'Example: mpsq schedule add "0 2 * * *" --name nightly -- nanogpt --device cpu --repeats 4'
 )
 
 
 class WithSubmit(WithCommand):
-    """The same, where the command line of submit follows `--`."""
+    """A command in which `--` is followed by a command line of submit."""
 
     behind = "submit"
 
@@ -38,13 +38,13 @@ class WithSubmit(WithCommand):
 def add(
     ctx: typer.Context,
     cron: Annotated[list[str], typer.Argument(metavar="CRON", help='Five fields in quotes: "30 22 * * mon-fri".')],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The job's name when not given.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the job's name.")] = None,
     timezone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="As Europe/Berlin; this machine's when not given.")
+        str | None, typer.Option(metavar="ZONE", help="For example Europe/Berlin; default: that of this machine.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Submit a command line whenever its time comes."""
+    """Submit a command line at the given times."""
     import shlex
 
     from queue_runner import redact
@@ -56,10 +56,10 @@ def add(
     words = ctx.meta.get("command", ())
     if not words:
         example = 'mpsq schedule add "0 2 * * *" -- nanogpt --device cpu'
-        raise UsageError("schedule add submits nothing: no command line follows --", example)
+        raise UsageError("schedule add needs a command line after --", example)
     request = _request(words)
     layout = ensure_home()
-    worker, _ = queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
+    worker, _ = queue_state.worker(layout)  # report unusable locks before anything is stored
     added = schedules.add(
         layout, " ".join(cron), request, shlex.join(redact.redact(words)), name=name, timezone=timezone
     )
@@ -81,7 +81,7 @@ _submission = new_app()
 @_submission.command("submit", cls=WithCommand)
 @with_options
 def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
-    """What submit understands: the same options, the same checks, the same errors."""
+    """Read the options of submit, with the same checks and the same errors."""
     from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
 
@@ -104,7 +104,7 @@ def _request(words: Sequence[str]) -> Request:
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List schedules: the next time of each, what it submitted last, and what kept it from that."""
+    """List schedules: the next time of each, what it submitted last, and its last error."""
     from queue_runner.store import read
 
     with read.reading(home().db) as connection:
@@ -113,7 +113,7 @@ def list_(json: Json = False) -> None:
         print_json("mpsq.schedules/1", schedules=rows)
         return
     if not rows:
-        say('there are no schedules: mpsq schedule add "0 2 * * *" -- nanogpt makes one')
+        say('there are no schedules yet: mpsq schedule add "0 2 * * *" -- nanogpt')
         return
     _print(rows)
 
@@ -134,8 +134,8 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
     ]
     table = [{**row, "next": _next(row), "last": _last(row)} for row in rows]
     print(tables.table(table, columns))
-    if elsewhere := [f"{row['name']} by the clocks of {row['timezone']}" for row in rows if _is_elsewhere(row)]:
-        print("\n" + textwrap.fill(f"next and last are times of here; {', '.join(elsewhere)}", 78))
+    if elsewhere := [f"{row['name']} in {row['timezone']}" for row in rows if _is_elsewhere(row)]:
+        print("\n" + textwrap.fill(f"next and last are in local time; {', '.join(elsewhere)}", 78))
     for row in rows:
         if row["last_error"]:
             said = plain(f"{row['name']} submitted nothing at {row['last_error']}")
@@ -145,7 +145,7 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
 @app.command("next")
 def next_(
     which: Which,
-    n: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times.")] = 5,
+    n: Annotated[int, typer.Option("-n", min=1, max=1000, help="The number of times to print.")] = 5,
     json: Json = False,
 ) -> None:
     """Print the next times of a schedule."""
@@ -163,14 +163,14 @@ def next_(
     for at in times:
         print(f"{datetime.fromtimestamp(at):%a %Y-%m-%d %H:%M}")
     if _is_elsewhere(row):
-        say(f"these are times of here, by the clocks of {row['timezone']}")
+        say(f"these are local times; the schedule is in {row['timezone']}")
     if row["next_at"] is None:
         say(f"{row['name']} is paused: mpsq schedule resume {row['name']}")
 
 
 @app.command("remove")
 def remove(which: Which) -> None:
-    """Forget a schedule; the jobs that it has submitted stay."""
+    """Remove a schedule; the jobs that it has submitted stay."""
     from queue_runner.submit import schedules
 
     print(f"{schedules.remove(home(), which)}: removed")
@@ -178,7 +178,7 @@ def remove(which: Which) -> None:
 
 @app.command("pause")
 def pause(which: Which) -> None:
-    """Let a schedule rest; what it misses meanwhile is not made up for."""
+    """Pause a schedule; missed times are not made up for."""
     from queue_runner.submit import schedules
 
     print(f"{schedules.pause(home(), which)}: paused")
@@ -186,7 +186,7 @@ def pause(which: Which) -> None:
 
 @app.command("resume")
 def resume(which: Which) -> None:
-    """Let a paused schedule go on with its next time."""
+    """Resume a paused schedule at its next time."""
     from queue_runner.submit import schedules
 
     name, at = schedules.resume(home(), which)
@@ -194,7 +194,7 @@ def resume(which: Which) -> None:
 
 
 def _is_elsewhere(row: Mapping[str, Any]) -> bool:
-    """Whether the line's own clock shows another time now than this machine's."""
+    """Return whether the schedule's time zone now shows another time than this machine's."""
     from datetime import datetime
 
     from queue_runner.errors import UsageError

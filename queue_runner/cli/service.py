@@ -27,20 +27,20 @@ def install() -> None:
     from queue_runner.store import read
 
     layout = ensure_home()
-    read.is_there(layout.db)  # of a lost queue the worker would refuse to start
+    read.is_there(layout.db)  # the worker would refuse to start on a lost queue
     print(_service(layout).install())
-    say("mpsq status shows what it does; its log is in the logs folder beside the database")
+    say("mpsq status shows the queue; the log of the worker is in the logs folder beside the database")
 
 
 @app.command("uninstall")
 def uninstall() -> None:
-    """Stop the service and take it out. The queue and a run that is going on stay."""
+    """Stop and remove the service. The queue stays, and an active run continues."""
     print(_service(home()).uninstall())
 
 
 @app.command("status")
 def status(json: Json = False) -> None:
-    """Show what the service manager says of it."""
+    """Show the status of the service."""
     from queue_runner.text import plain
 
     service = _service(home())

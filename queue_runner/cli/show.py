@@ -21,10 +21,10 @@ def show(
         list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
     ] = None,
     tag: Tags = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Print the patch of its code, and nothing else.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print only the patch of its code.")] = False,
     json: Json = False,
 ) -> None:
-    """Show all that is known of a job or a run."""
+    """Show everything known about a job or a run."""
     from dataclasses import asdict
 
     from queue_runner.monitor import show as use_case
@@ -47,7 +47,7 @@ def show(
 
 
 def _print_patches(patches: Sequence[Patch], json: bool) -> None:
-    """What belongs to a patch is said on stderr: a pipe gets what `git apply` takes."""
+    """Print patches on stdout, as `git apply` takes them, and what each belongs to on stderr."""
     import sys
     from dataclasses import asdict
 
@@ -79,14 +79,14 @@ _OF_JOB = (
     ),
     *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
 )
-"""What all runs of a job share: said once."""
+"""Facts that all runs of a job share: shown once."""
 
 
 _PROSE = (
     *("state", "asks", "remark", "after", "time", "phases", "said", "invalid", "caveat", "note", "lines"),
     *("hook", "history", "segments", "tags"),
 )
-"""What is read and not copied: wrapped to the terminal's width."""
+"""Facts wrapped to the width of the terminal: they are read, not copied."""
 
 
 def _text(one: Details, again: bool) -> str:
@@ -145,7 +145,7 @@ def _text(one: Details, again: bool) -> str:
 
 
 def _terms(one: Details) -> list[tuple[str, str]]:
-    """When it may run and how often it is tried, as far as anything was said of that."""
+    """Return when it may run and how often it is tried, as far as that was given."""
     from queue_runner import units
 
     run, facts = one.run, []
@@ -165,7 +165,7 @@ def _terms(one: Details) -> list[tuple[str, str]]:
 
 
 def _names(env: Sequence[str]) -> str:
-    """The variables on two lines; --json has them all."""
+    """Return the variables on two lines; --json has all."""
     import textwrap
 
     if not env:
@@ -220,7 +220,7 @@ def _place(one: Details) -> str:
     if one.copy:
         return "a copy of the code as it was at submit"
     if one.code is None or not one.code["tree_hash"]:
-        return "its folder; changes of the code go unnoticed"
+        return "its folder; changes of the code are not detected"
     return "its folder; " + ("its code may change" if one.allow_changed else "not if its code has changed")
 
 
@@ -239,7 +239,7 @@ def _hook(call: Any) -> str:
 
 
 _HOOK_LINES = 3
-"""Of a hook's output, where it did not end well; --json has all that is kept."""
+"""Lines shown of the output of a failed hook; --json has all that is kept."""
 
 
 def _event(event: Any) -> str:

@@ -17,21 +17,24 @@ app = new_app()
 
 @app.command("status")
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it until Ctrl-C.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="Show all that waits, not the first few.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it until Ctrl-C.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Show all waiting jobs, not only the first.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what runs, what waits, and whether a worker is there.
+    """Show running and waiting jobs, and whether there is a worker.
 
-    --watch draws on a terminal, and prints anew at each start and end where stdout is none or TERM is dumb. It looks
-    twice a second, at a low priority, and takes about 0.3 % of a core: docs/methodology.md.
+    --watch redraws a terminal; where stdout is not a terminal or TERM is dumb, it prints the status at each start and
+    end. It polls twice a second, at a low priority, and takes about 0.3 % of a core: docs/methodology.md.
     """
     from queue_runner.errors import UsageError
     from queue_runner.monitor import status as use_case
     from queue_runner.monitor import status_text
 
     if watch and json:
-        raise UsageError("--watch has no --json", "mpsq status --json prints it once; mpsq wait waits for an end")
+        raise UsageError(
+            "--watch cannot be combined with --json",
+            "mpsq status --json prints it once; mpsq wait waits until jobs have ended",
+        )
     shown = -1 if all or json else status_text.SHOWN
     if watch:
         from queue_runner.monitor.watch import watch as run_watch

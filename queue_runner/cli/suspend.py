@@ -9,11 +9,11 @@ app = new_app()
 
 @app.command("suspend")
 def suspend(ids: Ids = None, tag: Tags = None, json: Json = False) -> None:
-    """Let running jobs stand still until mpsq continue; the lane and their memory stay taken.
+    """Suspend running jobs until mpsq continue; they keep the lane and their memory.
 
-    Every process of the job is stopped. Memory, the accelerator's memory and the lane stay held: nothing else starts
-    meanwhile. --timeout and --stall stand still, and the run's numbers are marked as invalid: an iteration held the
-    pause. It works without a worker. What waits is kept from starting by mpsq hold.
+    All processes of the job are stopped. They keep their memory, the accelerator's memory and the lane, so nothing else
+    starts meanwhile. --timeout and --stall do not count the time, and the run's numbers are marked as invalid, since an
+    iteration contains the pause. This works without a worker. To keep waiting jobs from starting, use mpsq hold.
     """
     from queue_runner.control import suspend as use_case
 

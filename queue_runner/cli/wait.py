@@ -19,13 +19,13 @@ def wait(
     ] = None,
     tag: Tags = None,
     timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Give up after this: 90s, 15m, 2h; exit 124.")
+        str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Wait until jobs have ended.
 
-    Exit 0: all succeeded. 3: some did not. 124: the time is over.
+    Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
     from queue_runner import units
     from queue_runner.errors import WaitedJobFailed
@@ -47,7 +47,7 @@ def wait(
 
     def on_waiting(rows: Sequence[use_case.Row]) -> None:
         if not queue_state.worker(layout)[0]:
-            once(f"no worker runs this queue: what waits will not start. {queue_state.START_A_WORKER}")
+            once(f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}")
         if held := use_case.held(rows):
             once(use_case.held_sentence(held))
 
@@ -58,7 +58,7 @@ def wait(
         print_json("mpsq.wait/1", ok=not failed, runs=[listing.run_object(row) for row in rows])
     else:
         probed = [row for row in counted if row["outcome"] == "OUT_OF_MEMORY" and row not in failed]
-        too_large = f"; {len(probed)} found what does not fit into memory" if probed else ""
+        too_large = f"; {len(probed)} found a value that does not fit into memory" if probed else ""
         print(f"{len(counted) - len(failed) - len(probed)} of {len(counted)} runs succeeded{too_large}")
         for row in failed:
             print(plain(f"run {row['run']}: {listing.fate(row)}"))

@@ -19,7 +19,7 @@ def why(
     tag: Tags = None,
     json: Json = False,
 ) -> None:
-    """Say why a job is in its state, and what to do next."""
+    """Explain why a job is in its state, and what to do next."""
     from dataclasses import asdict
 
     from queue_runner.monitor import why as use_case

@@ -13,11 +13,11 @@ app = new_app()
 
 @app.command("worker")
 def worker(
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing waits or runs any more.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no job is waiting or running.")] = False,
 ) -> None:
     """Run the queue, one job at a time.
 
-    Ctrl-C ends the worker, not the run that is going on: the next worker takes it over.
+    Ctrl-C ends the worker but not the active run: the next worker takes it over.
     """
     import os
     import sys

@@ -15,8 +15,8 @@ app = new_app()
 
 
 EPILOG = (
-    "mpsq workloads new NAME writes a file that runs as it is: the beginning of a workload of your own. What lies in "
-    "the folder workloads of MPSQ_HOME is found by name like those of mpsq; docs/workloads.md says how to write one."
+    "mpsq workloads new NAME writes a file that runs unchanged, as the start of your own workload. Files in the folder "
+    "workloads of MPSQ_HOME are found by name, like those of mpsq; docs/workloads.md explains how to write one."
 )
 
 
@@ -24,12 +24,12 @@ EPILOG = (
 def workloads(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME | new NAME]", help="Show this one's settings and presets; or write a new one."),
+        typer.Argument(metavar="[NAME | new NAME]", help="The workload to show, or the new one to write."),
     ] = None,
-    framework: Annotated[str | None, typer.Option(help="Its version in this framework.")] = None,
+    framework: Annotated[str | None, typer.Option(help="The version for this framework.")] = None,
     json: Json = False,
 ) -> None:
-    """List the workloads, show one's settings, or begin one of your own."""
+    """List the workloads, show the settings of one, or create your own."""
     from queue_runner import paths, tables
     from queue_runner.workloads import catalog
 
@@ -66,7 +66,7 @@ def _name(words: list[str]) -> str | None:
 
     new = words[:1] == ["new"]
     if len(words) > 1 + new or (new and len(words) == 1):
-        raise UsageError("workloads takes one name", "mpsq workloads nanogpt, or mpsq workloads new my_model")
+        raise UsageError("workloads takes only one name", "use mpsq workloads nanogpt, or mpsq workloads new my_model")
     return words[-1] if words else None
 
 
@@ -80,7 +80,7 @@ def _new(name: str | None, json: bool) -> None:
         print_json("mpsq.workload.new/1", name=name, file=str(file))
         return
     print(file)
-    say(f"it runs as it is: mpsq run {name} --device cpu. Change it, and run it again")
+    say(f"it runs unchanged: mpsq run {name} --device cpu. Change it, and run it again")
 
 
 def _object(workload: Workload) -> dict[str, Any]:

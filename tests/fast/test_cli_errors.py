@@ -69,7 +69,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["sumbit"], 'did you mean "submit"?'),
         (["wait", "x"], '"x" does not name a job'),
         (["wait", "--timeout", "-1"], '"-1" is not a duration'),
-        (["cancel"], "that needs a job"),
+        (["cancel"], "no job was selected"),
         (["logs", "--tail", "-1"], "see mpsq logs --help"),
         (["list", "--limit", "0"], "see mpsq list --help"),
         (["report", "--format", "tabel"], 'did you mean "table"?'),

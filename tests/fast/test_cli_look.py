@@ -81,7 +81,7 @@ def test_list_tables_fit_a_terminal(queue: Layout, mpsq: Cli) -> None:
     runs = mpsq.ok("list", "--runs").out
     assert "1.2" in runs and "KILLED(9)" in runs
     assert max(map(len, (jobs + runs).splitlines())) <= 80
-    assert "no job fits" in mpsq.ok("list", "--tag", "day").err
+    assert "no matching jobs" in mpsq.ok("list", "--tag", "day").err
 
 
 def test_a_sweep_is_told_apart_in_80_columns(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,9 +218,9 @@ def test_install_writes_where_the_shell_looks(tmp_path: Path, capsys: pytest.Cap
     other = shells.install("fish", environment | {"XDG_CONFIG_HOME": str(tmp_path / "c")})
     assert other.path == tmp_path / "c/fish/completions/mpsq.fish"
     other.path.write_text("# mine")
-    with pytest.raises(MpsqError, match="not from mpsq"):
+    with pytest.raises(MpsqError, match="not written by mpsq"):
         shells.install("fish", environment | {"XDG_CONFIG_HOME": str(tmp_path / "c")})
-    with pytest.raises(UsageError, match='no completion for "tcsh"'):
+    with pytest.raises(UsageError, match='unknown shell "tcsh"'):
         shells.script("tcsh")
 
 

@@ -237,8 +237,8 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["0 2 * * *"], "no command line follows --"),
-        (["0 2 * * *", "--"], "no command line follows --"),
+        (["0 2 * * *"], "needs a command line after --"),
+        (["0 2 * * *", "--"], "needs a command line after --"),
         (["0 2 * * *", "--", "nanogtp"], "nanogtp"),
         (["0 2 * * *", "--", "nanogpt", "--device", "cup"], "cup"),
         (["0 2 * * *", "--", "nanogpt", "--nonsense"], "no such option"),

@@ -135,7 +135,7 @@ def test_tab(terminal: Terminal) -> None:
 
 def test_what_a_job_says_is_never_run(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type("mpsq list --tag a\t\tx\r")
-    terminal.until(r"no job fits|there is no|error")
+    terminal.until(r"no matching jobs|there is no|error")
     assert not (tmp_path / "user" / "pwned").exists()
 
 

@@ -82,7 +82,7 @@ def test_ctrl_c_ends_the_jobs(queue: Queue) -> None:
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Ctrl-C once more leaves at once" in err, err
+    assert process.returncode == 130 and "press Ctrl-C again to leave at once" in err, err
     assert [row["outcome"] for row in queue.rows()] == ["CANCELLED", "CANCELLED"]
     assert "Traceback" not in err
 
@@ -176,7 +176,7 @@ def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
     process.stdout.close()
     assert process.wait(60) == 141  # while the job says nothing
     err = process.stderr.read()
-    assert "the jobs go on: mpsq logs -f g1" in err and "Traceback" not in err
+    assert "the jobs continue: mpsq logs -f g1" in err and "Traceback" not in err
     (queue.folder / "go").touch()
     assert queue.done()[0]["outcome"] == "SUCCEEDED"
 

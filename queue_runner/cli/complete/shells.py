@@ -1,4 +1,4 @@
-"""Completion for bash, zsh and fish: the script of each, and the file in which that shell looks for it.
+"""Completion for bash, zsh and fish: the script of each shell, and the file where the shell looks for it.
 
 The scripts know nothing of mpsq: they ask `mpsq __complete` (complete.py) and hand its answer to the shell. That of
 bash is for version 3.2 too, which macOS has.
@@ -90,30 +90,33 @@ SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 @dataclass(frozen=True)
 class Installed:
-    """Where a script lies now, and what else has to be done for it; "" where nothing."""
+    """The path of the script, and the remaining step; "" if there is none."""
 
     path: Path
     remains: str
 
 
 def script(shell: str) -> str:
-    """The text to be read by that shell. Raises: UsageError for another shell."""
+    """Return the script for that shell. Raises: UsageError for another shell."""
     from queue_runner.errors import did_you_mean
 
     if shell not in SHELLS:
-        raise UsageError(f'no completion for "{shell}"', did_you_mean(shell, SHELLS, "it is bash, zsh or fish"))
+        raise UsageError(f'unknown shell "{shell}"', did_you_mean(shell, SHELLS, "use bash, zsh or fish"))
     first = "#compdef mpsq\n" if shell == "zsh" else ""
     return f"{first}{_MARK} {shell}{SHELLS[shell]}"
 
 
 def install(shell: str, environment: Mapping[str, str] = os.environ) -> Installed:
-    """Write the script where the shell looks for such files; what the user has written stays as it is.
+    """Write the script where the shell looks for such files; files of the user are never changed.
 
     Raises: UsageError for another shell; MpsqError when a file is in the way that is not ours.
     """
     text, path = script(shell), _place(shell, environment)
     if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace"):
-        raise MpsqError(f"{path} is there already and not from mpsq", "move it away, or: mpsq completion > a file")
+        raise MpsqError(
+            f"{path} already exists and was not written by mpsq",
+            "move it away, or redirect the output of mpsq completion to another file",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(text, encoding="utf-8")
@@ -122,11 +125,11 @@ def install(shell: str, environment: Mapping[str, str] = os.environ) -> Installe
 
 
 _REMAINS = {
-    "bash": "where the package bash-completion is installed, the next shell has it; elsewhere add to ~/.bashrc:\n"
+    "bash": "if the package bash-completion is installed, the next shell uses it; else add to ~/.bashrc:\n"
     "    source '{path}'",
-    "zsh": "if zsh does not look there yet, add to ~/.zshrc, before its compinit if it has one:\n"
+    "zsh": "if zsh does not search that folder yet, add to ~/.zshrc, before compinit if it is called there:\n"
     "    fpath=('{folder}' $fpath)\n    autoload -Uz compinit && compinit",
-    "fish": "the next shell has it",
+    "fish": "the next shell uses it",
 }
 
 
