@@ -178,7 +178,9 @@ def test_what_needs_less_memory_are_keys_that_the_workload_has() -> None:
     assert errors.memory_hint({"batch_size", "pool", "side"}).startswith(
         "a smaller batch_size or side needs less, and pool=host"
     )
-    assert errors.memory_hint({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
+    assert (
+        errors.memory_hint({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
+    )
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(run: Run) -> None:
