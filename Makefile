@@ -25,12 +25,12 @@ demo: $(STAMP)  ## trains nanoGPT on this machine's devices and reports
 	$(BIN)/python -m queue_runner.cli.demo
 
 test: $(FRAMEWORKS)  ## every test
-	$(BIN)/python -m pytest tests/fast -n 2
-	$(BIN)/python -m pytest tests/process tests/migration -n 2
-	$(BIN)/python -m pytest tests/jobs -n 2
+	$(BIN)/python -m pytest tests -m fast -n 2
+	$(BIN)/python -m pytest tests -m process -n 2
+	$(BIN)/python -m pytest tests -m slow -n 2
 
 fast: $(STAMP)  ## the tests of a few seconds
-	$(BIN)/python -m pytest tests/fast -n 2
+	$(BIN)/python -m pytest tests -m fast -n 2
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -47,7 +47,7 @@ bench: $(STAMP)  ## what the queue itself costs: docs/benchmarks.md
 	cat docs/benchmarks.md
 
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
-	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests/process -n 2
+	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests -m process -n 2
 
 mac: $(FRAMEWORKS)  ## on a Mac: what holds of what could only be tried on stand-ins (docs/macos.md)
 	$(BIN)/python -m tests.mac_check

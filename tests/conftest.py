@@ -1,7 +1,13 @@
-"""A queue of its own for each test: MPSQ_HOME and MPSQ_LOCKS in the test's folder."""
+"""What tests of every wing share: a queue of its own for each, and how long a test may take.
+
+A test that starts workers, wardens or commands is marked `process`, one that trains is marked `slow`; all others are
+`fast`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +15,10 @@ import pytest
 from queue_runner.paths import Layout
 from tests import system_packages
 from tests.cli_support import empty_queue
+from tests.process_support import WardenRun
+from tests.queue_support import Queue
+
+DURATIONS = ("fast", "process", "slow")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -17,6 +27,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs_program"):
         for program in mark.args:
             system_packages.require(program)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module whose tests the marker expression leaves out: the frameworks take longer than all fast tests."""
+    wanted = config.option.markexpr
+    if wanted not in DURATIONS or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    found = re.search(r"^pytestmark = \[?pytest\.mark\.(process|slow)\b", collection_path.read_text(), re.MULTILINE)
+    return True if (found[1] if found else "fast") != wanted else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark as fast what is not marked otherwise."""
+    if not any(item.get_closest_marker(name) for name in DURATIONS):
+        item.add_marker("fast")
 
 
 @pytest.fixture
@@ -31,3 +56,38 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def layout(home: Path) -> Layout:
     """A home with an empty database."""
     return empty_queue(home)
+
+
+@pytest.fixture(autouse=True)
+def locks_of_its_own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the locks of this machine, and of other tests, out of it."""
+    folder = tmp_path / "locks"
+    if request.node.get_closest_marker("process"):
+        folder.mkdir(mode=0o700)
+    monkeypatch.setenv("MPSQ_LOCKS", str(folder))
+    monkeypatch.delenv("MPSQ_STOP_AT", raising=False)
+    return folder
+
+
+@pytest.fixture
+def warden_run(tmp_path: Path, locks_of_its_own: Path) -> Iterator[Callable[..., WardenRun]]:
+    """Makes a run under a warden; what it left is ended after the test."""
+    made: list[WardenRun] = []
+
+    def make(argv: list[str], **changes: object) -> WardenRun:
+        folder = tmp_path / f"run{len(made)}"
+        folder.mkdir()
+        made.append(WardenRun(folder, argv, **changes))
+        return made[-1]
+
+    yield make
+    for run in made:
+        assert run.clean_up() == []
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    """A queue of its own, and nothing left of it afterwards."""
+    queue = Queue(layout, tmp_path)
+    yield queue
+    queue.close()

@@ -22,6 +22,8 @@ from harness.microbench.rounding import Check
 from harness.microbench.run import Bench, Cell, main
 from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, read
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"max_iters": 6, "warmup_iters": 2, "calls": 2}
 RIGHT = Check(True, "fp32", 0.1, 1e-7, "right")
 

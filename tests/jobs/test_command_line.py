@@ -15,6 +15,8 @@ from queue_runner.errors import MpsqError
 from queue_runner.workloads import catalog, manifest
 from tests.jobs.conftest import SCRIPT, Run, read, spawn
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("words", "said"),

@@ -10,6 +10,8 @@ import pytest
 from harness.torch_backend.compiling import classify
 from tests.jobs.conftest import read, spawn
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.needs_program("g++")
 def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(

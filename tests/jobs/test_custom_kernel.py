@@ -19,6 +19,8 @@ from harness.torch_backend.device import open_device
 from tests.jobs.conftest import read
 from tests.system_packages import require
 
+pytestmark = pytest.mark.slow
+
 METAL_AS_CPP = """
 #include <cmath>
 #define kernel extern "C"

@@ -19,6 +19,8 @@ from harness.errors import UsageError
 from harness.models.nanogpt import Shape, Weights
 from tests.jobs.conftest import TRAINED, Run
 
+pytestmark = pytest.mark.slow
+
 SHAPE = Shape(vocab=11, block=6, layers=2, heads=2, width=8, bias=True)
 STILL = {"max_iters": 1, "lr": 0.0, "min_lr": 0.0, "eval_interval": 1, "eval_iters": 2, "bias": True}
 """One iteration that changes nothing, and an evaluation."""

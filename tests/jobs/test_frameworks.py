@@ -20,7 +20,7 @@ import pytest
 from harness.workload import resolve
 from tests.jobs.conftest import FRAMEWORKS, JOBS, TRAINED, Ran, Run, read
 
-pytestmark = pytest.mark.usefixtures("quick_mlx", "quick_tinygrad")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx", "quick_tinygrad")]
 OTHERS = ("mlx", "tinygrad", "jax")
 ONE = TRAINED | {"max_iters": 1, "eval_interval": 0}
 

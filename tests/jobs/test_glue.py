@@ -17,6 +17,8 @@ import pytest
 
 from tests.jobs.conftest import JOBS, Ran, read
 
+pytestmark = pytest.mark.slow
+
 ITERS = 180
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported
 

@@ -29,6 +29,8 @@ from harness.workload import resolve
 from mpsq_report import Reporter
 from tests.jobs.conftest import JOBS, Ran, Run, arguments, read
 
+pytestmark = pytest.mark.slow
+
 EVERYTHING = {
     "bias": True, "dropout": 0.2, "grad_accum": 3, "grad_clip": 0.05, "weight_decay": 0.5, "lr": 0.01,
     "min_lr": 0.001, "lr_warmup_iters": 3, "max_iters": 9, "eval_interval": 4, "eval_iters": 2,

@@ -12,6 +12,8 @@ import pytest
 
 from harness import machine
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

@@ -17,6 +17,8 @@ from harness.models.nanogpt import Shape, flops_per_iter, initial_weights, learn
 from harness.torch_backend.training import adamw
 from harness.workload import resolve
 
+pytestmark = pytest.mark.slow
+
 SHAKESPEARE = Shape(vocab=65, block=256, layers=6, heads=6, width=384)
 
 

@@ -30,6 +30,8 @@ from queue_runner.paths import Layout
 from tests.jobs.conftest import JOBS, Ran, read
 from tests.jobs.test_through_the_queue import mpsq, rows
 
+pytestmark = pytest.mark.slow
+
 IMAGES = ("resnet50", "vgg16")
 MODELS = (*IMAGES, "bert")
 BRIEF = {"max_iters": 4, "warmup_iters": 1, "eval_interval": 0, "threads": 1}

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from queue_runner.paths import Layout
 from tests.jobs.conftest import JOBS
 from tests.jobs.test_through_the_queue import mpsq, rows
+
+pytestmark = pytest.mark.slow
 
 SMALL = ["--set", "max_iters=16", "--set", "warmup_iters=2", "--set", "eval_interval=8", "--set", "batch_size=32"]
 

@@ -25,6 +25,8 @@ from tests.jobs.planted_child import Op
 from tests.jobs.planted_device import Planted, falls_back, raises
 from tests.mps_texts import FALLS_BACK, NO_KERNEL, NO_MEMORY
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TABLE = dict[str, Any]
 

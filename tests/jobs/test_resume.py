@@ -11,6 +11,8 @@ import torch
 
 from tests.jobs.conftest import Run, read, spawn
 
+pytestmark = pytest.mark.slow
+
 LONG = {"max_iters": 8, "lr_decay_iters": 8, "dropout": 0.2, "eval_interval": 3, "grad_accum": 2}
 
 

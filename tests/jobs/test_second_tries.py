@@ -21,7 +21,10 @@ from queue_runner.store import read
 from tests.jobs.conftest import SMALL
 from tests.jobs.test_through_the_queue import mpsq, rows
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
+]
 
 SUBMIT = ["submit", "nanogpt", "--config", "tiny", "--device", "cpu"]
 

@@ -18,6 +18,8 @@ from harness.data.text import load as load_text
 from harness.errors import JobError, UsageError
 from tests.jobs.conftest import Run, shared
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

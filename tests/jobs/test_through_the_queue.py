@@ -12,6 +12,8 @@ import pytest
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
+pytestmark = pytest.mark.slow
+
 
 def mpsq(*arguments: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]

@@ -14,6 +14,8 @@ import pytest
 from harness import loop
 from mpsq_report import Reporter
 
+pytestmark = pytest.mark.slow
+
 
 class AsyncDevice:
     """Takes work at once and does it when it is waited for; only then does its clock go on."""

@@ -24,6 +24,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from mpsq_report import Reporter, TrainerCallback
 from tests.jobs.conftest import Ran, read
 
+pytestmark = pytest.mark.slow
+
 FORWARD_S = 0.002
 
 

@@ -15,6 +15,8 @@ from harness import errors
 from queue_runner.workloads import catalog
 from tests.jobs.conftest import JOBS, Run, shared
 
+pytestmark = pytest.mark.slow
+
 SMALL_NANOGPT = {
     "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12, "dropout": 0.0, "max_iters": 31,
     "lr": 1e-3, "lr_warmup_iters": 100, "lr_decay_iters": 2000, "eval_interval": 0, "beta2": 0.99,

@@ -1,0 +1,145 @@
+"""The observations: what they say, and that none says more than its runs allow."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from queue_runner.analysis.comparison import Question, compare
+from queue_runner.analysis.findings import RunDetails, describe, tenths
+from queue_runner.analysis.grouping import MAIN
+from tests.analysis.test_comparison import row
+
+
+def said(rows: list[dict[str, Any]], seen: RunDetails | None = None, **more: Any) -> str:
+    (family,) = compare(rows, Question((*MAIN, "optimizer", "version"), **more))
+    return "\n".join(describe(family, seen or RunDetails()))
+
+
+def run(device: str, compile: int, median_s: float, **more: Any) -> dict[str, Any]:
+    quiet = {
+        "real_s": 10.0,
+        "n_iters": 50,
+        "drift_ratio": 1.0,
+        "first_third_median_s": median_s,
+        "last_third_median_s": median_s,
+        "loss_first": 4.2,
+        "loss_last": 2.0,
+    }
+    return row(device, compile, median_s, **{**quiet, **more})
+
+
+def test_one_run_each_says_so_in_the_same_sentence() -> None:
+    text = said([run("cpu", 0, 1.98434), run("mps", 0, 0.22074), run("mps", 1, 0.30541)])
+    assert "mps eager measured 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (one run each" in text
+    assert "mps compiled measured 6.50 x faster than cpu eager" in text
+    assert "mps compiled measured 1.38 x slower than eager" in text
+    assert "a verdict needs 5 runs of each row: use --repeats 5" in text
+    for line in text.splitlines():
+        if re.search(r"\d x (faster|slower)", line):
+            assert "no verdict" in line
+
+
+def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
+    one = said([run("cpu", 0, 0.1), run("mps", 0, 0.2), run("mps", 1, 0.4)])
+    assert " is 2.00 x" not in one and "mps eager measured 2.00 x slower than cpu eager" in one
+    assert "compile makes" not in one and "mps compiled measured 2.00 x slower than eager" in one
+
+
+def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
+    text = said([run("cpu", 0, 0.1), run("mps", 0, 0.100001)])
+    assert "mps eager measured as fast as cpu eager, 100.0 vs 100.0 ms" in text
+
+
+def test_several_runs_give_an_interval_and_a_p_value() -> None:
+    rows = [run(d, 0, t * (1 + k / 1000)) for d, t in (("cpu", 2.0), ("mps", 0.2)) for k in range(4)]
+    text = said(rows)
+    limits = r"95 % CI 9\.9\d to 10\.\d x, 4 runs each, p = 0\.029"
+    assert re.search(rf"mps eager is 10\.0 x faster than cpu eager, .*{limits}", text)
+    assert "no verdict" not in text and "--repeats" not in text
+
+
+def test_slower_turns_ratio_and_interval_round() -> None:
+    rows = [run(d, 0, t * (1 + k / 1000)) for d, t in (("cpu", 0.2), ("mps", 0.4)) for k in range(4)]
+    text = said(rows)
+    assert "mps eager is 2.00 x slower than cpu eager" in text
+    low, high = map(float, re.search(r"95 % CI (\S+) to (\S+) x", text).groups())  # type: ignore[union-attr]
+    assert low <= 2.0 <= high
+
+
+def test_no_difference_and_practically_the_same_are_said_as_such() -> None:
+    noisy = [run(d, 0, t) for d in ("cpu", "mps") for t in (0.10, 0.12, 0.14, 0.11)]
+    assert "no difference shown between mps eager and cpu eager: 1.00 x" in said(noisy)
+    slower = said([run(d, 0, t * off) for d, off in (("cpu", 1.0), ("mps", 1.02)) for t in (0.10, 0.12, 0.14, 0.11)])
+    found = re.search(r"mps eager and cpu eager: (0\.98\d*) x, .*95 % CI (\S+) to (\S+) x", slower)
+    assert found is not None and math.isclose(
+        math.sqrt(float(found[2]) * float(found[3])), float(found[1]), rel_tol=0.01
+    )
+    steady = [run(d, 0, 0.1 + k * 1e-5) for d in ("cpu", "mps") for k in range(4)]
+    assert "mps eager and cpu eager are practically the same" in said(steady)
+
+
+def test_compilation_pays_or_never_does() -> None:
+    eager = run("cpu", 0, 0.2, first_iter_excess_s=1.0)
+    faster = said([eager, run("cpu", 1, 0.1, first_iter_excess_s=21.0, compile_cache="cold")])
+    assert "costs 20.0 s in the first iteration (cold cache) and pays off after 200 iterations" in faster
+    slower = said([eager, run("cpu", 1, 0.3, first_iter_excess_s=21.0)])
+    assert "costs 20.0 s in the first iteration and never pays off" in slower
+
+
+def test_evaluations_and_real_time_that_grew_beyond_the_iterations() -> None:
+    eager, compiled = run("mps", 0, 0.221, real_s=3588.66), run("mps", 1, 0.3057, real_s=39039.74)
+    seen = RunDetails(last_eval={eager["run_id"]: (5000, 33.01034), compiled["run_id"]: (5000, 1255.91573)})
+    text = said([eager, compiled], seen)
+    assert "the last iteration with an evaluation (5,000) took 1,255.9 s in mps compiled, 33.0 s in mps eager" in text
+    assert "real time of mps compiled is 10.9 times longer" in text
+
+
+def test_real_time_is_not_compared_where_the_runs_differ_in_length() -> None:
+    text = said([run("mps", 0, 0.2, real_s=10.0), run("mps", 1, 0.2, real_s=99.0, n_iters=500)])
+    assert "real time" not in text
+
+
+def test_drift_is_told_of_the_run_that_drifted_most() -> None:
+    thirds = {"first_third_median_s": 0.2207, "last_third_median_s": 0.2762}
+    drifted = run("mps", 0, 0.22, taints="drift", drift_ratio=1.2514, **thirds)
+    text = said([run("mps", 0, 0.22), drifted])
+    assert f"mps eager drifted (1 of 2 runs; most in {drifted['run']}): iterations of the last third took 25 %" in text
+    assert "276.2 vs 220.7 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("losses", "dtype", "sentence"),
+    [
+        ((4.2823, 4.2824), "fp32", "step-0 losses agree (tolerance 0.1 %): 4.2823 to 4.2824 (val) in 2 of 2 rows"),
+        ((4.2823, 4.3500), "fp32", "differ by 1.6 % (tolerance 0.1 %; val): 4.2823 cpu eager, 4.3500 mps eager"),
+        ((4.2823, 4.2900), "bf16", "step-0 losses agree (tolerance 1 %)"),
+    ],
+)
+def test_step_0_losses(losses: tuple[float, float], dtype: str, sentence: str) -> None:
+    rows = [run("cpu", 0, 0.2, dtype=dtype), run("mps", 0, 0.1, dtype=dtype)]
+    seen = RunDetails(step0={r["run_id"]: {"val": loss} for r, loss in zip(rows, losses, strict=True)})
+    assert sentence in said(rows, seen)
+
+
+def test_a_loss_that_did_not_fall_is_told() -> None:
+    text = said([run("cpu", 0, 0.1, loss_last=4.3)])
+    assert "the loss of cpu eager did not decrease: first 4.2000, last 4.3000" in text
+
+
+def test_what_differs_besides_device_and_mode_is_named() -> None:
+    text = said([run("cpu", 0, 0.2), run("mps", 0, 0.1, optimizer="AdamW(fused)", factors={"version": "2.14"})])
+    assert "the rows also differ in optimizer (AdamW: cpu eager; AdamW(fused): mps eager)" in text
+    assert "the rows also differ in version (unset: cpu eager; 2.14: mps eager)" in text
+
+
+def test_a_single_row_has_nothing_to_compare() -> None:
+    assert said([run("cpu", 0, 0.1)]) == ""
+
+
+@pytest.mark.parametrize(("x_s", "text"), [(1255.91573, "1,255.9"), (33.01, "33.0"), (0.44, "0.44"), (9.99, "10.0")])
+def test_tenths(x_s: float, text: str) -> None:
+    assert tenths(x_s) == text

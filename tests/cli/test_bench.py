@@ -1,0 +1,106 @@
+"""bench: a workload on every device that computes here, eager and compiled, often enough for a verdict."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from queue_runner.errors import UsageError
+from queue_runner.host import compiler, torch_probe
+from queue_runner.monitor.forecast import Forecast
+from queue_runner.submit import bench
+from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
+
+pytestmark = pytest.mark.process
+
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    folder = use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    monkeypatch.setattr("queue_runner.submit.bench.jobs_dir", lambda: folder)
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    def has(*devices: str, compiles: bool = True) -> None:
+        monkeypatch.setattr(torch_probe, "computing_devices", lambda *_: list(devices))
+        monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(compiles, "no g++"))
+
+    return has
+
+
+def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> None:
+    machine("cpu", "mps")
+    ran = mpsq.ok("bench", "toy", "--json")
+    assert len(ran.json()["jobs"]) == 4 and len(ran.json()["runs"]) == 16
+    assert "toy: mps, compiled, tiny  4 x, not known yet" in ran.err
+    assert "16 runs; their duration is not known yet: none has run" in ran.err
+
+
+def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machine) -> None:
+    machine("cpu", compiles=False)
+    ran = mpsq.ok("bench", "toy", "--repeats", "2", "--dtype", "fp32,bf16", "--config", "large", "--dry-run", "--json")
+    assert [(cell["dtype"], cell["compile"], cell["config"]) for cell in ran.json()["cells"]] == [
+        ("fp32", False, "large"),
+        ("bf16", False, "large"),
+    ]
+    assert "eager only: no g++" in ran.err and not home.exists()
+    machine()
+    assert "no device works on this machine" in mpsq("bench", "toy").err
+    assert mpsq.ok("bench", "toy", "--device", "cpu", "--dry-run", "--json").json()["order"]
+    ran = mpsq.ok("bench", "toy", "--framework", "mlx", "--dry-run", "--json")
+    assert {cell["device"] for cell in ran.json()["cells"]} == {"auto"} and "mlx" in ran.err
+
+
+def test_environments_and_switches_are_asked_where_they_mean_something(
+    home: Path, mpsq: Cli, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stand_in_venv(home, "stable")
+    machine("cpu")
+    asked: list[str | None] = []
+    monkeypatch.setattr(torch_probe, "computing_devices", lambda python: asked.append(python) or ["cpu"])
+    ran = mpsq.ok("bench", "toy", "--env-name", "stable", "--compile", "off", "--dry-run", "--json")
+    assert [cell["env_name"] for cell in ran.json()["cells"]] == ["stable"]
+    assert asked == [str(folder / "bin" / "python")]
+    ran = mpsq.ok(
+        "bench", "toy", "--mps", "default", "--mps", "fast_math=on", "--compile", "off", "--dry-run", "--json"
+    )
+    assert [(cell["device"], cell["mps"]) for cell in ran.json()["cells"]] == [
+        ("mps", {}),
+        ("mps", {"fast_math": "on"}),
+    ]
+
+
+def test_a_command_is_not_a_workload(home: Path, mpsq: Cli) -> None:
+    for line in (["bench"], ["bench", "--", "true"], ["bench", "tyo"]):
+        assert mpsq(*line).code == 2
+    with pytest.raises(UsageError, match="bench takes a workload"):
+        bench.preset({"command": ["true"]})
+
+
+@pytest.mark.parametrize(("answer", "code", "queued"), [(False, 1, 0), (True, 0, 2)])
+def test_a_terminal_is_asked_first(
+    home: Path, mpsq: Cli, machine: Machine, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int, queued: int
+) -> None:
+    empty_queue(home)
+    machine("cpu")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: answer)
+    assert mpsq("bench", "toy").code == code
+    assert len(mpsq.ok("list", "--json").json()["jobs"]) == queued
+    assert mpsq("bench", "toy", "--yes").code == 0
+
+
+def test_a_forecast_says_how_sure_it_is() -> None:
+    sure = Forecast((60.0,), 240.0, 0, 0, 0.0, 4).sentence(1e6)
+    assert sure.startswith("4 runs: about 4 min 00 s, until ") and ";" not in sure
+    half = Forecast((60.0, None), 120.0, 2, 1, 30.0, 4).sentence(1e6)
+    assert half.startswith("4 runs: at least 2 min 00 s, until ")
+    assert "since the queue before them takes 30.0 s; 2 of them have no history; 1 estimated from similar runs" in half

@@ -1,0 +1,192 @@
+"""mpsq run, with real workers: one is started where none is, followed to the end, and Ctrl-C ends the jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from jsonschema import Draft202012Validator
+
+from queue_runner.client import Client
+from queue_runner.host import locks
+from queue_runner.host.low_priority import NICE
+from queue_runner.paths import Layout
+from tests.cli_support import schemas
+from tests.queue_support import Queue, until
+from tests.store.test_many_processes import check_serial
+
+pytestmark = pytest.mark.process
+
+MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    queue = Queue(layout, tmp_path)
+    yield queue
+    lock = locks.worker_lock_path(layout.home)
+    if locks.is_held(lock):  # a worker that `mpsq run` started and that still waits for something
+        os.kill(int((locks.read_holder(lock) or {})["pid"]), signal.SIGTERM)
+        until(lambda: not locks.is_held(lock), "the end of the worker")
+    queue.close()
+
+
+def run(queue: Queue, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*MPSQ, "run", *arguments], cwd=queue.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def workers(queue: Queue) -> list[str]:
+    """The process ids of the workers that had this queue."""
+    return re.findall(r"worker (\d+) on ", queue.layout.worker_log.read_text())
+
+
+def test_it_just_works_where_no_worker_runs(queue: Queue) -> None:
+    before = queue.submit("echo before >> $J")
+    out, err = (process := run(queue, "--repeats", "2", "--", "sh", "-c", "echo out; echo err >&2")).communicate()
+    assert process.returncode == 0, err
+    assert out.startswith("out\nout\n") and "real " in out and "err" not in out
+    assert err.count("err\n") == 2 and ": SUCCEEDED" in err and "no worker runs this queue: started one" in err
+    assert queue.written() == ["before"] and queue.rows()[0]["job_id"] == before
+    until(lambda: not locks.is_held(locks.worker_lock_path(queue.layout.home)), "the end of its worker")
+    assert len(workers(queue)) == 1
+
+
+def test_a_failure_is_exit_3_and_json_is_one_object(queue: Queue) -> None:
+    out, err = (process := run(queue, "--json", "--", "sh", "-c", "echo out; exit 7")).communicate()
+    assert process.returncode == 3 and "out\n" in err and "error: the run did not succeed" in err
+    said = json.loads(out)
+    Draft202012Validator(schemas()["mpsq.run/1"]).validate(said)
+    assert (said["schema"], said["ok"], said["runs"][0]["exit_code"]) == ("mpsq.run/1", False, 7)
+
+
+def test_two_at_once_have_one_worker(queue: Queue) -> None:
+    both = [run(queue, "--", "sh", "-c", "sleep 0.2") for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0], [process.communicate() for process in both]
+    for process in both:
+        process.communicate()
+    check_serial(queue.rows())
+    assert len(queue.rows()) == 2
+
+
+def test_ctrl_c_ends_the_jobs(queue: Queue) -> None:
+    process = run(queue, "--repeats", "2", "--", "sh", "-c", "echo begun; sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "press Ctrl-C again to leave at once" in err, err
+    assert [row["outcome"] for row in queue.rows()] == ["CANCELLED", "CANCELLED"]
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_twice_leaves_at_once(queue: Queue) -> None:
+    """The job is deaf to SIGINT and SIGTERM: its warden ends it all the same, and somebody records it."""
+    process = run(queue, "--", "sh", "-c", "trap '' INT TERM; echo begun; while :; do sleep 0.05; done")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    while "cancelling" not in (line := process.stderr.readline()):
+        assert line
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert queue.done()[0]["outcome"] == "CANCELLED"
+
+
+def test_a_worker_that_dies_is_replaced(queue: Queue) -> None:
+    worker = queue.worker()
+    until(lambda: locks.is_held(locks.worker_lock_path(queue.layout.home)), "the worker")
+    process = run(queue, "--", "sh", "-c", "echo begun; while [ ! -e go ]; do sleep 0.02; done")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    worker.kill()
+    worker.wait()
+    (queue.folder / "go").touch()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "process" in err and queue.rows()[0]["outcome"] == "SUCCEEDED", err
+
+
+def test_a_worker_that_cannot_run_is_said(queue: Queue) -> None:
+    queue.layout.config.write_text("nonsense = 1\n")
+    _, err = (process := run(queue, "--", "true")).communicate(timeout=60)
+    assert process.returncode == 1 and "nonsense" in err and "Traceback" not in err, err
+
+
+def test_what_runs_is_not_nice_because_its_follower_is(queue: Queue) -> None:
+    """Nor is what a second worker starts, when the first was killed in mid-run."""
+    process = run(
+        queue, "--repeats", "2", "--", "sh", "-c", "echo nice $(nice); while [ ! -e go ]; do sleep 0.02; done"
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert psutil.Process(process.pid).nice() == os.nice(0) + NICE
+    (worker,) = workers(queue)
+    os.kill(int(worker), signal.SIGKILL)
+    until(lambda: len(workers(queue)) == 2, "another worker")
+    (queue.folder / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert [first, out.splitlines(keepends=True)[0]] == [f"nice {os.nice(0)}\n"] * 2
+    assert err.count("no worker runs this queue: started one as process") == 2
+
+
+def test_ctrl_c_shows_the_last_words_of_a_job(queue: Queue) -> None:
+    script = "trap 'echo saved; exit 0' INT; echo begun; while :; do sleep 0.02; done"
+    process = run(queue, "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == "saved\n", err
+    assert err.count("--- run 1.1: sh") == 1 and "--- run 1.1: CANCELLED" in err
+
+
+def test_it_waits_without_a_worker_for_what_only_a_hand_can_change(queue: Queue) -> None:
+    """No worker comes and goes for a paused lane, nor for a job that waits for a held one."""
+    held = queue.submit("true", hold=True)
+    client = Client(queue.layout.home)
+    client.pause()
+    process = run(queue, "--after", str(held), "--", "echo", "out")
+    assert process.stderr is not None
+    while f"waits: job {held} must succeed first" not in (line := process.stderr.readline()):
+        assert line
+    client.resume()
+    client.hold("2")
+    while "run 2.1 is held" not in (line := process.stderr.readline()):
+        assert line and "no worker" not in line
+    assert not queue.layout.worker_log.exists()
+    client.release("2", str(held))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and out.startswith("out\n"), err
+    assert len(workers(queue)) == 1
+
+
+def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
+    process = run(queue, "--", "sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.02; done")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "one\n"
+    process.stdout.close()
+    assert process.wait(60) == 141  # while the job says nothing
+    err = process.stderr.read()
+    assert "the jobs continue: mpsq logs -f g1" in err and "Traceback" not in err
+    (queue.folder / "go").touch()
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
+
+
+def test_what_never_starts_has_an_end_and_no_beginning(queue: Queue) -> None:
+    failed = queue.submit("exit 1")
+    _, err = (process := run(queue, "--after", str(failed), "--", "true")).communicate(timeout=60)
+    assert process.returncode == 3
+    assert [line for line in err.splitlines() if line.startswith("--- ")] == [
+        f"--- run 2.1: SKIPPED(dependency): job {failed} did not succeed"
+    ]

@@ -1,0 +1,168 @@
+"""Verbs that come too early, too late or in the middle of something: the truth, a remedy, and nothing half done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from queue_runner.control import cancel as cancelling
+from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import edit, jobs, read, resolve, retries
+from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import Cli, empty_queue
+
+pytestmark = pytest.mark.process
+
+SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/")
+FAILED = Ending(Outcome.FAILED, 1, reason="so it said")
+
+
+@pytest.fixture
+def layout(home: Path) -> Layout:
+    return empty_queue(home)
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], layout: Layout) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture
+def engine(layout: Layout) -> Iterator[Engine]:
+    engine = open_engine(layout.db, keep_open=True)
+    yield engine
+    engine.dispose()
+
+
+def submit(engine: Engine, repeats: int = 1, **terms: object) -> int:
+    with writing(engine) as connection:
+        new = NewJob(SPEC, repeats, Terms(**terms))  # type: ignore[arg-type]
+        return jobs.submit(connection, "test", 0, [new], [(0, n + 1) for n in range(repeats)])[1][0]
+
+
+def end(connection: Connection, ending: Ending = FAILED) -> None:
+    """The next run starts and ends."""
+    run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+    retries.retry_as_agreed(connection, run.run_id, ending, time.time())
+
+
+def states(layout: Layout) -> dict[str, str]:
+    with read.reading(layout.db) as connection:
+        return {row["run"]: row["outcome"] or row["state"] for row in read.runs(connection)}
+
+
+def test_a_cancel_takes_the_retry_that_is_stored_meanwhile(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(engine, retries=3)
+    whole = writing
+
+    def fails_just_before(engine: Engine):  # type: ignore[no-untyped-def]
+        monkeypatch.setattr("queue_runner.store.engine.writing", whole)
+        with whole(engine) as connection:
+            end(connection)
+        return whole(engine)
+
+    monkeypatch.setattr("queue_runner.store.engine.writing", fails_just_before)
+    found = cancelling.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
+    assert [(one.run, one.result.value) for one in found] == [("1.1", "had already ended"), ("1.2", "cancelled")]
+    assert states(layout) == {"1.1": "FAILED", "1.2": "CANCELLED"}
+
+
+def test_retries_go_before_all_that_waits_the_second_too(engine: Engine) -> None:
+    one = submit(engine, retries=9)
+    other = submit(engine, retries=9)
+    submit(engine)
+    with writing(engine) as connection:
+        end(connection)
+        connection.exec_driver_sql("UPDATE runs SET not_before_at = 1e12 WHERE state = 'QUEUED' AND job_id = 1")
+        end(connection)
+        assert [job for _, job, _ in edit.waiting(connection)] == [other, one, 3]
+
+
+@pytest.mark.parametrize("terms", [{"deadline_at": 5.0}, {"after": ((1, Condition.OK),)}])
+def test_a_retry_that_would_be_skipped_at_once_is_refused(engine: Engine, mpsq: Cli, terms: dict[str, object]) -> None:
+    submit(engine)
+    with writing(engine) as connection:
+        end(connection)
+    submit(engine, **terms)
+    with writing(engine) as connection:
+        (row,) = resolve.runs_of(connection, [parse_selector("2")])
+        skipped = Ending(Outcome.SKIPPED, reason="whatever: it was")
+        jobs.move(connection, row["id"], Verb.SKIP, actor="worker", ending=skipped, ended_at=1.0)
+    ran = mpsq("retry", "2")
+    assert ran.code == 2 and "job 2 would be skipped at once" in ran.err and "mpsq rerun 2" in ran.err
+    if "after" in terms:
+        assert mpsq.ok("retry", "1", "2").out == "2 runs (1.2 ... 2.2) queued, for 2 runs (1.1 ... 2.1)\n"
+
+
+def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> None:
+    submit(engine, retries=1)
+    with writing(engine) as connection:
+        end(connection)
+    ran = mpsq("retry", "1.1")
+    assert ran.code == 2 and "run 1.1 is already being retried, as run 1.2" in ran.err
+
+
+def test_an_edit_of_an_older_run_changes_the_job_that_waits(engine: Engine, mpsq: Cli) -> None:
+    submit(engine, retries=1)
+    with writing(engine) as connection:
+        end(connection)
+    mpsq.ok("edit", "1.1", "--at", "+5h")
+
+
+def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None:
+    submit(engine)
+    with writing(engine) as connection:
+        jobs.claim(connection, "machine", "t" * 32, "boot")
+    ran = mpsq("edit", "1", "--at", "+5h")
+    assert ran.code == 2 and "job 1 is running: --at has no effect on it" in ran.err
+    mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")
+
+
+def test_an_edit_that_leaves_no_time_to_start_is_refused(engine: Engine, mpsq: Cli) -> None:
+    submit(engine)
+    mpsq.ok("edit", "1", "--at", "+2h")
+    ran = mpsq("edit", "1", "--deadline", "+1h")
+    assert ran.code == 2 and "job 1 would never run" in ran.err
+    mpsq.ok("edit", "1", "--deadline", "+3h")
+    assert mpsq("edit", "1", "--at", "+4h").code == 2
+    mpsq.ok("edit", "1", "--at", "+4h", "--no-deadline")
+
+
+def test_the_history_of_a_job_tells_what_was_taken_away(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    for _ in range(2):
+        submit(engine)
+    mpsq.ok("edit", "2", "--after", "1:any", "--priority", "-2", "--tag", "a", "--tag", "b")
+    mpsq.ok("edit", "2", "--no-after", "--no-at", "--no-deadline", "--note", "")
+    with read.reading(layout.db) as connection:
+        said = [event["reason"] for event in read.events(connection, 2) if event["verb"] == "edit"]
+    assert said == ["priority -2; after 1:any; tags a b", "no after; no at; no deadline; no note"]
+
+
+def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
+    waits = {}
+    for backoff_s in (3600.0, 200_000.0):
+        job = submit(engine, retries=1000, backoff_s=backoff_s)
+        with writing(engine) as connection:
+            connection.exec_driver_sql(f"UPDATE runs SET attempt = 900 WHERE job_id = {job}")
+            end(connection)
+            (new,) = (r for r in resolve.runs_of(connection, [parse_selector(str(job))]) if r["state"] == "QUEUED")
+            at = connection.exec_driver_sql(f"SELECT not_before_at FROM runs WHERE id = {new['id']}").scalar_one()
+            waits[backoff_s] = round((at - time.time()) / 1000)
+    assert waits == {3600.0: 86, 200_000.0: 200}
+
+
+def test_a_deadline_that_is_now_is_told(engine: Engine, mpsq: Cli) -> None:
+    assert (
+        "note: its --deadline has passed: it will be skipped"
+        in mpsq.ok("submit", "--deadline", "+0s", "--", "true").err
+    )

@@ -1,0 +1,65 @@
+"""docs/recipes/metal-post.md from git clone to report, as a shell runs it, with a stand-in for nanoGPT's trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.paths import Layout
+from tests.cli_support import ROOT
+from tests.recipes_support import blocks
+
+pytestmark = pytest.mark.process
+
+STAND_IN = Path(__file__).with_name("stand_in_train.py")
+
+
+def _shell(folder: Path) -> dict[str, str]:
+    """An environment in which git clone gives the stand-in, and mpsq and python are those of this test."""
+    original = folder / "original"
+    for place in ("config", "data/shakespeare_char"):
+        (original / place).mkdir(parents=True)
+    shutil.copy(STAND_IN, original / "train.py")
+    (original / "config" / "train_shakespeare_char.py").write_text("max_iters = 5000\n")
+    (original / "data" / "shakespeare_char" / "prepare.py").write_text("print('vocab size: 65')\n")
+    (folder / "mpsq").symlink_to(ROOT)
+    programs = {
+        "mpsq": f'exec "{sys.executable}" -m queue_runner.cli.main "$@"',
+        "python": f'exec "{sys.executable}" "$@"',
+        "git": f'[ "$1" = clone ] && exec cp -R "{original}" "$(basename "$2")"\nexec "{shutil.which("git")}" "$@"',
+    }
+    (folder / "bin").mkdir()
+    for name, text in programs.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "80"}
+
+
+def test_the_post_from_git_clone_to_report(layout: Layout, tmp_path: Path) -> None:
+    layout.config.write_text("min_free_bytes = 0\npoll_s = 0.2\n")
+    env = _shell(tmp_path)
+    script = "\n".join(blocks(ROOT / "docs" / "recipes" / "metal-post.md", "sh"))
+    done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "g1: 4 jobs, 20 runs queued" in done.stdout
+    outcomes = [run["outcome"] for job in _mpsq(env, tmp_path, "show", "g1", "--json")["runs"] for run in [job["run"]]]
+    assert outcomes == ["SUCCEEDED"] * 20
+    rows = _mpsq(env, tmp_path, "report", "g1", "--all", "--json")["rows"]
+    assert {(row["device"], row["compile"]): round((row["median_s"] or 0) * 1000) for row in rows} == {
+        ("cpu", False): 1986,
+        ("cpu", True): 1700,
+        ("mps", False): 221,
+        ("mps", True): 306,
+    }
+
+
+def _mpsq(env: dict[str, str], folder: Path, *arguments: str) -> Any:
+    done = subprocess.run([str(folder / "bin" / "mpsq"), *arguments], env=env, capture_output=True, check=True)
+    return json.loads(done.stdout)

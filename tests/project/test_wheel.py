@@ -1,0 +1,93 @@
+"""The wheel, installed where there is no checkout: commands, workloads and migrations are all in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = {path.name for path in (ROOT / "jobs").glob("mpsq_report*.py")}
+"""What users import: each is a module of its own besides its place among the jobs."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # built from a copy: a build leaves folders behind
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    for name in ("queue_runner", "jobs", "migrations"):
+        for path in (ROOT / name).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                target = source / path.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        str(source),
+    ]
+    subprocess.run(build, check=True, timeout=120)
+    (made,) = folder.glob("mpsq-*.whl")
+    return made
+
+
+def test_every_file_is_in_it_under_a_name_that_collides_with_nobody(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")]:
+        if "__pycache__" not in path.parts:
+            assert f"queue_runner/_{path.relative_to(ROOT)}" in names
+    assert {*REPORTS, "queue_runner/cli/main.py"} <= names
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"queue_runner", *REPORTS}
+
+
+def test_submit_worker_report_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=60)
+    python = tmp_path / "venv" / "bin" / "python"
+    paths = json.loads(
+        subprocess.check_output([python, "-c", "import sysconfig, json; print(json.dumps(sysconfig.get_paths()))"])
+    )
+    site = Path(paths["purelib"])
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    # the dependencies are this environment's, but not its editable mpsq: a .pth in a folder named by a .pth is not read
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    env = {**os.environ, "MPSQ_HOME": str(tmp_path / "home"), "MPSQ_LOCKS": str(tmp_path / "locks")}
+
+    def mpsq(*arguments: str) -> str:
+        command = [str(python), "-m", "queue_runner.cli.main", *arguments]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "nanogpt" in mpsq("workloads")
+    offered = [str(python), "-m", "queue_runner.cli.__main__", "__complete", "fish", "mpsq submit nano"]
+    assert "nanogpt" in subprocess.check_output(offered, env=env, cwd=tmp_path, text=True)
+    assert mpsq("db", "path").strip() == str(tmp_path / "home" / "mpsq.db")
+    mpsq("submit", "--name", "hello", "--", sys.executable, "-c", "pass")
+    mpsq("worker", "--until-idle")
+    (job,) = json.loads(mpsq("list", "--json"))["jobs"]
+    assert job["name"] == "hello"
+    assert "hello" in mpsq("report", "time")
+    subprocess.run(
+        [python, "-c", "import mpsq_report, queue_runner; assert '_jobs' not in mpsq_report.__file__"],
+        check=True,
+        cwd=tmp_path,
+    )

@@ -1,0 +1,324 @@
+"""Reports that answer one question each: frameworks, train-vs-infer, scaling, numerics, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.analysis import knee, stats
+from queue_runner.errors import UsageError
+from queue_runner.model import PHASES, Ending, Outcome
+from queue_runner.reports._common import divergence, printing
+from queue_runner.worker.outcome import with_last_words
+from tests.reports.report_fixture import Store
+
+BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}
+MIB = 2**20
+
+
+class Answers(Store):
+    """A store whose runs have losses, memory and settings of their own."""
+
+    offset = 0
+
+    def losses(self, run_id: int, losses: Sequence[float], first: int = 0) -> None:
+        for i, loss in enumerate(losses, start=first):
+            self._insert(
+                "iterations",
+                run_id=run_id,
+                offset=i,
+                i=i,
+                dur_s=0.1,
+                loss=loss,
+                phase=PHASES.index("measure"),
+                synced=1,
+            )
+
+        if any(math.isnan(loss) for loss in losses):  # as the ingest notes it: SQLite has no NaN
+            self._insert("notes", run_id=run_id, offset=0, kind="nan_loss", text="the loss is not a number")
+
+    def memory(
+        self, run_id: int, reserved: Sequence[int | None], allocated: Sequence[int | None] | None = None
+    ) -> None:
+        for i, n_bytes in enumerate(reserved):
+            self._insert(
+                "iterations", run_id=run_id, offset=i, i=i, dur_s=0.1, phase=PHASES.index("measure"), synced=1,
+                reserved_bytes=n_bytes, allocated_bytes=allocated[i] if allocated else None,
+            )  # fmt: skip
+
+    def size(self, batch: int, median_s: float | None = 0.1, outcome: str = "SUCCEEDED", **told: Any) -> int:
+        exit_ = {"max_rss_bytes": (100 + 10 * batch) * MIB}
+        hello = {"tokens_per_iter": 10.0 * batch}
+        params = {"batch_size": batch, **told.pop("params", {})}
+        return self.run(params=params, median_s=median_s, outcome=outcome, exit=exit_, hello=hello, **told)
+
+    def written(self, device: str, prefill: float, decode: float, **told: Any) -> int:
+        """A run of mode=sample."""
+        hello = {"workload": "nanogpt-sample", "params": 1000, **told.pop("hello", {})}
+        run_id = self.run(device, params={"mode": "sample"}, hello=hello, **told)
+        for name, value in (("prefill_tokens_per_s", prefill), ("decode_tokens_per_s", decode)):
+            for i in range(3):
+                self.offset += 1
+                self._insert("metrics", run_id=run_id, offset=self.offset, i=i, name=name, value=value, unit="tokens/s")
+        return run_id
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
+    made = Answers(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    yield made
+    made.db.close()
+
+
+def test_the_fastest_without_a_verdict_is_so_as_measured(store: Answers) -> None:
+    for framework, time_s in (("torch", 0.2), ("jax", 0.1)):
+        store.run("mps", framework=framework, median_s=time_s)
+    text = shown(store, "frameworks")
+    assert "fastest as measured: mps eager jax" in text and "mps eager jax measured 2.00 x faster" in text
+    assert " is 2.00 x" not in text and "fastest:" not in text
+
+
+def shown(store: Store, name: str, **options: Any) -> str:
+    text = printing.as_text(name, store.report(name, **options), "table")
+    assert max(map(len, text.splitlines())) <= 80, text
+    return " ".join(text.split())
+
+
+# -- frameworks -----------------------------------------------------------------------------------------------------
+
+
+def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: Answers) -> None:
+    for k in range(5):
+        for framework, version, median_s in (("torch", "2.13.0+cpu", 0.10), ("jax", "0.10.2", 0.05)):
+            run_id = store.run("mps", framework=framework, version=version, median_s=median_s * (1 + k / 500))
+            if k == 0:
+                store.losses(run_id, [3.0 - i / 100 + (framework == "jax") * 1e-4 for i in range(20)])
+    store.run("cpu", framework="mlx", median_s=0.01)
+    rows = {row["framework"]: row for row in store.report("frameworks").rows}
+    assert set(rows) == {"torch", "jax"}, "another device is another comparison, and a lonely framework none"
+    assert rows["torch"]["is_baseline"] and rows["jax"]["is_fastest"] and rows["jax"]["verdict"] == "faster"
+    assert rows["jax"]["speedup_low"] < rows["jax"]["speedup"] < rows["jax"]["speedup_high"]
+    assert rows["jax"]["trains_alike"] and 0 < rows["jax"]["loss_apart"] < 1e-4
+    text = shown(store, "frameworks")
+    assert "fastest: mps eager jax (jax 0.10.2)" in text and "(faster, corrected for all pairs)" in text
+    assert "1 of 1 rows train like mps eager torch" in text and "2.13.0" in text
+    turned = {row["framework"]: row for row in store.report("frameworks", vs="framework=jax").rows}
+    assert turned["torch"]["speedup"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_frameworks_that_train_otherwise_or_were_asked_otherwise_are_told(store: Answers) -> None:
+    for framework, loss in (("torch", 2.0), ("jax", 3.0), ("mlx", math.nan)):
+        store.losses(store.run(framework=framework), [loss] * 12)
+    store.run(framework="tinygrad", params={"max_iters": 7})
+    store.run(framework="jax", median_s=0.01, taints=BUSY)
+    text = shown(store, "frameworks")
+    assert "cpu eager jax does not train alike: its loss differs by 50 %" in text
+    assert "cpu eager mlx does not train alike: its loss is not finite" in text
+    assert "not compared because settings differ (nanogpt tiny cpu fp32)" in text
+    assert "tinygrad with max_iters=7" in text
+    assert "no verdict" in text and "1/2" in text and "contended" in text
+    with pytest.raises(UsageError):
+        store.report("frameworks", vs="framework=paddle")
+
+
+# -- train-vs-infer -------------------------------------------------------------------------------------------------
+
+
+def test_training_and_inference_side_by_side(store: Answers) -> None:
+    for k in range(4):
+        noise = 1 + k / 1000
+        for device, speed in (("cpu", 1.0), ("mps", 3.0)):
+            store.run(device, median_s=0.3 * noise / speed, hello={"params": 1000})
+            store.written(device, 50_000 * speed**2 * noise, 100 * speed * noise)
+            store.run(device, median_s=0.1, params={"mode": "eval"}, hello={"params": 1000, "workload": "nanogpt-eval"})
+    store.run("mps", median_s=1e-3, hello={"params": 7}, params={"n_layer": 1})
+    rows = {(row["device"], row["kind"]): row for row in store.report("train-vs-infer").rows}
+    assert len(rows) == 8
+    assert rows["mps", "train"]["speedup"] == pytest.approx(3) and rows["mps", "prefill"]["speedup"] == pytest.approx(9)
+    assert rows["mps", "decode"]["times_training"] == pytest.approx(300 / (16384 / 0.1), rel=0.01)
+    assert rows["mps", "eval"]["speedup"] == pytest.approx(1) and rows["cpu", "train"]["speedup"] is None
+    text = shown(store, "train-vs-infer")
+    assert "training 3.00 x" in text and "3.00 x higher than training; the CIs do not overlap" in text
+    assert "decode 3.00 x" in text and "no difference from training shown" in text
+    assert "1 row of training not shown" in text, "a model of another size is another model"
+
+
+def test_inference_that_does_not_count_is_not_compared(store: Answers) -> None:
+    store.run("cpu", hello={"params": 1000})
+    store.written("cpu", 10, 1)
+    store.written("mps", 30, 3, taints=BUSY)
+    rows = store.report("train-vs-infer").rows
+    assert all(row["speedup"] is None for row in rows) and not next(r for r in rows if r["device"] == "mps")["counts"]
+    text = shown(store, "train-vs-infer")
+    assert "! excluded" in text and "no speedup over the CPU" in text
+    with pytest.raises(UsageError):
+        store.report("train-vs-infer", vs="device=cpu")
+
+
+# -- scaling --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_has_a_knee_an_end_and_a_failure(store: Answers) -> None:
+    for batch, rate in ((8, 400), (16, 700), (32, 960), (64, 1000), (128, 980)):
+        store.size(batch, 10 * batch / rate, params={"max_iters": 20})
+    store.size(256, None, "OUT_OF_MEMORY", reason="no room", params={"max_iters": 20})
+    store.size(512, None, "OUT_OF_MEMORY", reason="no room", params={"max_iters": 20})
+    rows = {row["value"]: row for row in store.report("scaling").rows}
+    assert [value for value, row in rows.items() if row["is_knee"]] == [32]
+    assert [value for value, row in rows.items() if row["is_largest"]] == [128]
+    assert rows[256]["fits"] is False and rows[256]["outcome"] == "OUT_OF_MEMORY"
+    assert rows[32]["tokens_per_s"] == pytest.approx(960) and rows[32]["memory_is"] == "RSS"
+    text = shown(store, "scaling")
+    assert "knee: batch_size 32, 96.0 % of the maximum, 1,000 tokens/s at 64; 16 reaches 70.0 %" in text
+    assert "largest batch_size that fits: 128, using 1.35 GiB (RSS); smallest that does not fit: 256" in text
+    assert "memory per unit of batch_size: 10.0 MiB" in text
+
+
+def test_sweeps_are_never_mixed_and_busy_runs_prove_only_that_they_fit(store: Answers) -> None:
+    for batch in (8, 16, 32):
+        store.size(batch, 0.1)
+        store.size(batch, 0.2, params={"n_layer": 2}, taints=BUSY if batch == 32 else None)
+    rows = [row for row in store.report("scaling").rows if row["factors"].get("n_layer") == 2]
+    assert [row["value"] for row in rows] == [8, 16, 32] and [row["valid"] for row in rows] == [True, True, False]
+    assert rows[2]["fits"] and rows[2]["is_largest"] and rows[2]["share_of_best"] is None
+    text = shown(store, "scaling")
+    assert "no knee up to batch_size 32: throughput still rises" in text
+    assert "fewer than 3 values of batch_size have a valid time" in text
+    with pytest.raises(UsageError, match="one numeric setting"):
+        store.report("scaling", group_by="dtype")
+
+
+def test_where_the_knee_is() -> None:
+    def at(*rates: float, noise: float | None = None) -> knee.Knee:
+        found = knee.find([knee.Point(2.0**k, rate, noise) for k, rate in enumerate(rates)])
+        assert found is not None
+        return found
+
+    flat = at(100, 99, 101)
+    assert flat.at is not None and (flat.at.size, flat.below) == (1, None)
+    rising = at(100, 200, 400)
+    assert rising.at is None
+    noisy_rise = at(100, 190, 186, 200)
+    assert noisy_rise.at is not None and noisy_rise.at.size == 2 and noisy_rise.below is not None
+    fallen = at(100, 200, 50)
+    assert fallen.at is fallen.best and not fallen.noisy
+    assert at(100, 200, 201, noise=0.2).noisy
+    assert knee.find([knee.Point(1, 1), knee.Point(2, 2)]) is None
+
+
+# -- numerics -------------------------------------------------------------------------------------------------------
+
+
+def test_where_losses_part(store: Answers) -> None:
+    base = [4.0] * 30
+    store.losses(store.run("cpu"), base)
+    store.losses(store.run("cpu", taints=BUSY), base)
+    store.losses(store.run("mps", median_s=0.05), [4.0 * (1 + 1e-4 * i**1.5) for i in range(30)])
+    bad = store.run("mps", dtype="fp16", median_s=0.04, outcome="FAILED", exit_code=1)
+    store.losses(bad, [4.0] * 5 + [math.nan, math.inf])
+    store.losses(store.run("mps", median_s=0.05, hello={"seed": 7}), [9.0] * 30)
+    store.metric(bad, "reference_loss_device", 4.01)
+    rows = [row for row in store.report("numerics").rows if row["run"] == "3.1"]
+    assert len(rows) == 7 and rows[5]["relative"] == math.inf
+    text = shown(store, "numerics")
+    assert "cpu eager fp32 is bitwise reproducible (2 runs)" in text
+    assert "mps eager fp32 diverges from the baseline by more than 0.1 % at iteration 5, 1 % at iteration 22" in text
+    assert "has a NaN or infinite loss from iteration 5 on" in text
+    assert "3.1 FAILED" in text and "4.0100" in text and "(contended)" in text
+    assert not [row for row in store.report("numerics").rows if row["seed"] == 7]
+    few = store.report("numerics", iters="0:4")
+    assert max(row["i"] for row in few.rows) == 4
+
+
+def test_relative_differences() -> None:
+    nan, inf = math.nan, math.inf
+    assert divergence.relative(1.1, 1.0) == pytest.approx(0.1) and divergence.relative(1, 0) == inf
+    assert (divergence.relative(nan, 1), divergence.relative(1, nan), divergence.relative(nan, nan)) == (inf, inf, None)
+    assert divergence.relative(inf, inf) is None and divergence.relative(inf, -inf) == inf
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_memory_are_told_apart_by_what_they_are_not_by_how_long_they_ran(store: Answers) -> None:
+    for dtype in ("fp32", "bf16"):
+        for iters in (5, 30):
+            told = {"params": {"channels_last": True, "max_iters": iters, "mode": "train"}, "framework": "torch"}
+            store.memory(store.run("cuda", dtype=dtype, **told), [2 * MIB] * 9, [MIB] * 9)
+    lines = printing.as_text("memory", store.report("memory"), "table").splitlines()
+    assert [line.split()[:4] for line in lines[3:7]] == [
+        ["cuda", "eager", dtype, run]
+        for dtype, run in (("fp32", "1.1"), ("fp32", "2.1"), ("bf16", "3.1"), ("bf16", "4.1"))
+    ]
+    sizes = shown(store, "memory", group_by="device,compile,dtype,max_iters")
+    assert "max_iters=5" in sizes and "max_iters=30" in sizes
+    store.memory(store.run("cuda", framework="jax", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
+    store.memory(store.run("cuda", framework="torch", params={"n": 8192}), [2 * MIB] * 9, [MIB] * 9)
+    assert "…" not in shown(store, "memory", where=["n=8192"])
+
+
+def test_memory_that_leaks_settles_or_runs_out(store: Answers) -> None:
+    def run(
+        label: int, device: str, reserved: Sequence[int], allocated: Sequence[int] | None = None, **told: Any
+    ) -> str:
+        store.memory(store.run(device, params={"k": label}, **told), reserved, allocated)
+        return f"{len(store.jobs)}.1"
+
+    settled = [100 * MIB + min(i, 30) * MIB for i in range(100)]
+    leak = run(1, "cpu", [100 * MIB + i * MIB // 4 for i in range(100)])
+    settles = run(2, "cpu", settled)
+    steady = run(3, "mps", [400 * MIB] * 100, [200 * MIB] * 100)
+    few = run(4, "cpu", [MIB] * 10)
+    out = {"outcome": "OUT_OF_MEMORY", "reason": "no room"}
+    ended = run(5, "mps", [10 * MIB * k for k in range(1, 31)], [9 * MIB * k for k in range(1, 31)], **out)
+    store.run("mps", params={"k": 6}, median_s=None, **out)
+    rows: Mapping[str, Mapping[str, Any]] = {row["run"]: row for row in store.report("memory").rows}
+    assert {name: rows[name]["leak"] for name in rows} == {
+        leak: True, settles: False, steady: False, few: None, ended: True,
+    }  # fmt: skip
+    assert rows[leak]["growth_bytes_per_1000"] == pytest.approx(250 * MIB, rel=0.01) and rows[leak]["grows"] == "RSS"
+    assert rows[leak]["growth_low"] <= rows[leak]["growth_bytes_per_1000"] <= rows[leak]["growth_high"]
+    assert rows[steady]["reserved_over_allocated"] == 2 and rows[leak]["reserved_over_allocated"] is None
+    text = shown(store, "memory")
+    assert f"{leak} (cpu eager k=1) leaks: RSS grows by 250 MiB per 1,000 iterations" in text
+    assert "reserves up to 2.00 x the size of its tensors between" in " ".join(text.split())
+    assert "fewer than 20 measured iterations" in text
+    assert "after its last reported iteration, 29: 270 MiB allocated and 300 MiB reserved" in text
+    assert "out of memory before the first reported iteration: 6.1" in text
+
+
+def test_the_interval_of_a_slope_knows_ties() -> None:
+    assert stats.slope(range(4), [1.0, 2.0, 3.0, 4.0]) is None
+    flat = stats.slope(range(50), [7.0] * 50)
+    assert flat is not None and (flat.low, flat.middle, flat.high) == (0, 0, 0)
+    noisy = stats.slope(range(50), [float(k * 37 % 11) for k in range(50)])
+    assert noisy is not None and noisy.low < 0 < noisy.high
+    rising = stats.slope(range(1000), [2.0 * k + k * 37 % 11 for k in range(1000)])
+    assert rising is not None and rising.low > 1.9 and rising.high < 2.1
+
+
+# -- the end of a program that knows nothing of mpsq ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Outcome.OUT_OF_MEMORY),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", Outcome.OUT_OF_MEMORY),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 8 GB)", Outcome.OUT_OF_MEMORY),
+        ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.", Outcome.OUT_OF_MEMORY),
+        ("MemoryError", Outcome.OUT_OF_MEMORY),
+        ("ValueError: the CUDA out of memory test was skipped by hand", Outcome.OUT_OF_MEMORY),
+        ("warning: CUDA out of memory was caught, going on with less", Outcome.FAILED),
+        ("KeyError: 'MemoryError'", Outcome.FAILED),
+        ("", Outcome.FAILED),
+    ],
+)
+def test_the_last_words_of_a_program_without_memory(said: str, outcome: Outcome) -> None:
+    ending = with_last_words(Ending(Outcome.FAILED, 1), said)
+    assert ending.outcome is outcome and ending.reason == (said or "it wrote nothing to stderr")
+    assert with_last_words(Ending(Outcome.SUCCEEDED, 0), said) == Ending(Outcome.SUCCEEDED, 0)

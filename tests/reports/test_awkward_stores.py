@@ -1,0 +1,154 @@
+"""Reports of awkward stores: nothing that counts, nothing at all, no numbers. What they say must be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.model import PHASES
+from queue_runner.reports._common import printing
+from tests.reports.report_fixture import Store
+
+HELLO = {"samples_per_iter": 4, "tokens_per_iter": None, "params": 1000}
+GRID = [(framework, device) for framework in ("torch", "jax") for device in ("cpu", "cuda")]
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    yield made
+    made.db.close()
+
+
+def add(store: Store, device: str | None, losses: Sequence[float], **run: Any) -> int:
+    run_id = store.run(device, **{"workload": "resnet50", "hello": HELLO, **run})
+    for i, loss in enumerate(losses):
+        store._insert(
+            "iterations", run_id=run_id, offset=i, i=i, dur_s=0.1, loss=loss, phase=PHASES.index("measure"), synced=1,
+            reserved_bytes=2**30,
+        )  # fmt: skip
+    if any(map(math.isnan, losses)):
+        store._insert("notes", run_id=run_id, offset=0, kind="nan_loss", text="not a number from iteration 1 on")
+    return run_id
+
+
+def nothing(store: Store) -> None:
+    pass
+
+
+def one(store: Store) -> None:
+    add(store, "cuda", [4.0, 3.0])
+
+
+def failed(store: Store) -> None:
+    for outcome in ("FAILED", "OUT_OF_MEMORY"):
+        add(store, "cuda", [], outcome=outcome, exit_code=1 if outcome == "FAILED" else None, median_s=None)
+
+
+def one_iteration(store: Store) -> None:
+    for framework, device in GRID:
+        told = {"n_measure": 1, "n_iters": 1, "mad_s": 0.0, "loss_last": 4.2}
+        add(store, device, [4.2], framework=framework, summary=told)
+
+
+def contended(store: Store) -> None:
+    for framework, device in GRID:
+        add(store, device, [4.0, 3.0], framework=framework, taints={"contended": ("invalid", "others used 60 %")})
+
+
+def lost(store: Store) -> None:
+    for framework, device in GRID:
+        taints = {"diverged": ("invalid", "not a number from iteration 1 on")}
+        add(store, device, [4.0, math.nan], framework=framework, taints=taints, summary={"loss_last": None})
+    add(store, "cuda", [4.0, 3.0], compile=True)
+
+
+def versions(store: Store) -> None:
+    for framework, device in GRID:
+        for version in ("2.9.0", "2.13.0"):
+            for k in range(5):
+                add(store, device, [], framework=framework, version=version, median_s=0.1 + k / 1000)
+
+
+def commands(store: Store) -> None:
+    for x in "12":
+        said = {"workload": None, "framework": None, "config": None, "dtype": None}
+        add(store, None, [4.0], compile=None, argv=("python", "train.py", x), **said)
+
+
+def said(store: Store, name: str, **options: Any) -> str:
+    return " ".join(printing.as_text(name, store.report(name, **options), "table").split())
+
+
+def test_nothing_to_report_is_told_by_what_became_of_the_runs(store: Store) -> None:
+    assert "of a model in samples or with mode=eval yet: mpsq submit adds runs" in said(store, "throughput")
+    failed(store)
+    assert "2 of 2 that ended did not succeed (newest: 1.2 OUT_OF_MEMORY, see mpsq why 1.2)" in said(store, "memory")
+    assert "out of memory before the first reported iteration: 1.2" in said(store, "memory")
+    assert "mpsq worker" not in said(store, "throughput")
+    add(store, "cpu", [], outcome=None, median_s=None)
+    assert "1 has not ended (see mpsq status)" in said(store, "throughput")
+    assert "stored values" not in said(store, "throughput", where=["device=cuda"])
+
+
+def test_rows_that_pool_frameworks_are_of_none(store: Store) -> None:
+    versions(store)
+    result = store.report("devices", group_by="device")
+    assert {row["framework"] for row in result.rows} == {None} == {row["framework_version"] for row in result.rows}
+    assert "torch" not in result.sections[0].title and "fp32" in result.sections[0].title
+
+
+def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
+    one_iteration(store)
+    few = "fewer than 10 measured iterations per run: cpu eager jax (1), cpu eager torch (1), cuda eager jax (1)"
+    assert few in said(store, "devices") and "measured iterations per run: cuda eager torch (1)" not in said(
+        store, "devices"
+    )
+    few = {"n_measure": 3, "n_iters": 5}
+    store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
+    assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices")
+    assert "(0)" in said(store, "devices", iters="1000:2000") and "samples/s" in said(store, "throughput", iters="7:9")
+    assert "no iterations 7 to 9 (--iters) in 5 runs" in said(
+        store, "iterations", where=["device=cpu,cuda"], iters="7:9"
+    )
+
+
+def test_a_comparison_without_a_run_that_counts_says_so(store: Store) -> None:
+    contended(store)
+    text = said(store, "frameworks")
+    assert "nothing to compare: no row has a valid run with a time" in text and "loss: mean" not in text
+
+
+def test_tables_of_one_model_that_differ_in_settings_are_named_in_full(store: Store) -> None:
+    for batch in (4, 8):
+        add(store, "cuda", [], params={"batch_size": batch})
+    text = said(store, "throughput")
+    assert "batch_size=4, training: no eager run on the CPU" in text and "batch_size=8, training: no eager" in text
+
+
+def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:
+    for evaluates in (False, True):
+        for median_s in (0.1, 0.4):
+            params = {"batch_size": 8, **({"mode": "eval"} if evaluates else {})}
+            hello = {**HELLO, "workload": "resnet50-eval"} if evaluates else HELLO
+            store.run("cpu", workload="resnet50", median_s=median_s, params=params, hello=hello)
+    store.run("cpu", workload="resnet50", params={"batch_size": 16}, hello=HELLO)
+    found = {}
+    for name in ("devices", "throughput", "train-vs-infer", "scaling"):
+        rows = [row for row in store.report(name).rows if len(row["runs"]) == 2]
+        found[name] = {round(row.get("rate") or row["samples_per_s"], 6) for row in rows}
+    assert set(map(frozenset, found.values())) == {frozenset({16.0})}, found  # 4 samples in 0.25 s
+
+
+def test_whose_loss_is_no_number_is_not_confused(store: Store) -> None:
+    add(store, "cpu", [4.0, math.nan])
+    add(store, "cuda", [4.0, 3.0])
+    add(store, "mps", [4.0, math.nan])
+    text = said(store, "numerics")
+    assert "cuda eager has a finite loss from iteration 1 on, where the baseline's is NaN or infinite" in text
+    assert "mps eager equals the baseline over 1 iteration; both are NaN or infinite from 1 on" in text
+    assert " NaN " in text

@@ -1,0 +1,519 @@
+"""Reports over a real store: the default table, its honesty, the other reports, and what bad options get."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner import reports
+from queue_runner.control import import_log
+from queue_runner.errors import UsageError
+from queue_runner.reports._common import options as _options
+from queue_runner.reports._common import printing
+from queue_runner.reports._common.report import Context, Result, Row
+from queue_runner.reports.breakdown import PARTS
+from tests.reports.report_fixture import FLOPS_PER_ITER, TOKENS_PER_ITER, Store, rows, words
+
+ROOT = Path(__file__).resolve().parents[2]
+INVALID = {"contended": ("invalid", "other programs used 40% of the machine's cores meanwhile")}
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("template")
+
+
+@pytest.fixture
+def store(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+    made = Store(tmp_path / "home", template)
+    yield made
+    made.db.close()
+
+
+POST = {
+    "cpu_eager": """...
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2655, time 119984.47ms, mfu -100.00%
+iter 10: loss 3.1338, time 1973.80ms, mfu 0.19%
+iter 20: loss 2.7556, time 1984.34ms, mfu 0.19%
+iter 30: loss 2.6094, time 1988.45ms, mfu 0.19%
+iter 40: loss 2.5535, time 1983.75ms, mfu 0.19%
+iter 50: loss 2.5237, time 2003.05ms, mfu 0.19%
+""",
+    "mps_eager": """...
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2639, time 25857.56ms, mfu -100.00%
+iter 10: loss 3.1459, time 220.50ms, mfu 1.69%
+iter 20: loss 2.7319, time 221.44ms, mfu 1.69%
+iter 30: loss 2.6226, time 221.30ms, mfu 1.69%
+iter 40: loss 2.5756, time 220.74ms, mfu 1.69%
+iter 50: loss 2.5239, time 220.24ms, mfu 1.69%
+...
+iter 4990: loss 0.8203, time 276.23ms, mfu 1.33%
+step 5000: train loss 0.6166, val loss 1.7099
+iter 5000: loss 0.8117, time 33010.34ms, mfu 1.19%
+3588.66 real 90.18 user 32.03 sys
+""",
+    "mps_compile": """...
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2672, time 85292.53ms, mfu -100.00%
+iter 10: loss 3.1471, time 304.79ms, mfu 1.22%
+iter 20: loss 2.7730, time 305.33ms, mfu 1.22%
+iter 30: loss 2.6538, time 306.39ms, mfu 1.22%
+iter 40: loss 2.5960, time 306.01ms, mfu 1.22%
+iter 50: loss 2.5479, time 305.41ms, mfu 1.22%
+...
+iter 4990: loss 0.8286, time 329.89ms, mfu 1.11%
+step 5000: train loss 0.6221, val loss 1.7106
+iter 5000: loss 0.8242, time 1255915.73ms, mfu 1.00%
+39039.74 real 72.21 user 21.28 sys
+""",
+}
+"""The three logs of the post "State of training on Metal"."""
+
+
+@pytest.fixture
+def post(store: Store, tmp_path: Path) -> Store:
+    """The post's logs, taken in as `mpsq import` does."""
+    for name, text in POST.items():
+        log = tmp_path / f"{name}.log"
+        log.write_text(text)
+        labels = {"device": name.split("_")[0], "compile": "on" if "compile" in name else "off"}
+        import_log.import_logs(store.layout, [log], "nanogpt", labels)
+    return store
+
+
+@pytest.fixture
+def grid(store: Store) -> Store:
+    """cpu and mps, eager and compiled, 5 runs each."""
+    for k in range(5):
+        for device, median_s in (("cpu", 2.0), ("mps", 0.22)):
+            for compiled in (False, True):
+                excess = 0.5 + compiled * (20.0 if k == 0 else 3.0)
+                store.run(
+                    device,
+                    compiled,
+                    median_s * (1.4 if compiled else 1) * (1 + k / 1000),
+                    hello={"compile_cache": ("cold" if k == 0 else "warm") if compiled else None},
+                    summary={"first_iter_excess_s": excess, "projected_real_s": 5000 * median_s},
+                )
+    return store
+
+
+def test_the_posts_own_figures_over_iterations_10_to_50(post: Store) -> None:
+    found = rows(post.report(vs="device=cpu,compile=off", iters="10:50"))
+    assert f"{found['mps eager']['speedup']:.2f}" == "8.99"
+    assert f"{found['mps compiled']['speedup']:.2f}" == "6.50"
+    assert f"{found['mps compiled']['median_s'] / found['mps eager']['median_s']:.2f}" == "1.38"
+    assert [found[name]["n_measure"] for name in found] == [5, 5, 5]
+
+
+def test_the_post_in_words(post: Store) -> None:
+    text = words(post.report(iters="10:50"))
+    for sentence in (
+        "mps eager measured 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (one run each",
+        "mps compiled measured 6.50 x faster than cpu eager",
+        "mps compiled measured 1.38 x slower than eager",
+        "a verdict needs 5 runs of each row: use --repeats 5",  # three pairs at once
+        "the last iteration with an evaluation (5,000) took 1,255.9 s in mps compiled, 33.0 s in mps eager",
+        "real time of mps compiled is 10.9 times longer",
+        "mps eager drifted: iterations of the last third took 25 % longer than those of the first, 276.2 vs 220.7 ms",
+        "step-0 losses agree (tolerance 0.1 %): 4.2823 (val) in 3 of 3 rows",
+        "iterations 10 to 50",
+        "a unsynced: times taken without synchronizing the device",
+        "include the first evaluation",
+        "imported logs do not name their machine",
+    ):
+        assert sentence in text
+
+
+def test_what_a_log_does_not_say_is_none_and_no_column(post: Store) -> None:
+    result = post.report()
+    found = rows(result)["cpu eager"]
+    assert [found[name] for name in ("real_s", "user_s", "max_rss_bytes", "mfu", "tokens_per_s")] == [None] * 5
+    shown = printing.as_text("devices", result, "table")
+    assert "speedup" in shown and "val loss" in shown
+    assert not [word for word in ("tokens/s", "TFLOP/s", "MFU", "RSS") if word in shown]
+    assert "real -" in printing.as_text("time", post.report("time"), "table")
+
+
+def test_all_numbers_of_a_row(grid: Store) -> None:
+    found = rows(grid.report())
+    assert list(found) == ["cpu eager", "cpu compiled", "mps eager", "mps compiled"]
+    cell = found["mps compiled"]
+    median_s = 0.22 * 1.4 * 1.002
+    assert cell["median_s"] == pytest.approx(median_s)
+    assert (cell["n_valid"], cell["n_runs"], cell["spread_over"]) == (5, 5, "runs")
+    assert cell["tokens_per_s"] == pytest.approx(TOKENS_PER_ITER / median_s)
+    assert cell["flops_per_s"] == pytest.approx(FLOPS_PER_ITER / median_s)
+    assert cell["mfu"] is None  # the device said no name
+    assert (cell["compile_cost_s"], cell["compile_cache"], cell["compile_cost_warm_s"]) == (20.0, "cold", 3.0)
+    assert found["mps eager"]["compile_cost_s"] is None
+    assert cell["verdict"] == "faster" and cell["speedup_low"] < cell["speedup"] < cell["speedup_high"]
+    assert found["cpu compiled"]["verdict"] == "slower"
+    assert found["cpu eager"]["is_baseline"] and found["cpu eager"]["speedup"] == 1.0
+    assert cell["projected_real_s"] == pytest.approx(1100)
+
+
+def test_tables_fit_into_80_columns(grid: Store) -> None:
+    grid.run("mps", False, 0.3, taints=INVALID)
+    for name in ("devices", "breakdown", "time", "iterations"):
+        text = printing.as_text(name, grid.report(name), "table")
+        rules = [line for line in text.splitlines() if line.startswith("---")]
+        assert max(map(len, rules), default=0) <= 80, name
+
+
+def test_mfu_has_a_sourced_peak_and_never_a_gpus_for_a_cpu(store: Store) -> None:
+    machine = {"gpus": [{"name": "Apple M1 Max", "cores": 32}]}
+    for device in ("cpu", "mps"):
+        store.run(device, False, 0.22, machine=machine, hello={"device_name": "Apple M1 Max"})
+    result = store.report()
+    found = rows(result)
+    assert found["cpu eager"]["mfu"] is None
+    assert found["mps eager"]["mfu"] == pytest.approx(FLOPS_PER_ITER / 0.22 / (32 * 128 * 2 * 1.296e9))
+    assert any(note.startswith("MFU: relative to 10.6 TFLOP/s, Apple M1 Max fp32 (32 cores") for note in result.notes)
+
+
+def test_a_peak_of_the_users_own(store: Store) -> None:
+    store.run("mps", False, 0.22)
+    found = rows(store.report(peak_tflops={"mps": 10.0}))["mps eager"]
+    assert found["mfu"] == pytest.approx(FLOPS_PER_ITER / 0.22 / 1e13)
+    assert found["peak_source"] == "given by the user"
+
+
+def test_invalid_runs_are_left_out_and_said(store: Store) -> None:
+    for device, median_s in (("cpu", 2.0), ("mps", 0.2)):
+        store.run(device, False, median_s)
+    store.run("mps", False, 0.9, taints=INVALID)
+    for _ in range(2):
+        store.run("mps", False, None, outcome="FAILED", exit_code=1, reason="RuntimeError: boom")
+    result = store.report()
+    assert rows(result)["mps eager"]["median_s"] == 0.2
+    assert (rows(result)["mps eager"]["n_valid"], rows(result)["mps eager"]["n_runs"]) == (1, 4)
+    assert "2.2 contended (other programs used 40%" in words(result)
+    assert "2.3, 2.4 FAILED(1): RuntimeError: boom" in words(result)
+    counted = store.report(include_invalid=True)
+    assert rows(counted)["mps eager"]["median_s"] == pytest.approx(0.55)
+    assert "included by --all: 2.2 contended" in words(counted)
+
+
+def test_a_report_of_invalid_runs_alone_is_not_empty(store: Store) -> None:
+    store.run("cpu", False, 2.0, taints=INVALID)
+    store.run("mps", False, 0.2, taints={"slept": ("invalid", "the machine slept 3.0 s")})
+    result = store.report()
+    assert rows(result)["mps eager"]["median_s"] == 0.2
+    assert all(row["speedup"] is None for row in result.rows)
+    assert "slept (the machine slept 3.0 s)" in words(result) and "is not compared" in words(result)
+
+
+def test_caveats_are_marked_and_explained(store: Store) -> None:
+    store.run("cpu", False, 2.0, taints={"battery": ("caveat", "the machine ran on battery")})
+    result = store.report()
+    assert result.sections[0].rows[0]["marks"] == "a"
+    assert "a battery: the machine ran on battery (1.1)" in result.notes
+
+
+def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:
+    store.run("cpu", False, 2.0)
+    store.run("cpu", False, None, outcome=None)
+    result = store.report()
+    assert rows(result)["cpu eager"]["n_runs"] == 1 and "1 run has not ended yet" in result.notes
+
+
+def test_two_machines_are_never_compared(store: Store) -> None:
+    store.run("cpu", False, 2.0, machine={"name": "a"})
+    store.run("mps", False, 0.2, machine={"name": "b"})
+    result = store.report()
+    assert all(row["speedup"] is None for row in result.rows)
+    assert "runs of 2 machines: in separate tables, never compared" in result.notes
+
+
+def test_software_that_differs_is_a_named_factor(store: Store) -> None:
+    for version in ("2.13.0", "2.14.0"):
+        store.run("mps", False, 0.2, version=version)
+    assert sorted(rows(store.report())) == ["mps eager torch=2.13.0", "mps eager torch=2.14.0"]
+
+
+def test_settings_are_factors_and_runs_can_be_chosen_by_them(store: Store) -> None:
+    for n_layer in (2, 4):
+        store.run("cpu", False, 0.1 * n_layer, params={"n_layer": n_layer})
+    assert len(store.report(where=["n_layer=4"]).rows) == 1
+    assert len(store.report(where=["n_layer=2,4"]).rows) == 2
+    found = store.report(vs="n_layer=2")
+    assert [row["speedup"] for row in found.rows] == [1.0, pytest.approx(0.5)]
+
+
+@pytest.mark.parametrize("options", [{}, {"group_by": "device"}, {"group_by": "workload"}])
+def test_a_mode_of_a_workload_is_never_pooled_with_another(store: Store, options: dict[str, Any]) -> None:
+    """A job in another mode than training says in its hello that it is another workload (jobs/harness/hello.py)."""
+    for _ in range(4):
+        store.run(median_s=0.1)
+        store.run(median_s=9.0, params={"mode": "sample"}, hello={"workload": "nanogpt-sample"})
+    result = store.report(**options)
+    assert sorted((row["workload"], row["median_s"], row["n_runs"]) for row in result.rows) == [
+        ("nanogpt", 0.1, 4),
+        ("nanogpt-sample", 9.0, 4),
+    ]
+    assert not any(row["speedup"] for row in result.rows), "nor compared"
+    asked = "SELECT max(median_s) FROM v_run WHERE workload = 'nanogpt'"  # nor by one that knows nothing of modes
+    assert store.db.execute(asked).fetchone()[0] == 0.1
+
+
+def test_choosing_runs(grid: Store) -> None:
+    grid.run("mps", False, 0.1, tags=["hot"], ended_at=2e9)
+    assert list(rows(grid.report(where=["device=mps,compile=off"]))) == ["mps eager"]
+    assert [row["n_runs"] for row in grid.report(where=["tag=hot"]).rows] == [1]
+    assert [row["n_runs"] for row in grid.report(since="1h", now=2e9).rows] == [1]
+    assert [row["n_runs"] for row in grid.report(selectors=["1"]).rows] == [5]
+    assert len(grid.report(selectors=["g1"]).rows) == 4
+    nothing = grid.report(where=["device=tpu"])
+    assert nothing.rows == [] and "stored values of device: cpu, mps" in words(nothing)
+
+
+def test_grouping_says_what_it_pools(grid: Store) -> None:
+    result = grid.report(group_by="device")
+    assert [row["n_runs"] for row in result.rows] == [10, 10]
+    assert "rows pool runs that differ in compile: the median mixes them (--group-by)" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"vs": "devcie=cpu"}, 'no column or setting "devcie"', 'did you mean "device"'),
+        ({"vs": "device"}, "is not KEY=VALUE", "device=cpu"),
+        ({"vs": "device=cpu,mps"}, "has 2 values", "one row"),
+        ({"vs": "device=cuda"}, "none of the rows", "cpu eager"),
+        ({"vs": "device=cpu"}, "matches 2 rows", "compile=off"),
+        ({"vs": "seed=1"}, "seed does not distinguish the rows", "--group-by"),
+        ({"vs": "compile=maybe"}, 'compile cannot be "maybe"', "compile=on"),
+        ({"where": ["1=1;drop table runs--"]}, "no column or setting", ""),
+        ({"where": ["median_s) OR (1=1"]}, "no column or setting", ""),
+        ({"group_by": "device,nonsense"}, 'no column or setting "nonsense"', ""),
+        ({"group_by": "tag"}, "tags select runs", "--where"),
+        ({"group_by": "device,,"}, "empty name", ""),
+        ({"since": "yesterday"}, "yesterday", "2026-11-20"),
+        ({"since": "2026-99-01"}, "is not a date", "3d"),
+        ({"iters": "50:10"}, "is not FIRST:LAST", "10:50"),
+        ({"iters": "ten"}, "is not FIRST:LAST", "10:50"),
+        ({"selectors": ["99"]}, "there is no job 99", "mpsq list"),
+    ],
+)
+def test_bad_options_get_a_sentence_and_a_hint(grid: Store, options: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        grid.report(**options)
+    assert message in error.value.message and hint in error.value.hint
+
+
+@pytest.mark.parametrize("evil", ["x' OR '1'='1", 'x"; DROP TABLE runs; --', "%", "\x00", "'" * 50])
+def test_values_are_never_sql(grid: Store, evil: str) -> None:
+    assert grid.report(where=[f"device={evil}"]).rows == []
+    grid.run("cpu", False, 1.0, params={"we'ird": 1})
+    assert len(grid.report(where=["we'ird=1"]).rows) == 1
+    assert sqlite3.connect(grid.layout.db).execute("SELECT count(*) FROM runs").fetchone()[0] == 21
+
+
+def test_time_is_like_time_p(grid: Store) -> None:
+    text = printing.as_text("time", grid.report("time", selectors=["1.1"]), "table")
+    assert text.splitlines() == ["1.1 nanogpt tiny cpu eager fp32", "real 30.00", "user 50.00", "sys 2.00"]
+
+
+def test_breakdown_adds_up_to_real(grid: Store) -> None:
+    result = grid.report("breakdown")
+    for label in {row["label"] for row in result.rows}:
+        parts = {row["part"]: row["dur_s"] for row in result.rows if row["label"] == label}
+        assert math.fsum(parts[part] for part in PARTS) == pytest.approx(parts["real"])
+    assert sum(row["share"] for row in result.rows if row["part"] != "real") == pytest.approx(4.0)
+
+
+def test_breakdown_of_a_run_without_phases_shows_real_alone(store: Store) -> None:
+    phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
+    store.run("mps", False, 0.2, summary={f"{name}_s": None for name in phases})
+    result = store.report("breakdown")
+    assert {row["part"]: row["dur_s"] for row in result.rows}["setup"] is None
+    assert "no phases reported" in words(result)
+
+
+def test_iterations_of_the_chosen_runs_or_of_the_newest(store: Store) -> None:
+    first, second = store.run("cpu", False, 0.1), store.run("mps", False, 0.1)
+    for run_id in (first, second):
+        store.iterations(run_id, [0.1, 0.2, 0.3])
+    newest = store.report("iterations")
+    assert [(row["run"], row["i"]) for row in newest.rows] == [("2.1", 0), ("2.1", 1), ("2.1", 2)]
+    assert "newest run only" in words(newest)
+    chosen = store.report("iterations", selectors=["g1"], iters="1:2")
+    assert [(row["run"], row["i"]) for row in chosen.rows] == [("1.1", 1), ("1.1", 2), ("2.1", 1), ("2.1", 2)]
+
+
+@pytest.mark.parametrize("name", reports.names())
+def test_every_report_of_an_empty_store_says_so(store: Store, name: str) -> None:
+    result = store.report(name)
+    assert result.rows == [] and "mpsq worker executes them" in words(result)
+
+
+@pytest.mark.parametrize("name", reports.names())
+def test_every_report_has_what_a_report_must_have(name: str) -> None:
+    report = reports.load(name)
+    assert name == report.NAME and report.HELP and report.SQL.startswith("SELECT") and "{chosen}" in report.SQL
+    assert len({column.key for column in report.COLUMNS}) == len(report.COLUMNS)
+
+
+@pytest.mark.parametrize("name", reports.names())
+def test_every_row_has_every_column(grid: Store, name: str) -> None:
+    result: Result = grid.report(name)
+    keys = {column.key for column in result.columns}
+    assert all(keys <= row.keys() for row in result.rows)
+
+
+def test_a_report_of_its_own_suits_a_workload() -> None:
+    assert reports.suited(["opcheck", "opcheck"], "devices") == "ops"
+    assert reports.suited(["nanogpt"], "devices") == reports.suited([None, "opcheck"], "devices") == "devices"
+
+
+def test_an_unknown_report_gets_the_nearest_name() -> None:
+    with pytest.raises(UsageError) as error:
+        reports.load("divices")
+    assert 'did you mean "devices"' in error.value.hint
+
+
+def test_a_report_of_sql_and_columns_alone(grid: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least that a new file in reports/ needs."""
+    plain = type("plain", (), {"NAME": "plain", "SQL": "SELECT run FROM v_run WHERE {chosen}", "COLUMNS": ()})
+    monkeypatch.setattr(reports, "load", lambda _: plain)
+    assert len(grid.report("plain", where=["device=cpu"]).rows) == 10
+
+
+def test_the_default_report_over_many_runs_reads_no_iteration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.many(300)
+    seen: list[str] = []
+    read = Context.read
+
+    def watched(self: Context, sql: str, more: Sequence[Any] = ()) -> list[Row]:
+        seen.append(sql)
+        return read(self, sql, more)
+
+    monkeypatch.setattr(Context, "read", watched)
+    assert [row["n_runs"] for row in store.report().rows] == [75] * 4
+    assert not any("iteration" in sql.replace("per_iter", "").split("FROM", 1)[1] for sql in seen)
+    assert len(seen) < 10
+
+
+def test_dates_and_ages() -> None:
+    assert _options.moment("2h", now=1e9) == 1e9 - 7200
+    assert _options.moment("2026-11-20", now=0) == _options.moment("2026-11-20T00:00", now=0)
+
+
+def test_the_first_iteration_is_of_the_runs_whose_compile_cost_stands_beside_it(store: Store) -> None:
+    """Cold and warm starts are two things: the median of 20 s and 1 s is nobody's."""
+    for cache, first_s in (("cold", 20.0), ("warm", 1.0), ("warm", 1.0), ("warm", 1.0)):
+        store.run("cpu", True, 0.1, hello={"compile_cache": cache}, summary={"first_iter_s": first_s})
+    result = store.report()
+    assert result.rows[0]["first_iter_s"] == 20.0
+    assert "of compiled rows, with a cold cache" in printing.as_text("devices", result, "table")
+
+
+def test_commands_with_other_arguments_are_rows_of_their_own(store: Store) -> None:
+    """--set names settings; what stands in the command itself is one as well."""
+    for batch in (8, 8, 64):
+        store.run(workload=None, argv=("python", "train.py", "--device=cpu", "--seed=1", f"--batch={batch}"))
+    store.run("mps", workload=None, argv=("python", "train.py", "--device=mps", "--seed=2", "--batch=8"))
+    found = rows(store.report())
+    assert {label: row["n_runs"] for label, row in found.items()} == {
+        "cpu eager --batch=8": 2,
+        "cpu eager --batch=64": 1,
+        "mps eager --batch=8": 1,
+    }
+
+
+def test_the_same_command_on_two_devices_is_compared_as_one(store: Store) -> None:
+    for device in ("cpu", "mps"):
+        store.run(device, workload=None, argv=("python", "train.py", "--device", device))
+    assert list(rows(store.report())) == ["cpu eager", "mps eager"]
+
+
+def test_one_iteration_has_no_spread(store: Store) -> None:
+    store.run(summary={"n_measure": 1, "mad_s": 0.0})
+    assert store.report().rows[0]["spread_s"] is None
+
+
+def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store) -> None:
+    for k in range(9):
+        store.run(config=f"c{k}")
+    result = store.report()
+    assert len(result.rows) == 9 and result.rows[0]["config"] == "c8"
+    titles = [section.title for section in result.sections if section.title]
+    assert [title.split(",")[0] for title in titles] == [f"nanogpt c{k}" for k in (8, 7, 6, 5)]
+    assert "5 older comparisons not shown" in words(result)
+    assert len([s for s in store.report(where=["workload=nanogpt"]).sections if s.title]) == 9
+
+
+def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: Store) -> None:
+    asked = "device=mps,compile=off,mps_layout_optimization=unset"
+    assert "no run at all" in words(store.report(vs=asked)) or "there is no run" in words(store.report(vs=asked))
+    for variables in ({}, {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"}):
+        for compile in (False, True):
+            store.run("mps", compile, software={"versions": {"torch": "2.13.0"}, "variables": variables})
+    with pytest.raises(UsageError) as refused:
+        store.report(vs="device=mps,compile=off")
+    assert asked in (refused.value.hint or "")
+    result = store.report(vs=asked)
+    assert [row["label"] for row in result.rows if row["is_baseline"]] == ["mps eager"]
+    with pytest.raises(UsageError, match="--vs workload=nothing matches none of the rows"):
+        store.report(vs="workload=nothing")
+
+
+@pytest.mark.parametrize(
+    "name", ["devices", "frameworks", "memory", "numerics", "breakdown", "train-vs-infer", "throughput"]
+)
+def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
+    for cpu in ("one", "two"):
+        said = {"params": 1000, "workload": "resnet50" if name == "throughput" else "nanogpt", "samples_per_iter": 4}
+        for framework, device in (("torch", "cpu"), ("torch", "cuda"), ("jax", "cuda")):
+            run_id = store.run(device, framework=framework, machine={"cpu": cpu, "cores_logical": 8}, hello=said)
+            for i in range(3):
+                store._insert(
+                    "iterations", run_id=run_id, offset=i, i=i, dur_s=0.1, loss=4.0, phase=3, synced=1, reserved_bytes=9
+                )  # fmt: skip
+        if name == "train-vs-infer":
+            told = {**said, "workload": "nanogpt-eval"}
+            store.run("cpu", params={"mode": "eval"}, machine={"cpu": cpu, "cores_logical": 8}, hello=told)
+    result = store.report(name)
+    titles = [section.title for section in result.sections if section.title]
+    assert titles and len(titles) == len({*titles}) and all("machine " in title for title in titles)
+    (first, *_) = store.db.execute("SELECT hash FROM fingerprints WHERE data_json LIKE '%one%'").fetchone()
+    alone = store.report(name, where=[f"machine={first[:10]}"])
+    assert alone.rows and not any("machine " in section.title for section in alone.sections)
+    if name == "devices":
+        assert f"machine {first[:7]}: one, 8 cores" in words(result)
+
+
+def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
+    lost = {"diverged": ("invalid", "the loss is not a number from iteration 7 on")}
+    store.run("cpu", taints=lost, summary={"loss_first": 4.2, "loss_last": None})
+    result = store.report("devices")
+    assert math.isnan(result.rows[0]["loss_last"])
+    assert " nan" in printing.as_text("devices", result, "table").split("ms/iter: median")[0]
+    assert '"loss_last": "nan"' in printing.as_text("devices", result, "json")
+    store.run("cpu", summary={"loss_first": 4.2, "loss_last": 2.0})
+    assert store.report("devices").rows[0]["loss_last"] == 2.0  # of the runs that count
+    assert math.isnan(store.report("devices", include_invalid=True).rows[0]["loss_last"])
+
+
+def test_time_per_token_is_told_per_token(store: Store) -> None:
+    store.run("cpu", hello={"tokens_per_iter": 100.0})
+    store.run("mps", hello={"tokens_per_iter": 200.0})
+    text = words(store.report())
+    assert "mps eager measured 2.00 x faster than cpu eager per token, 2,000 vs 1,000 tokens/s" in text
+
+
+def test_long_names_still_fit_into_80_columns(store: Store) -> None:
+    for name in ("a" * 100, "b" * 100):
+        store.run(hello={"optimizer": name}, config="c" * 100)
+    text = "".join(printing.as_text(name, store.report(name), "table") for name in ("devices", "breakdown"))
+    lines = [line for line in text.splitlines() if not any(letter * 81 in line for letter in "abc")]
+    assert max(map(len, lines)) <= 80 and sum("…" in line for line in lines) >= 6

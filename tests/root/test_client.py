@@ -1,0 +1,95 @@
+"""The queue from Python: the same verbs, words and errors as the command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner.client import Client, Group
+from queue_runner.errors import MpsqError, UsageError, WaitTimeout
+from queue_runner.store.edit import Where
+from tests.cli_support import full_queue, use_toy_workloads
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def queue(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    full_queue(home)
+    return Client()
+
+
+def test_a_grid_is_submitted_with_its_terms(queue: Client) -> None:
+    group = queue.submit(
+        "toy", device=["cpu", "mps"], set={"lr": [0.1, 0.2], "fused": False}, repeats=2, after=[(1, "any")], hold=True
+    )
+    assert isinstance(group, Group) and str(group) == "g3" and len(group.jobs) == 4
+    runs = queue.runs(group)
+    assert len(runs) == 8 and {run["state"] for run in runs} == {"HELD"}
+    assert {(run["device"], run["sets"]["lr"], run["sets"]["fused"]) for run in runs} == {
+        (device, lr, False) for device in ("cpu", "mps") for lr in (0.1, 0.2)
+    }
+    assert [one.run for one in queue.release(group)] == [run["run"] for run in runs]
+    assert all(one.result == "cancelled" for one in queue.cancel(group))
+    assert queue.wait(group) is False
+
+
+def test_a_command_is_submitted(queue: Client) -> None:
+    group = queue.submit(command=["true"], name="mine", priority=3, tags=["x"])
+    (run,) = queue.runs(tag="x")
+    assert (run["job_id"], run["name"], run["priority"]) == (group.jobs[0], "mine", 3)
+
+
+def test_runs_are_chosen_as_on_the_command_line(queue: Client) -> None:
+    assert [run["run"] for run in queue.runs("1.2", 3)] == ["1.2", "3.1"]
+    assert [run["run"] for run in queue.runs(state="failed")] == ["2.1"]
+    assert len(queue.runs()) == 7
+    assert len(queue.iterations("1.1")) == 20
+    assert queue.report("devices", "g1", include_invalid=True)[0]["workload"] == "toy"
+    assert queue.status().running is not None
+    assert queue.why(2)[0].sentence.startswith("run 2.1 has ended: it failed")
+
+
+def test_order_and_second_tries(queue: Client) -> None:
+    queue.move(6, where=Where.TOP)
+    assert [row["run"] for row in queue.status().waiting] == ["6.1", "5.1"]
+    assert queue.edit(6, note="why", priority=-1) == [6]
+    assert [row["run"] for row in queue.status().waiting] == ["5.1", "6.1"]
+    assert [one.new for one in queue.retry(2)] == ["2.2"]
+    assert queue.pause() and not queue.pause() and queue.resume()
+
+
+def test_what_is_asked_again_and_what_is_removed(queue: Client) -> None:
+    group = queue.submit(command=["true"], set={}, repeats=2)
+    queue.cancel(group)
+    again = queue.rerun(group, repeats=1, tags=("x",))
+    (run,) = queue.runs(again)
+    assert (run["rerun_of"], run["tags"]) == (group.jobs[0], ["x"])
+    queue.delete(group)
+    with pytest.raises(MpsqError, match="waits: nothing was deleted"):
+        queue.delete(again, results=True)
+
+
+def test_errors_are_sentences(queue: Client) -> None:
+    with pytest.raises(UsageError, match="no job 99"):
+        queue.runs(99)
+    with pytest.raises(UsageError, match='no option "prioritty"') as error:
+        queue.submit("toy", prioritty=3)
+    assert "priority" in error.value.hint
+    with pytest.raises(UsageError, match="needs a job"):
+        queue.hold()
+    with pytest.raises(WaitTimeout):
+        queue.wait(4, timeout_s=0)
+    with pytest.raises(MpsqError, match="no queue here yet"):
+        Client("/nowhere").status()
+
+
+def test_rows_become_a_frame(queue: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = queue.runs().to_pandas()
+    assert frame.groupby("name")["median_s"].median()["ok"] == 0.02
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="pandas is not installed"):
+        queue.runs().to_pandas()

@@ -1,0 +1,134 @@
+"""A database that is gone, empty or damaged beside the results of its queue: nothing is begun over them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.client import Client
+from queue_runner.errors import DamageError
+from queue_runner.paths import Layout
+from queue_runner.store import backup
+from tests.cli_support import Cli
+from tests.queue_support import Queue
+
+pytestmark = pytest.mark.process
+
+KEPT = "echo precious > $MPSQ_OUT/checkpoint"
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    made = Queue(layout, tmp_path)
+    yield made
+    if layout.db.exists() and layout.db.stat().st_size:
+        made.close()
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+def train(queue: Queue, times: int = 1) -> None:
+    for _ in range(times):
+        queue.submit("mkdir -p $MPSQ_OUT; " + KEPT)
+    queue.worker("", "--until-idle").wait(60)
+
+
+def lose(layout: Layout, how: str) -> None:
+    for path in layout.home.glob("mpsq.db*"):
+        path.unlink()
+    if how == "empty":
+        layout.db.touch()
+    elif how == "without tables":
+        with sqlite3.connect(layout.db) as connection:
+            connection.execute("VACUUM")
+        connection.close()
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "without tables"])
+def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -> None:
+    train(queue)
+    log = queue.folder / "train.log"
+    log.write_text("iter 0: loss 3.0000, time 10.00ms, mfu 1.00%\niter 1: loss 2.0000, time 10.00ms, mfu 1.00%\n")
+    saved = backup.make(queue.layout)
+    lose(queue.layout, how)
+    for command in (
+        "submit -- true", "run -- true", "status", "list", "show 1", "why 1", "logs 1", "report", "cancel 1", "retry 1",
+        "rerun 1", "wait 1", "hold 1", "release 1", "move 1 --top", "edit 1 --note x", "pause", "resume", "suspend 1",
+        "continue 1", "drain", "delete 1", "gc", "service install", "schedule list", "db upgrade", "db backup",
+        "schedule add @daily -- -- true", f"import {log}",
+    ):  # fmt: skip
+        ran = mpsq(*command.split())
+        assert ran.code == DamageError.exit_code and str(queue.layout.db) in ran.err, (command, ran)
+        assert "1 run" in ran.err and f"mpsq db restore puts the newest backup back, {saved.name}" in ran.err, command
+    with pytest.raises(DamageError):
+        Client().submit(command=["true"])
+    worker = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True, timeout=60)
+    assert worker.returncode == DamageError.exit_code and "mpsq db restore" in worker.stderr
+    assert "fail  store" in mpsq("doctor").out
+    assert (queue.layout.run_dir("1.1") / "out" / "checkpoint").read_text() == "precious\n"
+    assert "restored" in mpsq.ok("db", "restore").out and "1.1" in mpsq.ok("show", "1.1").out
+
+
+def test_a_new_queue_continues_above_the_old_one(queue: Queue, mpsq: Cli) -> None:
+    train(queue, 3)
+    lose(queue.layout, "gone")
+    assert "db restore --new begins a new queue" in mpsq("list").err
+    assert mpsq("db", "restore", "--new", "x.db").code == 2
+    ran = mpsq.ok("db", "restore", "--new")
+    assert "new and empty" in ran.out and "runs-set-aside" in ran.err
+    assert mpsq.ok("submit", "--", "true").out.startswith("g4: 1 job, 1 run queued (4.1)")
+    kept = sorted((queue.layout.home / "runs-set-aside").glob("*/out/checkpoint"))
+    assert len(kept) == 3 and {path.read_text() for path in kept} == {"precious\n"}
+    lose(queue.layout, "gone")
+    (queue.layout.runs / "9.1").mkdir()
+    mpsq.ok("db", "restore", "--new")
+    assert mpsq.ok("submit", "--", "true").out.startswith("g10: ")
+
+
+def test_a_new_queue_continues_above_its_backups(queue: Queue, mpsq: Cli) -> None:
+    for _ in range(3):
+        queue.submit("true")
+    backup.make(queue.layout)
+    lose(queue.layout, "gone")
+    mpsq.ok("db", "restore", "--new")
+    assert mpsq.ok("submit", "--", "true").out.startswith("g4: ")
+
+
+def test_a_folder_in_which_another_run_was_is_moved_aside(queue: Queue) -> None:
+    """However the queue has come to use a name again."""
+    for left in ("warden/started", "warden/exit.json", "stdout.log", "events.jsonl", "out/checkpoint"):
+        job = queue.submit("true")
+        path = queue.layout.run_dir(f"{job}.1") / left
+        path.parent.mkdir(parents=True)
+        path.write_text("precious")
+        queue.worker("", "--until-idle").wait(60)
+        (kept,) = (queue.layout.home / "runs-set-aside").glob(f"{job}.1-*")
+        assert (kept / left).read_text() == "precious"
+    assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
+    assert "which is moved to" in queue.log()
+
+
+def test_a_worker_refuses_a_damaged_database(queue: Queue) -> None:
+    for _ in range(400):
+        queue.submit("echo ran >> $J")
+    with sqlite3.connect(queue.layout.db) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'job_events'").fetchone()[0]
+        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.close()
+    with queue.layout.db.open("r+b") as file:
+        file.seek((page - 1) * page_size)
+        file.write(os.urandom(page_size))
+    worker = queue.worker("", "--until-idle")
+    assert worker.wait(60) == DamageError.exit_code
+    assert "the database is damaged" in queue.log() and not queue.written()
+    queue.layout.db.unlink()

@@ -1,0 +1,140 @@
+"""Never two, never lost, never locked: many submitters and readers, and a worker that keeps dying."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from queue_runner.store import backup
+from tests.queue_support import Queue, until
+
+pytestmark = pytest.mark.process
+
+LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
+SUBMITTERS, EACH = 8, 125
+SEED = int(os.environ.get("MPSQ_SEED", "20261121"))
+
+SUBMITTER = """
+import sys
+from queue_runner.host.home import ensure_home
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
+layout = ensure_home()
+for number in range(int(sys.argv[2])):
+    word = f"{sys.argv[1]}-{number}"
+    request = Request(argv=("/bin/sh", "-c", f"echo {word} >> {sys.argv[3]}"), tags=(word,))
+    print(plan.store(layout, plan.plan(request)).jobs[0], flush=True)
+"""
+READER = """
+import sys
+from queue_runner.host.home import ensure_home
+from queue_runner.store import read
+while True:
+    with read.reading(ensure_home().db) as connection:
+        rows = read.runs(connection)
+        assert sum(row["state"] == "RUNNING" for row in rows) <= 1
+        read.queue(connection)
+"""
+
+
+def spawn(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
+    queue.worker()
+    readers = [spawn(READER) for _ in range(2)]
+    submitters = [spawn(SUBMITTER, f"s{i}", str(EACH), str(queue.journal)) for i in range(SUBMITTERS)]
+    try:
+        said = [process.communicate(timeout=300) for process in submitters]
+        assert [(process.returncode, err) for process, (_, err) in zip(submitters, said, strict=True)] == [(0, "")] * 8
+        ids = [int(line) for out, _ in said for line in out.split()]
+        assert len(set(ids)) == len(ids) == SUBMITTERS * EACH
+        queue.done(len(ids) if LONG else 60, limit_s=600)
+        assert [reader.poll() for reader in readers] == [None, None], [reader.stderr.read() for reader in readers]
+    finally:
+        for process in (*readers, *submitters):
+            process.kill()
+            process.communicate()
+    rows = queue.rows()
+    assert {row["job_id"] for row in rows} == set(ids)
+    check_serial(rows)
+    ran = [line for line in queue.written()]
+    assert len(set(ran)) == len(ran) >= sum(row["state"] == "DONE" for row in rows)
+    assert "lock" not in queue.log().replace("block", "")
+    assert backup.problems(queue.layout.db) == []
+
+
+def check_serial(rows: list[dict[str, object]]) -> None:
+    """No two runs overlap, by their wardens' own clocks."""
+    spans = sorted((r["started_at"], r["ended_at"]) for r in rows if r["state"] == "DONE" and r["started_at"])
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+
+
+def test_a_worker_that_keeps_dying(queue: Queue) -> None:
+    """SIGKILL at random moments, a new worker each time: every job once, its true exit code, all its output."""
+    generator = random.Random(SEED)
+    count, kills = (10, 20) if LONG else (5, 8)
+    for number in range(count):
+        queue.submit(f"echo start {number} >> $J; sleep 0.2; echo end {number} >> $J; exit {number}")
+    deaths = 0
+    worker = queue.worker()
+    while deaths < kills and not all(row["state"] == "DONE" for row in queue.rows()):
+        worker_lives_s = generator.uniform(0.05, 0.6)
+        try:
+            worker.wait(worker_lives_s)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+        deaths += 1
+        worker = queue.worker()
+    rows = queue.done(count, limit_s=120)
+    assert [row["exit_code"] for row in rows] == list(range(count))
+    assert queue.written() == [f"{word} {number}" for number in range(count) for word in ("start", "end")]
+    check_serial(rows)
+
+
+@pytest.mark.parametrize("turn", range(20 if LONG else 4))
+def test_cancel_leaves_nothing_alive(queue: Queue, turn: int) -> None:
+    """A child of its own session, one that was daemonised, one deaf to TERM and INT: none outlives the cancel."""
+    queue.submit(
+        "setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303' &) ;"
+        " sh -c 'trap \"\" TERM INT; while :; do sleep 0.05; done' & sleep 304 & echo ready >> $J; wait; sleep 305"
+    )
+    queue.worker()
+    until(queue.written, "the job")
+    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
+    subprocess.run([sys.executable, "-c", code, "cancel", "1"], check=True, timeout=60, capture_output=True)
+    (row,) = queue.done()
+    assert row["outcome"] == "CANCELLED"
+    tag = f"MPSQ_TAG={queue.token()}".encode()
+    assert [pid for pid in psutil.pids() if has(pid, tag)] == []
+
+
+def has(pid: int, tag: bytes) -> bool:
+    try:
+        return (
+            tag in Path(f"/proc/{pid}/environ").read_bytes() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+        )
+    except OSError:
+        return False
+
+
+def test_cancel_without_grace_kills_at_once(queue: Queue) -> None:
+    queue.layout.config.write_text("grace_int_s = 60\ngrace_term_s = 60\nmin_free_bytes = 0\n")
+    queue.submit("trap '' INT TERM; echo ready >> $J; while :; do sleep 0.05; done")
+    queue.worker()
+    until(queue.written, "the job")
+    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", code, "cancel", "1", "--grace", "0"]
+    assert "cancelled" in subprocess.run(arguments, check=True, timeout=30, capture_output=True, text=True).stdout
+    assert queue.done()[0]["outcome"] == "CANCELLED"

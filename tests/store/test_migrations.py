@@ -1,0 +1,118 @@
+"""Migrations and schema end in the same database; upgrades are safe by themselves."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from queue_runner.errors import RunActive, SchemaError
+from queue_runner.host import locks
+from queue_runner.paths import Layout, migrations_dir
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store import backup, jobs, migrate, read, schema
+from queue_runner.store.engine import open_engine, writing
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+    (tmp_path / "home").mkdir()
+    return Layout(tmp_path / "home")
+
+
+def shape(db: Path) -> dict[tuple[str, str], str]:
+    """Every table, index, view and trigger, its SQL without white space and quotes."""
+    rows = sqlite3.connect(db).execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return {
+        (t, n): re.sub(r"[\s\"]+", "", sql) for t, n, sql in rows if n not in ("alembic_version", "sqlite_sequence")
+    }
+
+
+def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path: Path) -> None:
+    migrate.ensure(layout)
+    by_schema = tmp_path / "schema.db"
+    with writing(open_engine(by_schema, check=False)) as connection:
+        schema.metadata.create_all(connection)
+    with sqlite3.connect(by_schema) as added:
+        added.executescript(Path(schema.__file__).with_name("views.sql").read_text())
+    assert shape(layout.db) == shape(by_schema)
+
+
+def test_the_revision_in_the_code_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    assert ScriptDirectory.from_config(config).get_heads() == [read.HEAD]
+
+
+def test_a_newer_schema_is_refused_with_exit_code_4(layout: Layout) -> None:
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaError, match="newer") as error:
+        migrate.ensure(layout)
+    assert error.value.exit_code == 4
+    assert read.schema_revision(layout.db) == "9999"
+
+
+def test_an_older_schema_is_backed_up_before_it_is_upgraded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(layout)
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")  # as if this code were of another day
+    migrate.upgrade(layout)
+    (saved,) = layout.backups.iterdir()
+    assert shape(saved) == shape(layout.db)
+    assert backup.problems(saved) == []
+
+
+def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(layout)
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")
+    held = locks.try_lock(locks.worker_lock_path(layout.home))
+    assert held is not None
+    with pytest.raises(SchemaError, match="worker is running"):
+        migrate.upgrade(layout)
+    held.close()
+
+
+def test_a_run_under_its_warden_is_waited_for(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
+        jobs.claim(connection, "machine", "t" * 32, "boot")
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")
+    folder = layout.run_dir("1.1")
+    folder.mkdir(parents=True)
+    warden = locks.try_lock(folder / "warden.lock")
+    assert warden is not None
+    with pytest.raises(RunActive, match=r"run 1\.1 is active"):
+        migrate.upgrade(layout)
+    warden.close()
+    migrate.upgrade(layout)  # its warden is gone: the new worker upgrades and then ends it
+
+
+def test_eight_processes_make_one_database(layout: Layout) -> None:
+    code = (
+        "from pathlib import Path; from queue_runner.paths import Layout; from queue_runner.store import migrate; "
+        f"migrate.ensure(Layout(Path({str(layout.home)!r})))"
+    )
+    makers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
+    assert [maker.wait(60) for maker in makers] == [0] * 8
+    assert backup.problems(layout.db) == []
+    assert read.schema_revision(layout.db) == read.HEAD
+
+
+def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
+    engine = open_engine(layout.db, check=False)
+    with pytest.raises(Exception, match="syntax error"), writing(engine) as connection:
+        schema.metadata.create_all(connection)
+        connection.exec_driver_sql("not SQL")
+    assert shape(layout.db) == {}

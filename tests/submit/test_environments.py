@@ -1,0 +1,295 @@
+"""Environments by name and MPS switches: axes of a grid, parts of the question, factors of a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from queue_runner.client import Client
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec
+from queue_runner.store.engine import open_engine
+from queue_runner.submit import expand, options, schedules
+from queue_runner.submit.options import request
+from queue_runner.submit.request import Request
+from queue_runner.worker import fingerprint
+from queue_runner.workloads import environment_create, environments, mps_switches, pip_install
+from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
+from tests.reports.report_fixture import Store, words
+
+
+@pytest.fixture(autouse=True)
+def toy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        stand_in_venv(home, name, torch={"old": "2.13.0", "new": "2.14.0"}[name], numpy="2.0")
+
+
+# -- the words of --mps ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("default", {}),
+        ("fallback=on", {"fallback": "on"}),
+        ("prefer_metal=1, fast_math=off", {"fast_math": "off", "prefer_metal": "on"}),
+        ("high_watermark=0", {"high_watermark": "0.0", "low_watermark": "1.4"}),
+        ("high_watermark=0.8", {"high_watermark": "0.8", "low_watermark": "0.8"}),
+        ("low_watermark=1.0", {"high_watermark": "1.7", "low_watermark": "1.0"}),
+        ("high_watermark=0.0,low_watermark=2", {"high_watermark": "0.0", "low_watermark": "2.0"}),
+    ],
+)
+def test_switches_have_one_spelling_and_watermarks_are_a_pair(text: str, found: dict[str, str]) -> None:
+    assert mps_switches.parse(text) == found
+    assert mps_switches.parse(",".join(f"{name}={value}" for name, value in found.items()) or "default") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "fallback"),
+        ("fallback", "NAME=VALUE"),
+        ("fall_back=on", "fallback"),
+        ("fallback=maybe", "on or off"),
+        ("fallback=on,fallback=off", "twice"),
+        ("high_watermark=2.1", "0 to 2"),
+        ("high_watermark=-1", "0 to 2"),
+        ("low_watermark=nan", "0 to 2"),
+        ("low_watermark=1.8", "above high_watermark 1.7"),
+        ("high_watermark=0.5,low_watermark=0.6", "above high_watermark 0.5"),
+    ],
+)
+def test_what_torch_would_refuse_is_refused_before(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        mps_switches.parse(text)
+    assert said in f"{error.value.message} {error.value.hint}"
+
+
+def test_the_variables_are_the_childs() -> None:
+    inherited = {"PYTORCH_MPS_FAST_MATH": "1", "PATH": "/bin"}
+    asked = mps_switches.parse("fallback=on,high_watermark=0,fast_math=off,layout_optimization=off")
+    assert mps_switches.environment(asked, inherited) == {
+        "PATH": "/bin",
+        "PYTORCH_ENABLE_MPS_FALLBACK": "1",
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0",
+        "PYTORCH_MPS_LOW_WATERMARK_RATIO": "1.4",
+        "TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0",
+    }
+
+
+# -- the question ---------------------------------------------------------------------------------------------------
+
+
+def test_both_are_axes_and_part_of_the_question() -> None:
+    specs = expand.expand(
+        Request(workload="toy", device="mps", env_name="old,new", mps=("default", "fast_math=on"), compile="both")
+    )
+    assert len(specs) == 8 == len({spec.content_hash() for spec in specs})
+    assert {(s.env_name, s.mps.get("fast_math"), s.env.get("PYTORCH_MPS_FAST_MATH")) for s in specs} == {
+        (name, *value) for name in ("old", "new") for value in ((None, None), ("on", "1"))
+    }
+    assert all(spec.python.endswith(f"/envs/{spec.env_name}/bin/python") for spec in specs)
+    assert all(JobSpec.from_json(spec.to_json()) == spec for spec in specs)
+
+
+def test_questions_that_say_neither_keep_their_hashes() -> None:
+    (spec,) = expand.expand(Request(workload="toy"))
+    stored = json.loads(spec.to_json())
+    for name in ("env_name", "packages", "mps"):
+        del stored[name]
+    assert JobSpec.from_json(json.dumps(stored)).content_hash() == spec.content_hash()
+    assert "packages" not in fingerprint.of_software({}, spec)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"device": "cpu", "mps": ("fallback=on",)}, "has no effect on device cpu"),
+        ({"device": "mps,cuda", "mps": ("fallback=on",)}, "has no effect on device cuda"),
+        ({"env_name": "odl"}, 'did you mean "old"?'),
+        ({"env_name": "../x"}, "mpsq env list"),
+        ({"env_name": "old,"}, "empty value"),
+        ({"env_name": "old", "python": "python3"}, "both name an interpreter"),
+        (
+            {"device": "mps", "mps": ("fallback=on",), "env": ("PYTORCH_ENABLE_MPS_FALLBACK=0",)},
+            "set the same variable",
+        ),
+    ],
+)
+def test_what_cannot_be_asked(asked: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        expand.expand(Request(workload="toy", **asked))  # type: ignore[arg-type]
+    assert said in f"{error.value.message} {error.value.hint}"
+
+
+def test_a_command_finds_the_programs_of_its_environment(home: Path) -> None:
+    tool = home / "envs" / "new" / "bin" / "only-there"
+    tool.symlink_to("/bin/sh")
+    (spec,) = expand.expand(Request(argv=("only-there", "-c", "true"), env_name="new"))
+    assert spec.env["PATH"].startswith(f"{tool.parent}:") and spec.env["VIRTUAL_ENV"] == str(tool.parent.parent)
+    with pytest.raises(UsageError, match="only-there"):
+        expand.expand(Request(argv=("only-there",), env_name="old,new"))
+    with pytest.raises(UsageError, match="names its own interpreter"):
+        expand.expand(Request(argv=("/usr/bin/python3", "x.py"), env_name="old"))
+
+
+def test_a_line_of_a_file_says_them_too() -> None:
+    said = options.of_json({"workload": "toy", "device": "mps", "env_name": ["old", "new"], "mps": ["fallback=on"]})
+    assert len(expand.expand(request(said, ""))) == 2
+
+
+def test_from_python(home: Path) -> None:
+    queue = Client(home)
+    empty_queue(home)
+    group = queue.submit("toy", device="mps", env_name=["old", "new"], mps="fallback=on")
+    assert {(run["env_name"], run["mps"]["fallback"]) for run in queue.runs(group)} == {("old", "on"), ("new", "on")}
+
+
+# -- what is kept, and who may go -----------------------------------------------------------------------------------
+
+
+def test_what_is_in_it_goes_into_the_fingerprint(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = empty_queue(home)
+    Cli(capsys).ok("submit", "toy", "--env-name", "old,new", "--device", "mps", "--mps", "fallback=on")
+    with sqlite3.connect(layout.db) as connection:
+        specs = [JobSpec.from_json(text) for (text,) in connection.execute("SELECT spec_json FROM jobs ORDER BY id")]
+    told = [fingerprint.of_software({}, spec) for spec in specs]
+    assert [one["packages"]["torch"] for one in told] == ["2.13.0", "2.14.0"]
+    assert [one["env"]["PYTORCH_ENABLE_MPS_FALLBACK"] for one in told] == ["1", "1"]
+    shown = Cli(capsys).ok("list").out
+    assert "env=old" in shown or "env=" in Cli(capsys).ok("show", "1").out
+    assert "mps_fallback=on" in Cli(capsys).ok("show", "1").out
+
+
+def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mpsq, layout = Cli(capsys), empty_queue(home)
+    mpsq.ok("submit", "toy", "--env-name", "old")
+    mpsq.ok("submit", "toy", "--python", home / "envs" / "new" / "bin" / "python")
+    for name, job in (("old", 1), ("new", 2)):
+        refused = mpsq("env", "remove", name)
+        assert refused.code == 1 and f"needed by job {job}" in refused.err and f"mpsq cancel {job}" in refused.err
+    mpsq.ok("cancel", "1", "2")
+    mpsq.ok("env", "remove", "old")
+    assert [venv.name for venv in environments.every(layout)] == ["new"]
+    assert not (home / "envs" / "old").exists() and not list((home / "envs").glob(".trash-*"))
+    gone = mpsq("rerun", "1")
+    assert gone.code == 2 and 'unknown environment "old"' in gone.err
+    assert mpsq("env", "remove", "old").code == 2
+
+
+def test_an_environment_that_a_schedule_submits_to(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mpsq, layout = Cli(capsys), empty_queue(home)
+    asked = ["--env-name", "old,new", "--device", "mps", "--mps", "fallback=on"]
+    mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "toy", *asked)
+    refused = mpsq("env", "remove", "new")
+    assert refused.code == 1 and "mpsq schedule remove nightly" in refused.err
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET next_at = 1")
+    engine = open_engine(layout.db, check=False)
+    schedules.submit_due(layout, engine, lambda _: None)
+    engine.dispose()
+    jobs = mpsq.ok("list", "--json").json()["jobs"]
+    assert [(job["env_name"], job["mps"]) for job in jobs] == [(name, {"fallback": "on"}) for name in ("old", "new")]
+    mpsq.ok("schedule", "remove", "nightly")
+    mpsq.ok("cancel", *(str(job["job"]) for job in jobs))
+    mpsq.ok("env", "remove", "new")
+
+
+def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "envs" / "half").mkdir()
+    out = Cli(capsys).ok("env", "list").out
+    assert "torch 2.14.0" in out and "half" not in out
+    (home / "envs" / "old" / environments.RECORD).write_text("{")
+    broken = Cli(capsys)("env", "list")
+    assert broken.code == 1 and "mpsq env remove old" in broken.err
+    Cli(capsys).ok("env", "remove", "old")
+    Cli(capsys).ok("env", "remove", "half")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a b"], "cannot be named"),
+        (["../up"], "cannot be named"),
+        (["new"], 'environment "new" already exists'),
+        (["fresh", "--pip", "torch --target /tmp/x"], "--pip cannot have --target"),
+        (["fresh", "--pip", "torch -t/tmp/x"], "--pip cannot have -t"),
+        (["fresh", "--pip", "torch '"], "close the quotes"),
+        (["fresh", "--python", "/no/python"], "there is no interpreter"),
+    ],
+)
+def test_what_cannot_be_made(home: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Cli(capsys)("env", "create", *arguments)
+    assert ran.code == 2 and said in ran.err
+    assert "making" not in ran.err  # said once nothing speaks against it
+    assert not (home / "envs" / "fresh").exists()
+
+
+def test_gc_finds_what_a_killed_maker_left(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty_queue(home)
+    for name, age_s in (("half", 7200.0), ("young", 0.0)):
+        (home / "envs" / name).mkdir()
+        os.utime(home / "envs" / name, (time.time() - age_s,) * 2)
+    Cli(capsys).ok("gc")
+    assert sorted(path.name for path in (home / "envs").glob("[!.]*")) == ["new", "old", "young"]
+
+
+def test_passwords_of_addresses_are_not_shown() -> None:
+    assert pip_install.redacted(["torch", "https://me:secret@index.invalid/x"]) == "torch https://index.invalid/x"
+
+
+def test_an_interpreter_that_makes_none(home: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nmkdir -p $3/lib\necho 'ensurepip is not available' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(MpsqError, match="ensurepip is not available") as error:
+        environment_create.create(Layout(home), "fresh", [], str(broken))
+    assert "python3-venv" in error.value.hint and not (home / "envs" / "fresh").exists()
+    with pytest.raises(UsageError, match="not a Python interpreter"):
+        environment_create.create(Layout(home), "fresh", [], "true")
+    assert not (home / "envs" / "fresh").exists()
+
+
+# -- reports --------------------------------------------------------------------------------------------------------
+
+
+def software(torch: str, env: dict[str, str] | None = None, **packages: str) -> dict[str, object]:
+    return {"versions": {"torch": torch}, "env": env or {}, **({"packages": packages} if packages else {})}
+
+
+def test_packages_of_environments_are_named_in_one_sentence(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    many = {name: ("1.0", "2.0") for name in ("filelock", "jinja2", "networkx", "sympy", "triton")}
+    for at, torch in enumerate(("2.13.0", "2.14.0")):
+        packages = {name: versions[at] for name, versions in many.items()}
+        for _ in range(2):
+            store.run("mps", False, 0.1 + at / 10, version=torch, software=software(torch, **packages, same="1"))
+    told = words(store.report())
+    assert "torch=2.13.0" in told and "torch=2.14.0" in told
+    assert "the rows also differ in filelock, jinja2, networkx and 2 more" in told and "same" not in told
+
+
+def test_a_switch_is_a_factor_whichever_way_it_was_set(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.run("mps", False, 0.1, software=software("2.13.0"))
+    store.run("mps", False, 0.2, software=software("2.13.0", {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}))
+    assert {row["label"] for row in store.report().rows} == {"mps eager", "mps eager mps_fallback=on"}
+
+
+def test_rows_are_named_by_their_environments(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.run("mps", False, 0.1)
+    for name, torch in (("old", "2.13.0"), ("new", "2.14.0")):
+        store.run("mps", False, 0.2, version=torch, env_name=name, software=software(torch, numpy="2.0"))
+    report = store.report()
+    assert {row["label"] for row in report.rows} == {"mps eager", "mps eager env=old", "mps eager env=new"}
+    assert "the rows also differ in torch" in words(report)
+    assert len(store.report(group_by="env", vs="env=old").rows) == 3

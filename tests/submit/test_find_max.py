@@ -1,0 +1,80 @@
+"""--find-max with real workers and a program that nobody adapted: it finds its answer, stops, goes on, survives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.control import cancel, retry
+from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
+from queue_runner.monitor import wait
+from queue_runner.paths import Layout
+from queue_runner.store import read
+from queue_runner.submit.find_max import next
+from tests.queue_support import Queue, until
+
+pytestmark = pytest.mark.process
+
+NO_ROOM = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.' >&2; exit 1"
+TRY = f"echo {{n}} >> $J; if [ {{n}} -gt 11 ]; then {NO_ROOM}; fi"
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    queue = Queue(layout, tmp_path)
+    yield queue
+    queue.close()
+
+
+def sentence(queue: Queue) -> str:
+    with read.reading(queue.layout.db) as connection:
+        standing = next.standing_of(connection, 1)
+    assert standing is not None
+    return standing.sentence("n")
+
+
+def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
+    queue.submit(TRY, find_max="n=4", retries=3)
+    queue.worker("", "--until-idle").wait()
+    assert queue.written() == ["4", "8", "16", "12", "10", "11"], "what does not fit is no failure to be tried again"
+    rows = queue.rows()
+    outcomes = [str(row["outcome"]) for row in rows]
+    assert outcomes == ["SUCCEEDED", "SUCCEEDED", "OUT_OF_MEMORY", "OUT_OF_MEMORY", "SUCCEEDED", "SUCCEEDED"]
+    before = sentence(queue)
+    with pytest.raises(UsageError, match="nothing failed"):
+        retry.retry(queue.layout, [parse_selector("g1")])
+    assert [one.old for one in retry.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
+    assert not wait.failed(rows) and "n 11 is the largest that works; 12 does not" in before
+
+
+def test_another_failure_stops_it_and_a_retry_lets_it_go_on(queue: Queue) -> None:
+    queue.submit(f"{TRY}; if [ {{n}} = 8 ] && [ ! -e mended ]; then echo boom >&2; exit 3; fi", find_max="n=4")
+    queue.worker("", "--until-idle").wait()
+    assert queue.written() == ["4", "8"] and "the search stopped at 8: FAILED(3): boom" in sentence(queue)
+    (queue.folder / "mended").touch()
+    retry.retry(queue.layout, [parse_selector("g1")])
+    queue.worker("", "--until-idle").wait()
+    assert queue.written()[2:] == ["8", "16", "12", "10", "11"] and "n 11 is the largest" in sentence(queue)
+
+
+def test_a_cancelled_probe_ends_it(queue: Queue) -> None:
+    queue.submit("echo {n} >> $J; if [ {n} = 8 ]; then sleep 100; fi", find_max="n=4")
+    worker = queue.worker("", "--until-idle")
+    until(lambda: queue.written() == ["4", "8"], "the second probe")
+    cancel.cancel(queue.layout, [parse_selector("g1")], grace_s=0.1, within_s=20.0)
+    worker.wait()
+    assert queue.written() == ["4", "8"] and "the search stopped at 8: CANCELLED" in sentence(queue)
+
+
+def test_a_worker_that_dies_between_two_probes_loses_neither(queue: Queue) -> None:
+    queue.submit(TRY, find_max="n=4:11")
+    worker = queue.worker("finish.before_commit")
+    queue.stopped("finish.before_commit")
+    worker.kill()
+    worker.wait()
+    queue.worker("", "--until-idle").wait()
+    assert queue.written() == ["4", "8", "11"]
+    assert "n 11 works, and it is the largest to try" in sentence(queue)

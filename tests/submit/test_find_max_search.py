@@ -1,0 +1,235 @@
+"""--find-max: which value comes next, and a whole search in a real store, with a worker that ends after every probe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from queue_runner.errors import UsageError
+from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.monitor import wait
+from queue_runner.paths import Layout
+from queue_runner.store import jobs, migrate, results, retries
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.submit import expand, options
+from queue_runner.submit import plan as submit
+from queue_runner.submit.find_max import next, search
+from queue_runner.submit.find_max.search import Asked, Probe, standing
+from queue_runner.submit.request import Request
+
+pytestmark = pytest.mark.process
+
+MEMORY = 2.0**34
+
+
+def walk(asked: Asked, most: int, per_value: float = 0.0, memory: float | None = None) -> tuple[list[int], str]:
+    """The values that are tried on a device that holds `most`, and the last sentence."""
+    probes: list[Probe] = []
+    while (at := standing(asked, probes, memory)).following is not None:
+        value = at.following
+        assert value not in [probe.value for probe in probes] and len(probes) < 60
+        fits = value <= most
+        rss = round(2e8 + per_value * value) if per_value else None
+        probes.append(Probe(value, fits, "" if fits else "OUT_OF_MEMORY: no room", max_rss_bytes=rss if fits else None))
+    return [probe.value for probe in probes], at.sentence(asked.key)
+
+
+@pytest.mark.parametrize("first", [1, 3, 12, 64, 5000])
+@pytest.mark.parametrize("most", [1, 2, 3, 12, 63, 100, 777])
+def test_the_largest_is_found_wherever_it_begins(first: int, most: int) -> None:
+    tried, said = walk(Asked("batch_size", first), most)
+    assert said == f"batch_size {most} is the largest that works; {most + 1} does not: OUT_OF_MEMORY: no room"
+    assert {most, most + 1} <= {*tried} and tried[0] == first and len(tried) < 26
+
+
+def test_the_order_of_the_values() -> None:
+    assert walk(Asked("batch_size", 8), 40)[0] == [8, 16, 32, 64, 48, 40, 44, 42, 41]
+
+
+def test_the_ends_of_a_search() -> None:
+    assert walk(Asked("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
+    assert walk(Asked("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
+
+
+def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
+    """On the CPU nothing but the machine's own memory is the limit, and reaching it hurts other programs."""
+    tried, said = walk(Asked("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
+    limit = (0.9 * MEMORY - 2e8) / 1e8
+    assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
+    assert "judging by smaller values" in said and "90 % of the machine's 16.0 GiB" in said
+    assert walk(Asked("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
+
+
+def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
+    probes = [Probe(8, True, ""), Probe(16, None, "FAILED(1): no data")]
+    at = standing(Asked("n", 8), probes)
+    assert at.following is None and at.stopped is not None
+    assert at.sentence("n") == "n 8 works; the search stopped at 16: FAILED(1): no data"
+    assert standing(Asked("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
+
+
+def test_a_value_that_failed_below_one_that_works_is_no_limit() -> None:
+    at = standing(Asked("n", 8), [Probe(8, False, "another program"), Probe(16, True, "")])
+    assert (at.largest, at.following) == (16, 32)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("batch_size", Asked("batch_size")),
+        ("batch_size=8", Asked("batch_size", 8)),
+        ("batch_size=8:512", Asked("batch_size", 8, 512)),
+        ("batch_size=:512", Asked("batch_size", None, 512)),
+    ],
+)
+def test_what_may_be_asked(said: str, found: Asked) -> None:
+    assert search.parse(said) == found == search.parse(str(found))
+
+
+@pytest.mark.parametrize("said", ["", "batch_size=", "batch_size=0", "8", "batch_size=9:8", "batch_size=a", "n=1:"])
+def test_what_may_not_be_asked(said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        search.parse(said)
+    assert error.value.hint
+
+
+def plan(**said: Any) -> submit.Plan:
+    return submit.plan(options.request({"workload": "nanogpt", "device": "cpu", **said}, "test"))
+
+
+def test_probes_are_brief_and_begin_at_the_preset() -> None:
+    (job,) = plan(find_max="batch_size").jobs
+    assert job.spec.params == {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0, "batch_size": 12}
+    assert job.spec.find_max == "batch_size=12"
+    (job,) = plan(find_max="batch_size", config="shakespeare_char", set=["max_iters=3"]).jobs
+    assert (job.spec.params["batch_size"], job.spec.params["max_iters"]) == (64, 3)
+    (job,) = plan(find_max="batch_size=:8").jobs
+    assert job.spec.params["batch_size"] == 8
+    (job,) = plan(find_max="batch_size", set=["batch_size=5"]).jobs
+    assert job.spec.find_max == "batch_size=5"
+    assert "a run for each batch_size" in " ".join(plan(find_max="batch_size").warnings)
+
+
+def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
+    planned = plan(workload="bert", find_max="block_size", config="toy")
+    (job,) = planned.jobs
+    assert (
+        job.spec.find_max == "block_size=16:512" and "It ends at 512, the most that bert takes" in planned.warnings[-1]
+    )
+    (job,) = plan(workload="bert", find_max="block_size=8:64", config="toy").jobs
+    assert job.spec.find_max == "block_size=8:64"
+    (job,) = plan(workload="bert", find_max="classes").jobs
+    assert job.spec.params["classes"] == 2
+
+
+def test_a_probe_asks_what_any_job_asks() -> None:
+    """Its results stand beside those of jobs that were submitted with that value by hand."""
+    (probe,) = plan(find_max="batch_size=8", set=["max_iters=10", "warmup_iters=2", "eval_interval=0"]).jobs
+    (plain,) = plan(set=["max_iters=10", "warmup_iters=2", "eval_interval=0", "batch_size=8"]).jobs
+    assert probe.spec.content_hash() == plain.spec.content_hash()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"find_max": "batchsize"}, 'did you mean "batch_size"'),
+        ({"find_max": "dropout"}, "not a whole number"),
+        ({"find_max": "block_size=8:600", "workload": "bert"}, "block_size=600: it cannot be more than 512"),
+        ({"find_max": "block_size=2", "workload": "bert"}, "block_size=2: it cannot be less than 3"),
+        ({"find_max": "batch_size", "repeats": 2}, "tries each value once"),
+        ({"find_max": "batch_size=8", "set": ["batch_size=9"]}, "is the setting that --find-max searches"),
+        ({"find_max": "batch_size", "set": ["batch_size=8,9"]}, "is the setting that --find-max searches"),
+        ({"find_max": "n", "workload": None, "command": ["true"]}, "does not use {n}"),
+    ],
+)
+def test_searches_that_cannot_be(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan(**said)
+    assert words in f"{error.value.message} {error.value.hint}"
+
+
+def test_a_command_has_its_value_in_braces() -> None:
+    request = Request(argv=("true", "--batch={batch}"), find_max="batch=4")
+    (spec,) = expand.expand(request)
+    assert spec.argv == ("true", "--batch=4") and spec.params == {"batch": "4"}
+    assert search.with_value(spec, "batch", 8).argv == ("true", "--batch=8")
+    (plain,) = expand.expand(Request(argv=("true", "--batch={batch}"), sets=("batch=4",)))
+    assert plain.content_hash() == spec.content_hash()
+
+
+def end(layout: Layout, most: int) -> int | None:
+    """What a worker does with the next probe, in a process of its own: nothing is remembered. Returns its value."""
+    engine = open_engine(layout.db)
+    with writing(engine) as connection:
+        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        if run is None:
+            return None
+        value = int(run.spec.params["batch_size"])
+        fits = value <= most
+        ending = Ending(Outcome.SUCCEEDED, 0) if fits else Ending(Outcome.OUT_OF_MEMORY, 71, reason="no room")
+        exit_ = {"real_s": 1.0, "max_rss_bytes": 10**8}
+        results.save_exit(connection, run.run_id, exit_)
+        jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
+        if not next.is_answer(run.spec, ending):
+            retries.retry_as_agreed(connection, run.run_id, ending, 1.0)
+        next.go_on(connection, run.id.job, run.spec, MEMORY)
+    engine.dispose()
+    return value
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path)
+    migrate.ensure(layout)
+    return layout
+
+
+def test_two_searches_of_a_group_end_one_after_the_other(layout: Layout) -> None:
+    planned = plan(find_max="batch_size=4", device="cpu,mps", tag=["big"], priority=3)
+    submit.store(layout, planned)
+    tried = []
+    while (value := end(layout, 5)) is not None:
+        tried.append(value)
+    assert tried == [4, 8, 6, 5] * 2
+    with open_engine(layout.db).connect() as connection:
+        rows = connection.execute(text("SELECT * FROM v_run ORDER BY job_id")).mappings().all()
+    assert {row["group_id"] for row in rows} == {1} and {row["tags"] for row in rows} == {"big"}
+    assert {row["priority"] for row in rows} == {3}
+    assert len({row["asked_device"] for row in rows[:2]}) == 2 and not wait.failed(rows)
+    with open_engine(layout.db).connect() as connection:
+        said = connection.execute(text("SELECT reason FROM job_events WHERE actor = 'worker' AND verb = 'submit'"))
+        assert "batch_size 4 works so far; 8 is next" in said.scalars().all()
+
+
+def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
+    submit.store(layout, plan(find_max="batch_size=4"))
+    engine = open_engine(layout.db)
+    with writing(engine) as connection:
+        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        assert run is not None
+        lost = Ending(Outcome.LOST, reason="reboot: gone")
+        jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=lost, ended_at=1.0)
+        assert next.go_on(connection, run.id.job, run.spec, MEMORY) is None
+        retries.again(connection, run.run_id, actor="user")
+    tried = []
+    while (value := end(layout, 4)) is not None:
+        tried.append(value)
+    assert tried == [4, 8, 6, 5]
+
+
+def test_reruns_and_what_is_missing_are_no_searches(layout: Layout) -> None:
+    from queue_runner.control import rerun
+    from queue_runner.model import parse_selector
+
+    submit.store(layout, plan(find_max="batch_size=4"))
+    while end(layout, 4) is not None:
+        pass
+    rerun.rerun(layout, [parse_selector("1")], rerun.RerunOptions(), "test")
+    with open_engine(layout.db).connect() as connection:
+        spec = connection.execute(text("SELECT spec_json FROM jobs ORDER BY id DESC")).scalars().first()
+    assert json.loads(str(spec))["find_max"] == "" and json.loads(str(spec))["params"]["batch_size"] == 4
+    assert end(layout, 4) == 4 and end(layout, 4) is None

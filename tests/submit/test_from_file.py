@@ -1,0 +1,268 @@
+"""submit --from: many jobs from a file, all or none, each checked as one asked for by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.errors import UsageError
+from queue_runner.paths import Layout
+from queue_runner.store.read import reading
+from queue_runner.submit import from_file
+from queue_runner.submit import options as asking
+from queue_runner.submit.request import OPTIONS, Request
+from tests.cli_support import Cli, Ran, empty_queue, use_toy_workloads
+
+pytestmark = pytest.mark.process
+
+TOY = {"workload": "toy"}
+From = Callable[..., Ran]
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+@pytest.fixture
+def layout(home: Path) -> Layout:
+    return empty_queue(home)
+
+
+@pytest.fixture
+def submit(layout: Layout, mpsq: Cli, tmp_path: Path) -> From:
+    """Submit lines, or the bytes of a file."""
+
+    def run(content: Any, *options: str) -> Ran:
+        if not isinstance(content, bytes):
+            content = "".join(json.dumps(line) + "\n" for line in content).encode()
+        (tmp_path / "jobs.jsonl").write_bytes(content)
+        return mpsq("submit", "--from", "jobs.jsonl", *options)
+
+    return run
+
+
+def query(layout: Layout, sql: str) -> list[Any]:
+    with reading(layout.db) as connection:
+        return [tuple(row.values()) for row in connection.execute(sql)]
+
+
+def test_options_become_the_fields_of_a_request() -> None:
+    kept = asking.request({"device": "cpu", "seed": 3, "timeout": "2h", "snapshot": "copy", "set": ["a=1"]}, "t")
+    assert kept == Request(device="cpu", seed=3, timeout_s=7200.0, copy=True, sets=("a=1",), title="t")
+
+
+def test_an_option_declared_in_the_request_is_one_of_the_command_line_and_of_a_file(mpsq: Cli) -> None:
+    shown = mpsq.ok("submit", "--help").out
+    for option in OPTIONS.values():
+        if option.name not in ("workload", "command"):
+            assert f"{option.flag} " in shown
+        with pytest.raises(UsageError, match=rf'"{option.name}(\.no)?" (is|holds) '):
+            asking.of_json({option.field: {"no": None}}, whole=True)
+
+
+def test_a_file_says_what_options_say(layout: Layout, mpsq: Cli, submit: From) -> None:
+    by_hand = [
+        "--device",
+        "cpu,cuda",
+        "--compile",
+        "both",
+        "--set",
+        "lr=0.1,0.2",
+        "--set",
+        "fused=false",
+        "--seed",
+        "7",
+    ]
+    terms = ["--tag", "a", "--tag", "b", "--timeout", "90", "--priority", "3", "--retries", "2", "--backoff", "1.5"]
+    mpsq.ok("submit", "toy", *by_hand, *terms, "--env", "X=1", "--note", "n", "--hold", "--stall", "measure=60")
+    line = {
+        "workload": "toy",
+        "device": ["cpu", "cuda"],
+        "compile": [False, True],
+        "set": {"lr": [0.1, 0.2], "fused": False},
+        "seed": 7,
+        "tags": ["a", "b"],
+        "timeout": 90,
+        "priority": 3,
+        "retries": 2,
+        "backoff": 1.5,
+        "env": {"X": 1},
+        "note": "n",
+        "hold": True,
+        "stall": {"measure": 60},
+        "cwd": None,
+    }
+    assert submit([line]).out.startswith("g2: 8 jobs, 8 runs queued (")
+    asked = "spec_json, spec_hash, priority, retries, backoff_s, note"
+    one, other = (query(layout, f"SELECT {asked} FROM jobs WHERE group_id = {g} ORDER BY spec_hash") for g in (1, 2))
+    assert one == other and len(one) == 8
+    assert {state for (state,) in query(layout, "SELECT state FROM runs")} == {"HELD"}
+
+
+def test_options_are_defaults_of_every_line(layout: Layout, submit: From) -> None:
+    lines = [
+        {"set": {"lr": 0.5}, "tags": ["own"]},
+        {"command": ["true"], "set": None, "repeats": 1},
+        {"device": "cuda", "repeats": None, "priority": 0},
+    ]
+    ran = submit(
+        lines, "toy", "--set", "lr=0.1", "--set", "max_iters=3", "--tag", "all", "--repeats", "2", "--priority", "5"
+    )
+    assert ran.code == 0, ran
+    found = query(layout, "SELECT kind, device, json_extract(spec_json, '$.params') AS p, priority FROM jobs")
+    assert found == [
+        ("workload", "auto", '{"lr":0.5,"max_iters":3}', 5),
+        ("command", None, "{}", 5),
+        ("workload", "cuda", '{"lr":0.1,"max_iters":3}', 0),
+    ]
+    assert query(layout, "SELECT tags FROM v_run WHERE job_id = 1 LIMIT 1") == [("all,own",)]
+    order = [run for (run,) in query(layout, "SELECT run FROM v_run ORDER BY position")]
+    assert order == ["1.1", "2.1", "3.1", "1.2"]  # rounds, in the order of the file
+
+
+def test_an_order_seed_shuffles_the_file(layout: Layout, submit: From) -> None:
+    ran = submit([TOY] * 30, "--order-seed", "4", "--json")
+    runs = ran.json()["runs"]
+    assert sorted(runs, key=lambda run: int(run[:-2])) != runs and ran.json()["seed"] == 4
+
+
+def test_lines_wait_for_each_other_and_for_what_is_there(layout: Layout, mpsq: Cli, submit: From) -> None:
+    mpsq.ok("submit", "--", "true")
+    ran = submit(
+        [
+            {**TOY, "name": "report", "after": ["train:any", "1"]},
+            {**TOY, "name": "train", "device": "cpu,cuda"},
+            {**TOY, "after": "train:fail"},
+        ],
+        "--after",
+        "@last:any",
+    )
+    assert ran.code == 0, ran
+    waits = query(layout, "SELECT job_id, on_job_id, condition FROM dependencies ORDER BY job_id, on_job_id")
+    assert waits == [
+        (2, 1, "ok"), (2, 3, "any"), (2, 4, "any"),
+        (3, 1, "any"), (4, 1, "any"),
+        (5, 3, "fail"), (5, 4, "fail"),
+    ]  # fmt: skip
+
+
+def chain(*after: int) -> list[dict[str, Any]]:
+    return [{**TOY, "name": f"n{k}", "after": [f"n{on}"]} for k, on in enumerate(after, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([*chain(2, 3, 1)], "line 1 waits for line 2 waits for line 3 waits for line 1"),
+        ([*chain(1)], 'line 1: after: "n1" is this line itself'),
+        ([*chain(2, 3, 4, 5, 4)], "line 4 waits for line 5 waits for line 4"),
+        ([TOY, {**TOY, "name": "train"}, {**TOY, "after": "trian"}], 'line 3: after: no line is named "trian"'),
+        ([{**TOY, "name": "12"}, {**TOY, "after": "12"}], "may be a job of the queue or line 1"),
+        ([{**TOY, "name": "a"}, {**TOY, "after": ["a", "a:fail"]}], "waited for in two ways"),
+        ([{**TOY, "after": "77"}], "there is no job 77"),
+    ],
+)
+def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[Any], said: str) -> None:
+    ran = submit(lines)
+    assert ran.code == 2 and said in ran.err, ran
+    assert query(layout, "SELECT count(*) FROM jobs") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "jobs.jsonl holds no job"),
+        (b"\n \r\n", "jobs.jsonl holds no job"),
+        (b'{"workload": "toy"}\n{"workload": "tyo"}', 'line 2: unknown workload "tyo"\n\nhint: did you mean "toy"?'),
+        (b'{"workload": "toy", "devcie": "cpu"}', 'line 1: no option "devcie"\n\nhint: did you mean "device"?'),
+        (b'{"workload": "toy", "order_seed": 1}', "is of the whole file, not of one job"),
+        (
+            b'{"workload": "toy", "set": {"lrr": 1}}',
+            'line 1: workload "toy" has no key "lrr"\n\nhint: did you mean "lr"?',
+        ),
+        (b'{"workload": "toy", "set": {"max_iters": "x"}}', 'line 1: max_iters=x: "x" is not a whole number'),
+        (b'{"workload": "toy", "repeats": "3"}', 'line 1: "repeats" is the text "3", not a whole number'),
+        (b'{"workload": "toy", "repeats": true}', '"repeats" is true, not a whole number'),
+        (b'{"workload": "toy", "repeats": 2.5}', '"repeats" is the number 2.5, not a whole number'),
+        (b'{"workload": "toy", "repeats": 0}', "line 1: --repeats 0 would run nothing"),
+        (b'{"workload": "toy", "hold": "yes"}', '"hold" is the text "yes", not true or false'),
+        (b'{"workload": "toy", "device": {"a": 1}}', '"device" is an object, not a value or a list of values'),
+        (b'{"workload": "toy", "device": ["cpu,mps"]}', "whose comma would part it in two"),
+        (b'{"workload": "toy", "timeout": -1}', '"timeout" is -1, which is no number of seconds'),
+        (b'{"workload": "toy", "timeout": "soon"}', 'line 1: --timeout: "soon" is not a duration'),
+        (b'{"workload": "toy", "workload": "toy"}', 'line 1: "workload" is said twice'),
+        (b'{"workload": "toy", "tag": "a", "tags": "b"}', 'line 1: "tags" is said twice'),
+        (b'{"workload": "toy", "set": {"lr": 1, "lr": 2}}', 'line 1: "lr" is said twice'),
+        (b'{"workload": "toy", "set": {"lr": NaN}}', "line 1: NaN is no number"),
+        (b'{"workload": "toy", "set": {"lr": 1e999}}', '"set.lr" holds a number that is too large'),
+        (b'{"workload": "toy", "seed": ' + b"9" * 5000 + b"}", "line 1 holds a number that is too long"),
+        (b'{"workload": "toy", "seed": ' + b"9" * 30 + b"}", "more than 18 digits"),
+        (b'{"workload": "toy", "name": "\\ud800"}', "half a character"),
+        (b'{"command": ["echo", "\\u0000"]}', "holds a NUL character"),
+        (b'{"command": "python train.py"}', 'hint: write "command": ["python", "train.py"]'),
+        (b'{"command": []}', '"command" is an empty list'),
+        (b'{"command": ["true"], "workload": "toy"}', "line 1: submit takes a workload or a command"),
+        (b'{"workload": "toy",}', "line 1 is no JSON: "),
+        (b"workload=toy", "line 1 is no JSON: expecting value at column 1"),
+        (b'\n\n"toy"', "line 3 is no JSON object"),
+        (b"[1]", "entry 1 is no JSON object"),
+        (b'[{"workload": "toy"}', "the array is no JSON: "),
+        (b"[" * 100_000, "the array is nested too deeply"),
+        (b'{"set": ' * 100_000, "line 1 is nested too deeply"),
+        (b'{"workload": "toy"}\n\x89PNG\r\n\x1a\n\xff', "line 2 is no text: byte 0x89 is not UTF-8"),
+        ('{"workload": "toy"}'.encode("utf-16"), "line 1 is no text: byte 0xff is not UTF-8"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_wrong_is_said_with_its_line(layout: Layout, submit: From, content: bytes, said: str) -> None:
+    ran = submit(content)
+    assert ran.code == 2 and said in ran.err and "hint: " in ran.err, ran
+    assert len(ran.err) < 1000
+    assert query(layout, "SELECT count(*) FROM jobs") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'\xef\xbb\xbf{"workload": "toy"}\r\n\r\n{"workload": "toy"}\r\n',
+        b'[{"workload": "toy"},\n {"workload": "toy", "note": "a\\u2028b"}]\n',
+        '{"workload": "toy", "note": "a\u2028b"}\n{"workload": "toy"}'.encode(),
+    ],
+    ids=["a byte order mark and CRLF", "an array", "a line separator in a text"],
+)
+def test_other_ways_to_write_it(layout: Layout, submit: From, content: bytes) -> None:
+    assert "2 jobs, 2 runs" in submit(content).out
+
+
+def test_files_that_cannot_be_read(layout: Layout, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cannot be read: no such file" in mpsq("submit", "--from", "absent").err
+    assert "cannot be read: is a directory" in mpsq("submit", "--from", ".").err
+    monkeypatch.setattr(from_file, "MAX_BYTES", 10)
+    (tmp_path / "large").write_text('{"workload": "toy"}')
+    assert "large is larger than 10 B" in mpsq("submit", "--from", "large").err
+
+
+def test_standard_input_and_dry_run(layout: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"device": "cpu,cuda"}\n{"command": ["true"]}')))
+    ran = mpsq.ok("submit", "toy", "--from", "-", "--dry-run")
+    assert "cell 3: true" in ran.out and "1.1 2.1 3.1" in ran.out.replace("2.1 1.1", "1.1 2.1")
+    assert query(layout, "SELECT count(*) FROM jobs") == [(0,)]
+
+
+def test_a_thousand_jobs_are_one_transaction(layout: Layout, submit: From) -> None:
+    """Each waits for the next of the file: a long chain needs no recursion."""
+    lines = [{**TOY, "device": "cpu", "set": {"lr": k / 1000}, "name": f"n{k}"} for k in range(1000)]
+    for k in range(999):
+        lines[k] |= {"after": f"n{k + 1}", "tags": [f"t{k % 7}"]}
+    assert "1,000 jobs, 1,000 runs" in submit(lines).out
+    assert query(layout, "SELECT count(*), count(DISTINCT group_id), max(id) FROM jobs") == [(1000, 1, 1000)]
+    assert query(layout, "SELECT count(*) FROM dependencies WHERE on_job_id = job_id + 1") == [(999,)]

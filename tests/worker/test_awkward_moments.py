@@ -1,0 +1,112 @@
+"""Awkward moments: a signal in the middle of a step, a cancel between claim and start, a wish that comes too early."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+import psutil
+import pytest
+
+from queue_runner.host import locks
+from tests.queue_support import Queue, until
+from tests.worker.test_hostile_jobs import ask_to_cancel
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
+]
+
+JOB = "echo ran >> $J; exit 3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("point", ["worker.lane", "worker.claimed", "worker.spawned", "worker.ingested", "worker.done"])
+def test_a_signal_in_the_middle_of_a_step(queue: Queue, point: str, number: signal.Signals) -> None:
+    """The step is finished, the worker ends, and it says nothing of an exception."""
+    queue.submit(JOB)
+    worker = queue.worker(point)
+    queue.stopped(point)
+    worker.send_signal(number)
+    worker.send_signal(signal.SIGCONT)
+    assert worker.wait(20) == 0
+    assert "Traceback" not in queue.log()
+    queue.worker()
+    assert queue.done()[0]["exit_code"] == 3
+    assert queue.written() == ["ran"]
+
+
+@pytest.mark.parametrize("point", ["worker.claimed", "worker.spawned"])
+def test_cancel_between_claim_and_start(queue: Queue, point: str) -> None:
+    """At worker.claimed the request is there before the warden is: the job never runs."""
+    queue.submit("echo ran >> $J; sleep 300")
+    worker = queue.worker(point)
+    queue.stopped(point)
+    ask_to_cancel(queue)
+    worker.send_signal(signal.SIGCONT)
+    assert queue.done()[0]["outcome"] == "CANCELLED"
+    if point == "worker.claimed":
+        assert queue.written() == []
+
+
+def test_cancel_of_a_run_that_never_came_to_its_fence(queue: Queue) -> None:
+    """Worker and warden are dead, the user has cancelled: it does not start again only to be stopped."""
+    queue.submit(JOB)
+    worker = queue.worker("warden.locked")
+    warden = queue.stopped("warden.locked")
+    worker.kill()
+    worker.wait()
+    os.kill(warden, signal.SIGKILL)
+    ask_to_cancel(queue)
+    queue.worker()
+    assert queue.done()[0]["outcome"] == "CANCELLED"
+    assert queue.written() == []
+
+
+def test_a_lane_is_not_called_blocked_when_nothing_waits(queue: Queue) -> None:
+    other = locks.try_lock(locks.lane_lock_path("machine"))
+    assert other is not None
+    queue.submit(JOB)
+    queue.worker()
+    until(lambda: blocked(queue), "the lane to be called blocked")
+    ask_to_cancel(queue)
+    until(lambda: blocked(queue) is None, "the lane to be called free", 10)
+    other.close()
+
+
+def test_nobody_else_reads_what_a_queue_knows(queue: Queue) -> None:
+    queue.submit(JOB)
+    queue.worker()
+    queue.done()
+    run = queue.layout.run_dir("1.1")
+    for path in (queue.layout.db, run / "spec.json", run / "stdout.log", run / "warden" / "exit.json"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def blocked(queue: Queue) -> str | None:
+    with sqlite3.connect(f"file:{queue.layout.db}?mode=ro", uri=True) as connection:
+        row = connection.execute("SELECT blocked_reason FROM lanes").fetchone()
+    return str(row[0]) if row and row[0] else None
+
+
+def test_no_dead_warden_is_left_unburied(queue: Queue) -> None:
+    queue.submit(JOB)
+    worker = queue.worker()
+    queue.done()
+    until(lambda: not psutil.Process(worker.pid).children(), "the warden to be reaped", 10)
+
+
+def test_the_next_worker_owns_the_queue_at_once(queue: Queue) -> None:
+    queue.submit("echo ran >> $J; while [ ! -e go ]; do sleep 0.02; done; exit 3")
+    worker = queue.worker()
+    until(queue.written, "the job")
+    worker.kill()
+    worker.wait()
+    path = locks.worker_lock_path(queue.layout.home)
+    next_one = queue.worker()
+    until(lambda: (locks.read_holder(path) or {}).get("pid") == next_one.pid)
+    assert queue.rows()[0]["state"] == "RUNNING"  # it adopts, and does not wait for the run
+    (queue.folder / "go").touch()
+    assert queue.done()[0]["exit_code"] == 3

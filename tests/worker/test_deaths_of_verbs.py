@@ -1,0 +1,119 @@
+"""The table of deaths, continued: what came with copies, refusals, second tries and suspending."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner.control import suspend
+from queue_runner.model import parse_selector
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
+from tests.queue_support import Queue, until
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
+    pytest.mark.needs_program("git"),
+]
+
+
+def kill_at(queue: Queue, point: str) -> None:
+    """A worker comes that far and dies; another one follows."""
+    worker = queue.worker(point)
+    assert queue.stopped(point) == worker.pid
+    worker.kill()
+    worker.wait()
+    queue.worker()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    root = tmp_path / "code"
+    root.mkdir()
+    for name in ("a", "b", "c"):
+        (root / f"{name}.sh").write_text(f"echo {name} >> $J\n")
+    for arguments in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", "-C", str(root), *arguments], check=True)
+    return root
+
+
+def queue_it(queue: Queue, code: Path, **options: object) -> None:
+    argv = ("/bin/sh", "-c", f"export J={queue.journal}; . ./a.sh; . ./b.sh; . ./c.sh")
+    plan.store(queue.layout, plan.plan(Request(argv=argv, cwd=str(code), **options)))  # type: ignore[arg-type]
+
+
+def test_the_worker_dies_in_the_middle_of_a_copy(queue: Queue, code: Path) -> None:
+    queue_it(queue, code, copy=True)
+    kill_at(queue, "copy.unpacking")
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
+    assert queue.written() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("point", ["worker.refusing", "worker.refused"])
+def test_the_worker_dies_while_it_refuses_changed_code(queue: Queue, code: Path, point: str) -> None:
+    queue_it(queue, code)
+    (code / "a.sh").write_text("echo changed >> $J\n")
+    queue.submit("echo next >> $J")
+    kill_at(queue, point)
+    assert [row["outcome"] for row in queue.done(2)] == ["CODE_CHANGED", "SUCCEEDED"]
+    assert queue.written() == ["next"]
+
+
+@pytest.mark.parametrize("point", ["finish.before_retry", "finish.before_commit", "worker.done"])
+def test_an_end_and_its_retry_are_stored_together_or_not_at_all(queue: Queue, point: str) -> None:
+    queue.submit('echo "$MPSQ_RUN" >> $J; exit 3', retries=1)
+    kill_at(queue, point)
+    queue.done(2)
+    until(lambda: not [row for row in queue.rows() if row["state"] != "DONE"], "the end of all")
+    assert [row["run"] for row in queue.rows()] == ["1.1", "1.2"] and queue.written() == ["1.1", "1.2"]
+
+
+def test_the_worker_dies_before_the_checkpoint_is_copied(queue: Queue) -> None:
+    queue.submit(
+        'echo "${MPSQ_RESUME:+resumed}" >> $J; [ -n "$MPSQ_RESUME" ] || { mkdir -p $MPSQ_OUT;'
+        " echo 1 > $MPSQ_OUT/checkpoint; exit 3; }",
+        retries=1,
+        resume=True,
+    )
+    kill_at(queue, "resume.copying")
+    assert [row["outcome"] for row in queue.done(2)] == ["FAILED", "SUCCEEDED"]
+    assert queue.written() == ["", "resumed"]
+
+
+@pytest.mark.parametrize(("point", "count"), [("retry.before_commit", 1), ("retry.committed", 2)])
+def test_a_retry_by_hand_is_there_or_not(queue: Queue, point: str, count: int) -> None:
+    queue.submit("exit 3")
+    queue.worker()
+    queue.done()
+    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
+    env = {**os.environ, "MPSQ_STOP_AT": point, "MPSQ_STOP_DIR": str(queue.stops)}
+    caller = subprocess.Popen([sys.executable, "-c", code, "retry", "1"], env=env)
+    queue.stopped(point)
+    caller.kill()
+    caller.wait()
+    assert len(queue.rows()) == count
+    queue.done(count)
+
+
+def test_a_wish_to_stand_still_outlives_a_start_that_failed_and_can_be_taken_back(queue: Queue) -> None:
+    queue.submit("echo started >> $J")
+    worker = queue.worker("worker.claimed")
+    queue.stopped("worker.claimed")
+    named = [parse_selector("1")]
+    assert suspend.suspend(queue.layout, named, within_s=0.0)[0].did
+    worker.kill()
+    worker.wait()
+    worker = queue.worker("worker.lane")  # it puts the run back first
+    queue.stopped("worker.lane")
+    assert [(row["state"], row["paused_at"] is not None) for row in queue.rows()] == [("QUEUED", True)]
+    (told,) = suspend.go_on(queue.layout, named, within_s=0.0)
+    assert told.did and told.result == "will not be suspended when it starts"
+    worker.kill()
+    worker.wait()
+    queue.worker()
+    assert queue.done()[0]["paused_s"] == 0

@@ -1,0 +1,166 @@
+"""Hooks beside a real queue: they delay nothing, are called at most once, and leave nothing, whatever is killed.
+
+The program that shows a notification is a stand-in, a script that writes down its arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from queue_runner.host import processes
+from queue_runner.paths import Layout
+from queue_runner.store import read
+from queue_runner.worker import hook_process, hooks
+from tests.queue_support import Queue, until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    made = Queue(layout, tmp_path)
+    yield made
+    made.close()
+    for call in calls(made):
+        traces = processes.Traces(tag=hooks.tag_of(layout, call["id"]))
+        assert processes.end_all(traces, 0, 0) == []
+
+
+def settings(queue: Queue, **said: str | float) -> None:
+    with queue.layout.config.open("a") as config:
+        for key, value in said.items():
+            config.write(f"{key} = {value}\n" if isinstance(value, float) else f"{key} = '''{value}'''\n")
+
+
+def calls(queue: Queue) -> list[dict[str, object]]:
+    with read.reading(queue.layout.db) as connection:
+        return list(connection.execute("SELECT * FROM hook_runs ORDER BY id"))
+
+
+def states(queue: Queue) -> list[object]:
+    return [call["state"] for call in calls(queue)]
+
+
+def alive(queue: Queue, call_id: int) -> bool:
+    return bool(processes.find_orphans(processes.Traces(tag=hooks.tag_of(queue.layout, call_id))))
+
+
+def test_a_hook_is_told_what_happened(queue: Queue) -> None:
+    said = f"echo $MPSQ_HOOK $MPSQ_RUN $MPSQ_OUTCOME $MPSQ_EXIT_CODE $(nice) >> {queue.journal}"
+    settings(queue, hook_done=said, hook_failed=said, hook_idle=said)
+    queue.submit("true")
+    queue.submit("echo no >&2; exit 3")
+    worker = queue.worker("", "--until-idle")
+    assert worker.wait(40) == 0, queue.log()
+    assert queue.written() == ["done 1.1 SUCCEEDED 0 19", "failed 2.1 FAILED 3 19", "idle 19"]
+    assert states(queue) == ["ok"] * 3
+    assert queue.worker("", "--until-idle").wait(40) == 0 and len(calls(queue)) == 3  # idle is told once
+
+
+def test_a_hook_that_hangs_delays_no_run(queue: Queue) -> None:
+    settings(queue, hook_done="sleep 60", hook_timeout_s=50.0)
+    for _ in range(4):
+        queue.submit("echo ran >> $J")
+    worker = queue.worker()
+    rows = queue.done(4, 20)
+    gaps = [b["started_at"] - a["ended_at"] for a, b in pairwise(rows)]
+    assert max(gaps) < 2.0 and len(queue.written()) == 4
+    until(lambda: states(queue) == ["running", "pending", "pending", "pending"], "the first call")
+    call = int(str(calls(queue)[0]["id"]))
+    worker.terminate()
+    assert worker.wait(15) == 0  # two seconds for the hook, and no more
+    assert states(queue) == ["lost", "pending", "pending", "pending"] and not alive(queue, call)
+
+
+def test_a_worker_killed_while_a_hook_runs(queue: Queue) -> None:
+    """The next one ends what was left, calls it lost, never calls it again, and makes the calls that were pending."""
+    script = f"echo $MPSQ_RUN >> {queue.journal}; [ $MPSQ_RUN = 2.1 ] || setsid sh -c 'trap \"\" TERM; sleep 60'"
+    settings(queue, hook_done=script)
+    queue.submit("true")
+    queue.submit("true")
+    worker = queue.worker()
+    queue.done(2)
+    until(lambda: queue.written() == ["1.1"], "the first call")
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    call = int(str(calls(queue)[0]["id"]))
+    assert alive(queue, call) and states(queue) == ["running", "pending"]
+    queue.worker()
+    until(lambda: states(queue) == ["lost", "ok"], "the calls")
+    assert queue.written() == ["1.1", "2.1"] and not alive(queue, call)
+
+
+def test_a_worker_killed_before_a_hook_is_called(queue: Queue) -> None:
+    """The call is in the transaction that ends the run: it is there, once, whenever the worker dies."""
+    settings(queue, hook_done=f"echo $MPSQ_RUN >> {queue.journal}")
+    queue.submit("true")
+    queue.worker("worker.done")
+    os.kill(queue.stopped("worker.done"), signal.SIGKILL)
+    assert [row["state"] for row in queue.rows()] == ["DONE"]
+    queue.worker()
+    until(lambda: states(queue) == ["ok"], "the call")
+    assert queue.written() == ["1.1"]
+
+
+@pytest.mark.parametrize("program", ["there", "absent"])
+def test_a_notification(queue: Queue, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    folder = queue.folder / "bin"
+    folder.mkdir()
+    for name in ("notify-send", "osascript"):
+        if program == "there":
+            stand_in = folder / name
+            stand_in.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >> {queue.journal}\n")
+            stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}" if program == "there" else str(folder))
+    settings(queue, notify="done")
+    evil = '<b>$(touch x)" & (do shell script "touch x")'
+    queue.submit("echo ran >> $J", name=evil)
+    assert queue.worker("", "--until-idle").wait(40) == 0
+    (call,) = calls(queue)
+    if program == "absent":
+        assert call["state"] == "failed" and "was not found" in str(call["output"])
+        return
+    assert call["state"] == "ok"
+    assert queue.written()[-1].startswith('&lt;b&gt;$(touch x)" &amp; (do shell script "touch x")')
+    assert "mpsq: run 1.1 succeeded" in queue.written() and not list(queue.folder.rglob("x"))
+
+
+def test_a_skipped_job_leaves_an_idle_queue(queue: Queue) -> None:
+    from queue_runner.store.engine import open_engine, writing
+
+    settings(queue, hook_idle=f"echo idle >> {queue.journal}")
+    queue.submit("exit 1")
+    queue.submit("true")
+    engine = open_engine(queue.layout.db)
+    with writing(engine) as connection:
+        connection.exec_driver_sql("INSERT INTO dependencies VALUES (2, 1, 'ok')")
+    engine.dispose()
+    assert queue.worker("", "--until-idle").wait(40) == 0
+    assert queue.written() == ["idle"] and [row["outcome"] for row in queue.rows()] == ["FAILED", "SKIPPED"]
+
+
+def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
+    program = tmp_path / "deaf"
+    program.write_text("trap '' TERM INT; echo $$ >> pids; while :; do sleep 0.05; done\n")
+    script = f"touch {tmp_path}/pids; cd {tmp_path}; setsid sh deaf & sh deaf & "
+    script += "while [ $(wc -l < pids) -lt 2 ]; do sleep 0.01; done"
+    ended = hook_process.run(
+        ["/bin/sh", "-c", script + "; echo started; wait"],
+        {"PATH": os.environ["PATH"], "MPSQ_TAG": "f" * 32},
+        cwd="/",
+        timeout_s=3.0,
+        stop=threading.Event(),
+        started=lambda pid: None,
+    )
+    assert ended.state == "timed_out" and ended.exit_code is None and ended.dur_s < 4.0
+    assert ended.output.startswith("started\n")
+    assert ended.output.endswith("[mpsq: it was terminated at its time limit (hook_timeout_s)]")
+    assert len((tmp_path / "pids").read_text().split()) == 2
+    assert not processes.find_orphans(processes.Traces(tag="f" * 32))

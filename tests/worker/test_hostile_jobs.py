@@ -1,0 +1,123 @@
+"""A job that does its worst to its own folder: it ends with a true outcome, runs once, and the next job starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.jobs import request_cancel
+from tests.queue_support import Queue, until, warden_pid
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
+]
+
+HERE = 'cd "$(dirname "$MPSQ_EVENTS")"; echo ran >> $J; '
+"""The job goes to its own run folder."""
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "rm -rf -- *",
+        'cd /; rm -rf -- "$(dirname "$MPSQ_EVENTS")"',
+        'D=$PWD; cd /; rm -rf "$D"; ln -s /tmp "$D"',
+        "rm -f warden.lock spec.json warden.py",
+        "rm -rf warden; echo > warden",
+        "mkdir warden/exit.json",
+        "rm warden/exit.json.tmp; mkfifo warden/exit.json.tmp",
+        "rm warden/exit.json.tmp; ln -s /dev/full warden/exit.json.tmp",
+        "mkfifo warden/exit.json",
+        "ln -s /dev/zero warden/exit.json",
+        'echo \'{"exit_code":0,"stop":{"cause":"bogus"}}\' > warden/exit.json',
+        "rm warden/started; mkfifo warden/started",
+        'echo \'{"at":"noon"}\' > warden/started',
+        'for line in 7 \'[[]]\' \'{"pid":"x","start":{}}\'; do echo "$line" >> warden/pids.jsonl; done',
+        "rm stderr.log; mkfifo stderr.log",
+        "rm warden.lock; ln -s nowhere warden.lock",
+        "chmod 0 warden . ",
+    ],
+)
+def test_what_it_does_to_its_folder_changes_nothing(queue: Queue, deed: str) -> None:
+    queue.submit(f"{HERE}{deed}; exit 3")
+    queue.submit("echo next >> $J")
+    queue.worker()
+    first, second = queue.done(2, limit_s=20)
+    assert (first["outcome"], first["exit_code"], second["outcome"]) == ("FAILED", 3, "SUCCEEDED")
+    assert queue.written() == ["ran", "next"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "{",
+        "[]",
+        '{"exit_code":"3"}',
+        '{"stop":{"cause":"bogus"}}',
+        '{"exit_code":3,"ended_at":"noon"}',
+        "{}",
+        "[" * 9999,
+    ],
+)
+def test_a_word_that_is_no_wardens_is_no_word(queue: Queue, word: str) -> None:
+    """exit.json as a job that killed its warden may leave it: the run is LOST and the queue goes on."""
+    queue.submit("echo ran >> $J; sleep 300")
+    queue.submit("echo next >> $J")
+    worker = queue.worker()
+    until(queue.written, "the job")
+    warden = warden_pid(queue.layout, "1.1")
+    os.kill(worker.pid, signal.SIGSTOP)
+    (queue.layout.run_dir("1.1") / "warden" / "exit.json").write_text(word)
+    os.kill(warden, signal.SIGKILL)
+    os.kill(worker.pid, signal.SIGCONT)
+    first, second = queue.done(2, limit_s=20)
+    assert (first["outcome"], second["outcome"]) == ("LOST", "SUCCEEDED")
+
+
+@pytest.mark.parametrize("deed", ["mkdir cancel", "mkfifo cancel", "ln -s nowhere cancel", "rm -rf -- *"])
+def test_it_cannot_make_itself_uncancellable(queue: Queue, deed: str) -> None:
+    queue.submit(f"{HERE}while [ ! -e {queue.folder}/go ]; do sleep 0.02; done; {deed}; sleep 300")
+    queue.worker()
+    until(queue.written, "the job")
+    (queue.folder / "go").touch()
+    ask_to_cancel(queue)
+    assert queue.done(1, limit_s=20)[0]["outcome"] == "CANCELLED"
+
+
+def ask_to_cancel(queue: Queue) -> None:
+    """What the CLI commits before it dies: the worker has to file the request."""
+    engine = open_engine(queue.layout.db)
+    with writing(engine) as connection:
+        request_cancel(connection, [1], "user")
+    engine.dispose()
+
+
+def test_without_its_folder_and_its_warden_it_is_lost_and_not_run_again(queue: Queue) -> None:
+    queue.submit(f"{HERE}sleep 0.1; while [ ! -e {queue.folder}/go ]; do sleep 0.02; done; rm -rf -- *; sleep 300")
+    queue.worker()
+    until(queue.written, "the job")
+    warden = warden_pid(queue.layout, "1.1")
+    until(lambda: queue.rows()[0]["started_at"], "the mark")
+    (queue.folder / "go").touch()
+    until(lambda: not (queue.layout.run_dir("1.1") / "spec.json").exists(), "the deed")
+    os.kill(warden, signal.SIGKILL)  # the trainer lives and holds the lane, and nothing on disk tells of it
+    assert queue.done(1, limit_s=20)[0]["outcome"] == "LOST"
+    assert queue.written() == ["ran"]
+
+
+@pytest.mark.parametrize("way", ["symlink", "dangling", "file"])
+def test_something_in_the_place_of_the_next_runs_folder(queue: Queue, way: str) -> None:
+    place = queue.layout.run_dir("1.1")
+    if way == "file":
+        place.write_text("in the way")
+    else:
+        place.symlink_to(queue.folder if way == "symlink" else "nowhere")
+    queue.submit("echo ran >> $J")
+    queue.worker()
+    assert queue.done(1, limit_s=20)[0]["outcome"] == "SUCCEEDED"
+    assert queue.written() == ["ran"] and queue.layout.config.exists()

@@ -1,0 +1,144 @@
+"""Keeping house beside a real queue: backups, a damaged database, a full disk, delete and gc that are killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.host import wakeup
+from queue_runner.paths import Layout
+from tests.queue_support import Queue, until
+
+pytestmark = pytest.mark.process
+
+MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    made = Queue(layout, tmp_path)
+    yield made
+    made.close()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mpsq(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MPSQ, *arguments], env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_service_of_version_0_1_still_starts_the_worker(queue: Queue) -> None:
+    """Its launchd or systemd unit says `-m queue_runner.daemon`, and an upgrade does not rewrite it."""
+    queue.submit("echo ran >> $J")
+    subprocess.run([sys.executable, "-m", "queue_runner.daemon", "--until-idle"], check=True, timeout=60)
+    assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
+
+
+def test_a_worker_makes_a_backup_while_nothing_runs(queue: Queue) -> None:
+    queue.submit("true")
+    worker = queue.worker()
+    until(lambda: list(queue.layout.backups.glob("*-auto.db")), "a backup")
+    worker.terminate()
+    worker.wait(15)
+    (path,) = queue.layout.backups.iterdir()
+    with sqlite3.connect(path) as copy:
+        assert copy.execute("SELECT outcome FROM runs").fetchall() == [("SUCCEEDED",)]
+    copy.close()
+
+
+def test_a_full_disk_is_no_reason_to_stop(queue: Queue) -> None:
+    """Files may not grow beyond what the database has: its backup, a new file, may, a larger one could not be made."""
+    queue.layout.backups.rmdir()
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)); "
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "from queue_runner.cli.main import main; sys.exit(main(['db', 'backup']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=False)
+    assert ran.returncode == 1 and ran.stderr.startswith("error: the backup could not be written"), ran
+    assert "hint: free some space" in ran.stderr and "Traceback" not in ran.stderr
+    assert list(queue.layout.backups.iterdir()) == []
+
+
+@pytest.mark.parametrize("results", [False, True])
+def test_a_delete_that_is_killed_between_database_and_files(queue: Queue, results: bool) -> None:
+    queue.submit("true")
+    assert queue.worker("", "--until-idle").wait(40) == 0
+    env = {**os.environ, "MPSQ_STOP_AT": "delete.committed", "MPSQ_STOP_DIR": str(queue.stops)}
+    command = [*MPSQ, "delete", "1", *(["--results"] if results else [])]
+    deleting = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
+    os.kill(queue.stopped("delete.committed"), signal.SIGKILL)
+    deleting.wait()
+    folder = queue.layout.run_dir("1.1")
+    assert folder.exists() and bool(queue.rows()) is not results
+    os.utime(folder, (1, 1))
+    assert mpsq("gc").returncode == 0
+    assert not folder.exists()
+
+
+def test_a_gc_that_is_killed_with_the_trash_in_hand(queue: Queue) -> None:
+    queue.submit("echo hello")
+    assert queue.worker("", "--until-idle").wait(40) == 0
+    env = {**os.environ, "MPSQ_STOP_AT": "gc.aside", "MPSQ_STOP_DIR": str(queue.stops)}
+    collecting = subprocess.Popen([*MPSQ, "gc", "--keep", "last:0"], env=env, stdout=subprocess.DEVNULL)
+    os.kill(queue.stopped("gc.aside"), signal.SIGKILL)
+    collecting.wait()
+    assert names(queue.layout.run_dir("1.1")) == ["spec.json", "warden", "warden.lock"]
+    assert list(queue.layout.runs.glob(".trash-*")) and "gc" in queue.verbs(1)
+    assert "left by an interrupted removal" in mpsq("gc").stdout
+    assert names(queue.layout.runs) == ["1.1"]
+
+
+def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
+    """It is there already, old, and no job refers to it, when a submitter finds that it need not be copied."""
+    submit = ["submit", "nanogpt", "--config", "tiny"]
+    assert mpsq(*submit).returncode == 0 and mpsq("cancel", "1").returncode == 0
+    assert mpsq("delete", "1", "--results").returncode == 0
+    (snapshot,) = queue.layout.snapshots.iterdir()
+    os.utime(snapshot, (1, 1))
+    assert f"snapshot  {snapshot.name[:12]}" in mpsq("gc", "--dry-run").stdout
+    env = {**os.environ, "MPSQ_STOP_AT": "submit.before_commit", "MPSQ_STOP_DIR": str(queue.stops)}
+    submitter = subprocess.Popen([*MPSQ, *submit], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pid = queue.stopped("submit.before_commit")
+    ran = mpsq("gc")
+    assert ran.returncode == 1 and "mpsq submit is running" in ran.stderr
+    os.kill(pid, signal.SIGCONT)
+    assert submitter.wait(40) == 0 and snapshot.is_dir()
+    os.utime(snapshot, (1, 1))
+    assert mpsq("gc").stdout == "0 B freed\n" and snapshot.is_dir()
+
+
+def test_a_worker_says_once_that_the_database_is_damaged(queue: Queue) -> None:
+    queue.submit("true")
+    worker = queue.worker()
+    queue.done(1)
+    until(lambda: "backup mpsq-" in queue.log(), "a backup")
+    (saved,) = queue.layout.backups.iterdir()
+    with queue.layout.db.open("r+b") as file:
+        file.write(b"\xff" * 100)  # under its hands
+    for path in (queue.layout.home / "mpsq.db-wal", queue.layout.home / "mpsq.db-shm"):
+        path.write_bytes(b"\xff" * 100)
+    until(lambda: "ERROR" in queue.log(), "a complaint")
+    before = queue.log().count("ERROR")
+    for _ in range(20):
+        wakeup.ring(queue.layout.fifo)
+        threading.Event().wait(0.02)
+    assert worker.poll() is None and queue.log().count("ERROR") <= before + 2, queue.log()
+    worker.kill()
+    worker.wait()
+    shutil.copyfile(saved, queue.layout.db)  # for those who look at it after the test
+    for path in queue.layout.home.glob("mpsq.db-*"):
+        path.unlink()

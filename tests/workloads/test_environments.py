@@ -1,0 +1,98 @@
+"""mpsq env with real venvs and a real pip, without a network: a wheel that the test itself writes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.paths import Layout
+from tests.process_support import until
+
+pytestmark = pytest.mark.process
+
+MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
+
+
+def mpsq(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*MPSQ, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def wheel(folder: Path, version: str) -> None:
+    """A package `tinywheel` of one module that knows its version."""
+    info = f"tinywheel-{version}.dist-info"
+    files = {
+        "tinywheel.py": f'VERSION = "{version}"\n',
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tinywheel\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = [f"{name},{_digest(text)},{len(text)}" for name, text in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,"]) + "\n"
+    with zipfile.ZipFile(folder / f"tinywheel-{version}-py3-none-any.whl", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+
+
+def _digest(text: str) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for version in ("1.0", "2.0"):
+        wheel(folder, version)
+    yield folder
+
+
+def test_two_versions_are_made_compared_and_removed(layout: Layout, wheels: Path, tmp_path: Path) -> None:
+    for name, version in (("one", "1.0"), ("two", "2.0")):
+        pip = f"tinywheel=={version} --no-index --find-links {wheels}"
+        assert "1 package," in mpsq("env", "create", name, "--pip", pip).stdout
+    listed = json.loads(mpsq("env", "list", "--json").stdout)["envs"]
+    assert [env["packages"] for env in listed] == [{"tinywheel": "1.0"}, {"tinywheel": "2.0"}]
+    program = "import tinywheel, sys; print(tinywheel.VERSION, sys.prefix)"
+    mpsq("submit", "--env-name", "one,two", "--order-seed", "1", "--", "python", "-c", program)
+    assert "needed by job 2" in mpsq("env", "remove", "two", code=1).stderr
+    mpsq("worker", "--until-idle")
+    for job, (name, version) in enumerate((("one", "1.0"), ("two", "2.0")), start=1):
+        said = (layout.run_dir(f"{job}.1") / "stdout.log").read_text().split()
+        assert said == [version, str(layout.envs / name)]
+    mpsq("env", "remove", "two")
+    assert [path.name for path in layout.envs.glob("[!.]*")] == ["one"]
+
+
+def test_what_pip_refuses_is_shown_and_nothing_is_left(layout: Layout, wheels: Path) -> None:
+    refused = mpsq("env", "create", "bad", "--pip", f"tinywheel==9 --no-index --find-links {wheels}", code=1)
+    assert "pip could not install tinywheel==9" in refused.stderr
+    assert "No matching distribution found for tinywheel==9" in refused.stderr and "hint: check which" in refused.stderr
+    assert list(layout.envs.glob("[!.]*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_maker_that_is_ended_leaves_no_environment(layout: Layout, number: signal.Signals) -> None:
+    maker = subprocess.Popen([*MPSQ, "env", "create", "cut"], stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until(lambda: (layout.envs / "cut" / "bin").is_dir(), "a venv is begun")
+    finally:
+        os.kill(maker.pid, number)
+    assert maker.wait(timeout=60) != 0
+    assert json.loads(mpsq("env", "list", "--json").stdout)["envs"] == []
+    if number != signal.SIGKILL:
+        assert not (layout.envs / "cut").exists()
+    else:
+        remove = [*MPSQ, "env", "remove", "cut"]  # refused while what the killed maker had started still writes
+        until(lambda: subprocess.run(remove, stderr=subprocess.DEVNULL).returncode == 0, "its end", 120)
+    assert not (layout.envs / "cut").exists()
