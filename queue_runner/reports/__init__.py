@@ -66,5 +66,6 @@ def run(name: str, connection: sqlite3.Connection, options: Options | None = Non
     rows = context.read(report.SQL)
     finish = getattr(report, "finish", None)
     if finish is None:
-        return Result(report.COLUMNS, rows)
+        lines = [] if rows else [select_runs.nothing(context, f"for the report {name}")]
+        return Result(report.COLUMNS, rows, lines=lines)
     return cast(Result, finish(rows, context))
