@@ -112,8 +112,8 @@ def _notes(arm: Arm) -> list[str]:
     if not timed:
         return [f"{arm.label}: real time unknown"] if arm.shown else []
     remarks = [f"{row['run']}: {remark}" for row in timed if (remark := other_remark(row["other_s"]))]
-    silent = [row for row in arm.shown if row["real_s"] is not None and row["other_s"] is None]
-    if silent:
-        runs = ", ".join(row["run"] for row in silent[:5])
+    without = [row for row in arm.shown if row["real_s"] is not None and row["other_s"] is None]
+    if without:
+        runs = ", ".join(row["run"] for row in without[:5])
         remarks.append(f"{runs}: no phases reported, only the real time is known")
     return remarks[:5]

@@ -47,10 +47,8 @@ def finish(rows: list[Row], context: Context) -> Result:
         )
         again = resume_chain.redone(resume_chain.chain(context.connection, row["run_id"]), row["run_id"])
         again = [segment for segment in again if segment.run_id in chosen]
-        lines += [
-            f"{segment.run} resumed from a checkpoint of {row['run']}, at iteration {segment.first_i}"
-            for segment in again
-        ]
+        resumed = f"resumed from a checkpoint of {row['run']}, at iteration"
+        lines += [f"{segment.run} {resumed} {segment.first_i}" for segment in again]
         for iteration in iterations:
             iteration["synced"] = bool(iteration["synced"])
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)

@@ -49,10 +49,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     raw = [_row(gap) for gap in found.gaps]
     lacks = sum(gap.wanted - gap.valid for gap in found.gaps)
     if not found.gaps:
-        every = (
-            "the requested run has" if found.repeats == 1 else f"all {units.count(found.repeats)} requested runs have"
-        )
-        lines.append(f"nothing is missing: {every} a valid result")
+        runs = "the requested run has" if found.repeats == 1 else f"{units.count(found.repeats)} requested runs have"
+        lines.append(f"nothing is missing: {'all ' * (found.repeats > 1)}{runs} a valid result")
     else:
         cells = f"{units.count(len(found.gaps))} of {units.count(found.cells)} cell{'s' * (found.cells > 1)}"
         lines.append(f"{units.count(lacks)} of {units.count(found.repeats)} runs lack a valid result, in {cells}")
@@ -68,9 +66,9 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 def _row(gap: Gap) -> Row:
     last = gap.last
-    item = {**gap.first, **listing.asked(gap.first), "compile": listing.boolean(gap.first["compile"])}
+    cell = {**gap.first, **listing.asked(gap.first), "compile": listing.boolean(gap.first["compile"])}
     return {
-        "label": " ".join(filter(None, [gap.first["workload"] or gap.first["name"], listing.question(item)])),
+        "label": " ".join(filter(None, [gap.first["workload"] or gap.first["name"], listing.question(cell)])),
         "jobs": list(gap.jobs),
         "wanted": gap.wanted,
         "valid": gap.valid,
@@ -87,12 +85,9 @@ def _reasons(raw: Sequence[Row]) -> list[str]:
     found = [
         f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
     ]
-    more = (
-        [f"... and {units.count(len(found) - MOST_REASONS)} more (--json lists all)"]
-        if len(found) > MOST_REASONS
-        else []
-    )
-    return [*found[:MOST_REASONS], *more]
+    if (n_more := len(found) - MOST_REASONS) > 0:
+        found[MOST_REASONS:] = [f"... and {units.count(n_more)} more (--json lists all)"]
+    return found
 
 
 def _reason(last: Mapping[str, Any]) -> str | None:

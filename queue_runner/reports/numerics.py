@@ -55,7 +55,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     sections: list[Section] = []
     lines: list[str] = []
     raw: list[dict[str, Any]] = []
-    every: list[Divergence] = []
+    shown: list[Divergence] = []
     reference = _reference(rows, context)
     n_left = 0
     for family in families:
@@ -67,7 +67,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         if base is None or not found:
             continue
         raw += [row for divergence in found for row in _rows(divergence)]
-        every += found
+        shown += found
         sections.append(_section(family, base, found, reference))
         title = [_title(family) + ":"] if len(families) > 1 else []
         lines += [*title, *_findings(base, found)]
@@ -75,7 +75,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     older = [f"{n_left} older comparisons not made: select with mpsq report numerics g4"] if n_left else []
-    return Result(COLUMNS, raw, sections, lines, [*_notes(every), *older])
+    return Result(COLUMNS, raw, sections, lines, [*_notes(shown), *older])
 
 
 def _baseline(family: Family) -> Arm | None:
@@ -119,12 +119,11 @@ def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, flo
 
 def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
     row = divergence.run
-    named = ("config", "framework", "framework_version", "device", "dtype", "seed", "run")
+    named = ("config", "framework", "framework_version", "device", "compile", "dtype", "seed", "run")
     fixed = {
         "workload": row["subject"],
         "label": divergence.arm.label,
         **{name: row[name] for name in named},
-        "compile": None if row["compile"] is None else bool(row["compile"]),
         "baseline_run": divergence.baseline["run"],
     }
     for i, loss, baseline_loss, off in divergence.points:
@@ -206,9 +205,8 @@ def _finding(worst: Divergence) -> str:
     if most <= LEVELS[0]:
         over = f"over {units.count(n)} iteration{'s' if n > 1 else ''}"
         over += f"; both are NaN or infinite from {units.count(both[0])} on" if both else ""
-        return (
-            f"stays within {format_difference(most)} of the baseline {over}" if most else f"equals the baseline {over}"
-        )
+        same = f"stays within {format_difference(most)} of" if most else "equals"
+        return f"{same} the baseline {over}"
     levels = [f"{units.percent(level, 1)} at iteration {_first(worst, level)}" for level in LEVELS if most > level]
     last = f"{format_difference(worst.last)} at the end" if worst.last is not None else "no finite loss at the end"
     highest = f"maximum {format_difference(most)} (at {units.count(at)})"

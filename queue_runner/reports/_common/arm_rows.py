@@ -10,7 +10,7 @@ from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.peaks import mfu
 from queue_runner.reports._common.peaks import Peaks
 
-_COPIED = ("framework", "framework_version", "device", "device_name", "dtype")
+_COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
 _MEDIANS = ("q1_s", "q3_s", "real_s", "user_s", "sys_s", "loss_first", "loss_last", "val_loss_last", "projected_real_s")
 _WHOLE_MEDIANS = ("n_measure", "max_rss_bytes", "n_iters")
 
@@ -34,7 +34,6 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
         "config": key["config"],
         "label": arm.label,
         **{name: _shared(arm, name) for name in _COPIED},
-        "compile": None if (compile := _shared(arm, "compile")) is None else bool(compile),
         "factors": _factors(key),
         "runs": [row["run"] for row in arm.runs],
         "n_runs": len(arm.ended),

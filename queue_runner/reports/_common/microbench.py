@@ -73,7 +73,6 @@ class Measured:
         key = {name: value for name, value in self.key.items() if name != "machine"}
         return {
             **key,
-            "compile": None if key["compile"] is None else bool(key["compile"]),
             "cell": self.cell,
             "runs": [row["run"] for row in self.runs],
             "n_runs": len(self.runs),

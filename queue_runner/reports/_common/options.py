@@ -40,9 +40,7 @@ def read_options(
     against = assignments(vs, "--vs") if vs is not None else {}
     for key, values in against.items():
         if len(values) > 1:
-            raise UsageError(
-                f"--vs {key} has {len(values)} values", "a baseline is one row, for example device=cpu,compile=off"
-            )
+            raise UsageError(f"--vs {key} has {len(values)} values", "name one row, as in device=cpu,compile=off")
     return Options(
         selectors=(
             *(parse_selector(text) for text in selectors),

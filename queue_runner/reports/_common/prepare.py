@@ -54,6 +54,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         if row["loss_last"] is None and "diverged" in taints(row):
             row["loss_last"] = math.nan  # SQLite has no NaN, so the summary omits it
         row["machine"] = machine
+        row["compile"] = None if row["compile"] is None else bool(row["compile"])
         row["where"] = where(machine) if len({*machines}) > 1 else ""
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}

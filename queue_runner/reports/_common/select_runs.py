@@ -110,13 +110,8 @@ def settings(connection: sqlite3.Connection) -> list[str]:
 
 def label(row: Mapping[str, Any]) -> str:
     """Return a short description of a run: "nanogpt tiny cpu eager fp32"."""
-    words = [
-        row["workload"] or row["name"],
-        row["config"],
-        row["device"],
-        word("compile", row["compile"]),
-        row["dtype"],
-    ]
+    mode = word("compile", row["compile"])
+    words = [row["workload"] or row["name"], row["config"], row["device"], mode, row["dtype"]]
     return " ".join(str(part) for part in words if part)
 
 

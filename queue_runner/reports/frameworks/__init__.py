@@ -55,8 +55,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows = prepare.windowed(prepare.prepare(rows, context), context)
-    every = _families(rows, context)
-    families = [family for family in every if len(text.frameworks(family)) > 1]
+    all_families = _families(rows, context)
+    families = [family for family in all_families if len(text.frameworks(family)) > 1]
     families = newest_first(families)
     peaks, taints = Peaks(context), footnotes.Taints(rows, context)
     n_shown = len(families) if context.options.chosen else _MOST_FAMILIES
@@ -79,7 +79,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not families:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [select_runs.nothing(context, which)]
-    notes = [*text.unlike(every), *footnotes.few(shown)]
+    notes = [*text.unlike(all_families), *footnotes.few(shown)]
     notes += footnotes.notes(families[:n_shown], raw, taints, caveats, context)
     if any(row["loss_mean"] is not None for row in shown):
         notes.append(f"loss: mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")

@@ -108,5 +108,5 @@ def unlike(families: Sequence[Family]) -> Iterable[str]:
             settings = " ".join(word(name, family.common.get(name)) for name in names)
             each.append(f"{', '.join(sorted(frameworks(family)))} with {settings}")
         more = f"; and {len(several) - len(each)} more" if len(several) > len(each) else ""
-        what = " ".join(str(text) for text in (subject, config, device, dtype) if text)
-        yield f"not compared because settings differ ({what}): {'; '.join(each)}{more}"
+        place_name = " ".join(str(part) for part in (subject, config, device, dtype) if part)
+        yield f"not compared because settings differ ({place_name}): {'; '.join(each)}{more}"

@@ -56,7 +56,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
     rows = ignore_length(prepare.prepare(rows, context), context)
     found = newest_first(families(rows, prepare.question(rows, context))) if rows else []
-    raw, sections, every = [], [], []
+    raw, sections, shown = [], [], []
     left = len(rows) if context.options.chosen else _MOST_RUNS
     n_left = 0
     for table in _tables(found):
@@ -65,18 +65,18 @@ def finish(rows: list[Row], context: Context) -> Result:
         series = [one for arm, row in runs[:left] if (one := _series(arm, row, context)) is not None]
         left -= len(runs[:left])
         raw += [_row(one) for one in series]
-        every += series
+        shown += series
         kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
-        sections += [_section(of) for of in kinds if of]
-    silent = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {one["run"] for one in raw}
-    notes = [*text.notes(every)] if raw else []
-    if silent:
-        notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(silent))}")
+        sections += [_section(kind) for kind in kinds if kind]
+    without = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {one["run"] for one in raw}
+    notes = [*text.notes(shown)] if raw else []
+    if without:
+        notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
     if n_left:
         notes.append(f"{n_left} older runs not read: select with mpsq report memory g4, --since 2d or --where")
     if not raw:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
-    return Result(COLUMNS, raw, sections, [*text.findings(every)], notes)
+    return Result(COLUMNS, raw, sections, [*text.findings(shown)], notes)
 
 
 def _tables(found: Sequence[Family]) -> list[list[Family]]:
@@ -106,12 +106,11 @@ def _series(arm: Arm, row: Mapping[str, Any], context: Context) -> Series | None
 def _row(one: Series) -> dict[str, Any]:
     row, slope = one.run, one.slope
     last = one.points[-1]
-    named = ("config", "framework", "framework_version", "device", "dtype", "run", "max_rss_bytes")
+    named = ("config", "framework", "framework_version", "device", "compile", "dtype", "run", "max_rss_bytes")
     return {
         "workload": row["subject"],
         "label": one.arm.label,
         **{name: row[name] for name in named},
-        "compile": None if row["compile"] is None else bool(row["compile"]),
         "outcome": str(ending(row)),
         "n": len(one.points),
         "reserved_is": "RSS" if one.resident else "reserved",

@@ -138,9 +138,8 @@ def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, 
     """
     baseline = {_named(context, name, "--vs"): value for name, value in context.options.vs.items()}
     if not baseline:
-        return [
-            pair for alike in by_key(tables, _without_versions).values() for pair in pairwise(sorted(alike, key=_order))
-        ]
+        several = by_key(tables, _without_versions).values()
+        return [pair for versions in several for pair in pairwise(sorted(versions, key=_order))]
     fitting = [table for table in tables if all(_fits(table, name, value) for name, value in baseline.items())]
     if len(fitting) != 1:
         text = ",".join(f"{name}={value}" for name, value in baseline.items())

@@ -41,7 +41,7 @@ COLUMNS = columns(
 )
 MOST_CURVES = 6
 """Maximum number of curves shown when no runs were chosen."""
-_NAMED = ("config", "framework", "framework_version", "device", "device_name", "dtype")
+_NAMED = ("config", "framework", "framework_version", "device", "device_name", "compile", "dtype")
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -79,7 +79,6 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
     return {
         "workload": first["subject"],
         **{name: first[name] for name in _NAMED},
-        "compile": None if first["compile"] is None else bool(first["compile"]),
         "factors": {name: value for name, value in curve.key.items() if name not in KNOWN and value is not None},
         "setting": curve.name,
         "value": int(point.value) if point.value == int(point.value) else point.value,
@@ -115,7 +114,7 @@ def _section(curve: Curve, caveats: footnotes.Caveats) -> Section:
         *([Column("mark", "")] if any(row["mark"] for row in shown) else []),
         *([Column("rate", f"{unit}s/s", right=True), Column("share", "of best", right=True)] if unit else []),
         Column("memory", str(memory), right=True),
-        Column("what", "", flexible=True),
+        Column("remarks", "", flexible=True),
     ]
     return Section(_title(curve), columns, shown)
 
@@ -133,9 +132,9 @@ def _title(curve: Curve) -> str:
 
 def _shown(curve: Curve, point: Point, caveats: footnotes.Caveats) -> dict[str, str]:
     row = _row(curve, point)
-    what = ["knee"] if row["is_knee"] else []
-    what += ["largest that fits"] if row["is_largest"] and curve.too_large else []
-    what += [row["outcome"]] if not point.fits else []
+    remarks = ["knee"] if row["is_knee"] else []
+    remarks += ["largest that fits"] if row["is_largest"] and curve.too_large else []
+    remarks += [row["outcome"]] if not point.fits else []
     return {
         "value": text.value(point.value),
         "runs": f"{point.n_counting}/{len(point.runs)}",
@@ -144,5 +143,5 @@ def _shown(curve: Curve, point: Point, caveats: footnotes.Caveats) -> dict[str, 
         "rate": units.number(point.rate(curve.unit)) if curve.unit else "",
         "share": units.percent(row["share_of_best"]),
         "memory": units.size(row["memory_bytes"]),
-        "what": ", ".join(what),
+        "remarks": ", ".join(remarks),
     }

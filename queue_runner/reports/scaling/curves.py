@@ -238,10 +238,8 @@ def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
         alike = [known for known in runs if _agree(known, key, settings)]
         for known in alike or [key]:
             runs.setdefault(known, []).append(row)
-    made = [
-        Curve(name, dict(zip(names, key, strict=True)), _points(name, group, context)) for key, group in runs.items()
-    ]
-    return [curve for curve in made if len(curve.points) > 1 or curve.first["find_max"]]
+    curves = [Curve(name, dict(zip(names, key, strict=True)), _points(name, at, context)) for key, at in runs.items()]
+    return [curve for curve in curves if len(curve.points) > 1 or curve.first["find_max"]]
 
 
 def _set_somewhere(name: str, rows: Iterable[Row]) -> bool:

@@ -49,9 +49,9 @@ def finish(rows: list[Row], context: Context) -> Result:
             f"{NAME} takes no --vs, --group-by or --iters", "select runs with --where framework=torch,dtype=fp32"
         )
     rows = prepare.prepare(rows, context)
-    every = speedups.throughput_arms(rows, context) if rows else []
-    inferred = {arm.alike for arm in every if arm.kind != TRAIN}
-    arms = [arm for arm in every if arm.alike in inferred]
+    all_arms = speedups.throughput_arms(rows, context) if rows else []
+    inferred = {arm.alike for arm in all_arms if arm.kind != TRAIN}
+    arms = [arm for arm in all_arms if arm.alike in inferred]
     if not arms:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
@@ -69,7 +69,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         findings = [*_findings(table, verdicts)]
         lines += [_title(table[0]) + ":", *findings] if len(tables) > 1 and findings else findings
     notes = [*_notes(arms, rows, found, caveats, context)]
-    if n_left := sum(arm.alike not in inferred for arm in every):
+    if n_left := sum(arm.alike not in inferred for arm in all_arms):
         rows_left = f"{n_left} row{'s' * (n_left > 1)} of training not shown"
         notes.append(f"{rows_left}: no inference of the same model, framework, version and dtype")
     return Result(COLUMNS, raw, sections, lines, notes)

@@ -66,9 +66,9 @@ class ThroughputArm:
         if (self.kind, self.unit, self.alike) != (other.kind, other.unit, other.alike):
             return False
         mine, theirs = self.key["settings"], other.key["settings"]
-        asked = {name for arm in (self, other) for row in arm.used for name in row["settings"]} | _ABSENCE_DIFFERS
+        requested = {name for arm in (self, other) for row in arm.used for name in row["settings"]} | _ABSENCE_DIFFERS
         return all(
-            mine.get(name) == theirs.get(name) or (name not in asked and None in (mine.get(name), theirs.get(name)))
+            mine.get(name) == theirs.get(name) or (name not in requested and None in (mine.get(name), theirs.get(name)))
             for name in {*mine, *theirs}
         )
 
