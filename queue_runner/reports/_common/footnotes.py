@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_lowercase
 from typing import Any
 
 from queue_runner import units
@@ -31,7 +30,7 @@ class Caveats:
 
     @property
     def letters(self) -> dict[str, str]:
-        return dict(zip(self.runs, ascii_lowercase, strict=False))
+        return dict(zip(self.runs, "abcdefghijklmnopqrstuvwxyz", strict=False))
 
     def mark(self, kinds: Iterable[str], excluded: bool) -> str:
         """Return the letters of `kinds`, after EXCLUDED if runs of the row are `excluded`."""

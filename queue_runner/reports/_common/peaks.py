@@ -7,7 +7,6 @@ from typing import Any
 
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.peaks import Peak, given_peak, measured_peak, peak
-from queue_runner.host.machine import gpu_cores
 from queue_runner.reports._common.report import Context
 
 _PEAKS = (
@@ -71,6 +70,8 @@ class Peaks:
         if machine is None or not str(name).startswith("Apple"):
             return None
         if machine not in self._cores:
+            from queue_runner.host.machine import gpu_cores
+
             found = self._context.read("SELECT data_json FROM fingerprints WHERE hash = ?", [machine])
             self._cores[machine] = gpu_cores(json.loads(found[0]["data_json"])) if found else None
         return self._cores[machine]
