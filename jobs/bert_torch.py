@@ -5,11 +5,11 @@
 """BERT that classifies sequences, in PyTorch: `python jobs/bert_torch.py --device cpu --config toy`.
 
 The model is transformers' BertForSequenceClassification (Devlin et al., "BERT: Pre-training of Deep Bidirectional
-Transformers for Language Understanding", 2019), made from its configuration: nothing is downloaded, weights are drawn.
+Transformers for Language Understanding", 2019), built from its configuration: nothing is downloaded, weights are drawn.
 base is bert-base-uncased with 2 classes, 109,483,778 parameters. Batches are of 64 as in "Accelerated PyTorch training
 on Mac". Sequences are synthetic, all of the same length, without padding.
 
-Top to bottom: what can be set, the data, the model, build(). Iterations: harness/torch_backend/classifying.py.
+Top to bottom: settings, the data, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
 
 from __future__ import annotations
@@ -99,17 +99,17 @@ WORKLOAD = {
 }  # fmt: skip
 
 POSITIONS = 512
-"""that bert-base has: the longest sequence"""
+"""Positions of bert-base: the length of the longest sequence."""
 OWN_SHARE = 4
-"""One token of so many is of those that only sequences of its class have."""
+"""One token of this many is drawn from those of its class."""
 OWN = 16
-"""How many these are for each class."""
+"""Tokens reserved for each class."""
 FIRST, BEGIN, END = 103, 101, 102
-"""In bert-base's vocabulary: the first of the words, and [CLS] and [SEP] around them."""
+"""Tokens of bert-base's vocabulary: the first word, [CLS] and [SEP]."""
 
 
 def sequences(s: SimpleNamespace, seed: int) -> Examples:
-    """Random words between [CLS] and [SEP], some of which tell the class."""
+    """Draw random words between [CLS] and [SEP], some of which reveal the class."""
     stream = np.random.PCG64([seed, STREAMS["examples"]])
 
     def draw(below: int, *shape: int) -> np.ndarray:
@@ -130,7 +130,7 @@ def sequences(s: SimpleNamespace, seed: int) -> Examples:
 
 
 class Bert(Classifier):
-    """Tokens (batch, time) to logits (batch, classes)."""
+    """A model from tokens (batch, time) to logits (batch, classes)."""
 
     def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
@@ -153,18 +153,18 @@ class Bert(Classifier):
 
 
 def forward_flops(s: SimpleNamespace) -> float:
-    """FLOP of a sequence of T tokens (a multiply and an add are two), counted as in harness/models/nanogpt.py.
+    """Return the FLOP of a sequence of T tokens (a multiply-add counts as two), as in harness/models/nanogpt.py.
 
-    Each of L blocks has 12 C^2 weights, multiplied once for each token: four products of attention (queries, keys,
-    values, output: 4 C^2) and two of 4 C features (8 C^2). Attention's own two products, queries by keys and scores by
-    values, are 4 C T for each token. The pooler (C^2) and the classes (C each) see the first token alone.
+    Each of L blocks has 12 C^2 weights, multiplied once for each token: queries, keys, values and output of attention
+    (4 C^2) and two layers of 4 C features (8 C^2). Attention's own two products, queries by keys and scores by values,
+    are 4 C T for each token. The pooler (C^2) and the classes (C each) see the first token only.
     """
     C, T = s.n_embd, s.block_size
     return float(s.n_layer * (2 * 12 * C * C * T + 4 * C * T * T) + 2 * C * C + 2 * C * s.classes)
 
 
 def build(options: Options, device: Device) -> Training:
-    """Sequences, model, reference loss, optimizer: all that is done once."""
+    """Build sequences, model, reference loss and optimizer."""
     s = options.settings
     check(s)
     torch.manual_seed(options.seed)  # for the weights, drawn on the CPU, and for dropout
@@ -181,7 +181,7 @@ def build(options: Options, device: Device) -> Training:
 
 
 def check(s: SimpleNamespace) -> None:
-    """Refuse what cannot be trained. Raises: UsageError."""
+    """Raise UsageError for settings that the model does not support."""
     if s.n_embd % s.n_head:
         raise UsageError(
             f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"

@@ -4,11 +4,11 @@
 # ///
 """A Metal kernel of our own against torch's operations, on the GPU of a Mac: `python jobs/custom_kernel_torch.py`.
 
-torch.mps.compile_shader takes Metal source and gives functions that work on tensors. The kernel here adds a bias and
-applies GELU in one pass; torch needs two, with the sum written to memory and read again between them. Both are held
-against float64 on the CPU and timed as those of kernels_torch.py. Change the source below and see.
+torch.mps.compile_shader compiles Metal source to functions of tensors. The kernel here adds a bias and applies GELU in
+one pass; torch needs two, and writes the sum to memory between them. Both are compared with float64 on the CPU and
+timed like those of kernels_torch.py. Change the source below and see.
 
-Top to bottom: what can be set, the kernel, the two cells.
+Top to bottom: settings, the kernel, the two cells.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ kernel void bias_gelu(device T* y, device const T* x, device const T* bias, cons
 """
 METAL_TYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat"}
 FLOPS = 10.0
-"""An element's: additions and multiplications, with tanh as one."""
+"""FLOP of an element: additions and multiplications, and one for tanh."""
 ROUNDINGS = 12
-"""To the dtype, at most, on the way to a result: torch stores the sum, and each of the steps may round."""
+"""Roundings to the dtype on the way to a result, at most: torch stores the sum, and each step may round."""
 
 
 def composed(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The same in torch's own operations."""
+    """Compute the same by torch's own operations."""
     return F.gelu(x + bias, approximate="tanh")
 
 
 def compiled(dtype: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Our kernel as a function. Raises: JobError when Metal does not take it."""
+    """Return our kernel as a function. Raises: JobError if Metal does not compile it."""
     try:
         library: Any = torch.mps.compile_shader(SOURCE.replace("ELEMENT", METAL_TYPES[dtype]))
     except (RuntimeError, SyntaxError) as error:
@@ -100,7 +100,7 @@ def compiled(dtype: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def build(options: Options, device: Device, report: Reporter) -> Bench:
-    """The two cells: ours, and torch's."""
+    """Return the two cells, our kernel and torch's operations. Raises: UsageError, JobError."""
     s, dtype = options.settings, options.dtype
     if s.rows * s.width >= 1 << 32:
         raise UsageError(f"rows={s.rows} x width={s.width} is more than a 32-bit number of threads counts")
@@ -140,10 +140,10 @@ def _show(done: Bench) -> None:
 
 
 class Metal(BenchTorch):
-    """torch with the GPU of a Mac, and nothing else."""
+    """torch on the GPU of a Mac only."""
 
     def open_device(self, asked: str) -> Device:
-        """Raises: UsageError for a device that has no Metal by its name; JobError with exit code 69 where MPS does not
+        """Return the device mps. Raises: UsageError for another one; JobError with exit code 69 if MPS does not
         compute."""
         if asked not in ("auto", "mps"):
             raise UsageError(

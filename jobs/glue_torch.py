@@ -2,15 +2,15 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.9", "numpy", "transformers>=5", "accelerate>=1.10", "datasets>=4"]
 # ///
-"""BERT fine-tuned by the Trainer of Hugging Face's transformers to tell whether two sentences say the same:
-`python jobs/glue_torch.py --device cpu --config toy`.
+"""BERT fine-tuned by Hugging Face's Trainer to recognise paraphrases: `python jobs/glue_torch.py --device cpu --config
+toy`.
 
-The task, its settings and its measures are those of transformers' example run_glue.py with MRPC; the code is our own.
-The loop is the Trainer's. Its iterations are timed as everywhere, through the callback that anybody may give to a
-Trainer of his own (mpsq_report_transformers.py).
+The task, its settings and its metrics are those of transformers' example run_glue.py with MRPC; the code is our own.
+The loop is the Trainer's. Its iterations are timed as everywhere, through the callback that any Trainer can use
+(mpsq_report_transformers.py).
 
-Top to bottom: what can be set, build(), train(). The pairs and the model are in harness/torch_backend/pairs.py, the
-Trainer and what it is told in harness/torch_backend/trainer.py.
+Top to bottom: settings, build(), train(). Pairs and model are in harness/torch_backend/pairs.py, the Trainer and its
+arguments in harness/torch_backend/trainer.py.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ WORKLOAD = {
 
 @dataclass(kw_only=True)
 class Training(AnyTraining):
-    """The harness's Training, and what the Trainer takes."""
+    """The harness's Training, with the Trainer and its data."""
 
     device: Device
     model: Loss
@@ -163,7 +163,7 @@ class Training(AnyTraining):
 
 
 class Glue(Torch):
-    """torch's side of the harness, with the versions of what the Trainer is made of."""
+    """torch as a Framework, with the versions of the packages behind the Trainer."""
 
     def facts(self, device: Device) -> dict[str, Any]:
         facts = super().facts(device)
@@ -171,7 +171,7 @@ class Glue(Torch):
 
 
 def build(options: Options, device: Device) -> Training:
-    """Data, tokenizer, model, reference loss, Trainer: all that is done once."""
+    """Build data, tokenizer, model, reference loss and Trainer. Raises: UsageError, JobError."""
     s = options.settings
     arguments = arguments_of(options, device, str(options.out or Path(tempfile.gettempdir(), "mpsq-glue")))
     pairs = load_pairs(s.data, s.train_pairs, s.eval_pairs, options.seed)
@@ -221,7 +221,7 @@ def build(options: Options, device: Device) -> Training:
 
 
 def train(training: Training, run: TrainerRun) -> None:
-    """All iterations, then one evaluation of the pairs held out."""
+    """Do all iterations, then one evaluation of the held-out pairs. Raises: JobError."""
     trainer, options = training.trainer, training.options
     trainer.add_callback(Callback(trainer, run))
     try:

@@ -2,10 +2,10 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.9", "numpy"]
 # ///
-"""The operations that networks are made of, in PyTorch: `python jobs/kernels_torch.py --device cpu --set op=all`.
+"""The operations that networks consist of, in PyTorch: `python jobs/kernels_torch.py --device cpu --set op=all`.
 
-Each operation, forward and backward, is a cell: it is timed, held against float64 on the CPU, and set beside this
-device's roofline. Top to bottom: what can be set, the operations with their FLOP and bytes, cells, the roofline.
+Each operation, forward and backward, is a cell: it is timed, compared with float64 on the CPU, and related to the
+device's roofline. Top to bottom: settings, the operations with their FLOP and bytes, cells, the roofline.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ WORKLOAD = {
 
 @dataclass(frozen=True)
 class Op:
-    """An operation. `function` takes the inputs and gives one tensor; the first `n_grads` inputs have gradients.
+    """An operation. `function` takes the inputs and returns one tensor, and is differentiated by all of them.
 
     FLOP and elements moved are of one forward, and of one backward to all those gradients.
     """
@@ -103,10 +103,10 @@ class Op:
 
 
 def ops(s: SimpleNamespace) -> dict[str, Op]:
-    """All of them at the sizes that are set.
+    """Return all operations at the sizes of the settings.
 
-    Elements moved are each input and each result once, what a perfect cache leaves. FLOP of the transcendental ones are
-    counted as one for each function of an element; whether they are 5 or 20 changes no bound: they move 4 bytes each.
+    Elements moved are each input and each result once, as with a perfect cache. A transcendental function of an element
+    counts as one FLOP; 5 or 20 would change no bound, since these operations move 4 bytes an element.
     """
     rows, n = s.batch * s.length, s.batch * s.length * s.width
     weights, head = s.width * s.width, s.width // s.heads
@@ -147,7 +147,7 @@ def ops(s: SimpleNamespace) -> dict[str, Op]:
 
 
 class Kernel:
-    """One operation in one direction: its call, and its oracle."""
+    """One operation in one direction: its call, and its check."""
 
     def __init__(self, name: str, op: Op, backward: bool, options: Options, device: Device) -> None:
         self.op, self.backward, self.dtype = op, backward, options.dtype
@@ -170,7 +170,7 @@ class Kernel:
         self.call = lambda: torch.autograd.grad(result, there, given, retain_graph=True)
 
     def check(self, found: Sequence[torch.Tensor]) -> Check:
-        """The worst of the results against the same operation in float64 on the CPU."""
+        """Return the worst comparison of the results with the same operation in float64 on the CPU."""
         exact = [x.double().requires_grad_(self.backward) for x in self.inputs]
         expected: Sequence[torch.Tensor] = (self.op.function(*exact),)
         if self.backward:
@@ -188,6 +188,7 @@ class Kernel:
         return max(checks, key=lambda check: (not check.ok, check.share))
 
     def cell(self) -> Cell:
+        """Return the cell that times it."""
         op = self.op
         moved = op.backward_moved if self.backward else op.moved
         return Cell(
@@ -200,7 +201,7 @@ class Kernel:
 
 
 def build(options: Options, device: Device, report: Reporter) -> Bench:
-    """Cells of the operations asked for, and the roofline of the device. Raises: UsageError."""
+    """Return the cells of the selected operations, and measure the roofline of the device. Raises: UsageError."""
     s = options.settings
     chosen, backwards = _asked(s)
     if options.compile:

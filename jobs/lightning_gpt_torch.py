@@ -4,18 +4,18 @@
 # ///
 """nanogpt under the Trainer of Lightning: `python jobs/lightning_gpt_torch.py --device cpu --set max_iters=20`.
 
-Text, model, weights, batches, AdamW with its groups and the schedule are nanogpt's own, imported from there; Lightning
-does the rest: it fetches, moves batches, casts, goes backward, adds up gradients, steps, validates. The losses are
-those of the plain loop, iteration by iteration, so that what the two take apart is what Lightning's loop costs:
+Text, model, weights, batches, AdamW with its groups and the schedule are imported from nanogpt; Lightning does the
+rest: it fetches and moves batches, casts, runs the backward, accumulates gradients, steps, validates. The losses equal
+those of the plain loop, iteration by iteration, so that the difference in time is the cost of Lightning's loop:
 
     printf '{"workload":"nanogpt"}\\n{"workload":"lightning_gpt"}\\n' | mpsq submit --from - --repeats 4
     mpsq report --vs workload=nanogpt
 
-The Trainer is as lean as it goes with validation: no logger, no progress bar, no checkpoints, each of which costs more.
-Part of the difference is that it fetches a batch when it needs one; the plain loop has fetched it by then. In bf16 and
-fp16 another part is that its autocast keeps no copies of cast weights.
+The Trainer is as lean as validation allows: no logger, no progress bar, no checkpoints, each of which costs more. Part
+of the difference is that it fetches a batch on demand, while the plain loop has prefetched it. In bf16 and fp16
+another part is that its autocast does not cache cast weights.
 
-Top to bottom: what can be set, the data, the module, the callback, train().
+Top to bottom: settings, the data, the module, the callback, train().
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batches(Dataset[Batch]):
-    """The batches of the plain loop, one after the other: those of iteration 0, then those of iteration 1, ..."""
+    """The batches of the plain loop in order: those of iteration 0, then those of iteration 1, ..."""
 
     def __init__(self, training: Training) -> None:
         s = training.options.settings
@@ -85,14 +85,14 @@ class Batches(Dataset[Batch]):
 
 
 def loader(batches: Any, device: Device) -> DataLoader[Batch]:
-    """A loader of whole batches, in this process. Its generator is its own: the default one is for dropout."""
+    """Return a loader of whole batches in this process, with its own generator: the default one is for dropout."""
     return DataLoader(
         batches, batch_size=None, shuffle=False, pin_memory=device.kind == "cuda", generator=torch.Generator()
     )
 
 
 class Module(pl.LightningModule):
-    """The model of a Training, as Lightning wants it."""
+    """The model of a Training as a LightningModule."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ class Module(pl.LightningModule):
         }
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """As Lightning does it, but for its refusal to clip for a fused optimizer in mixed precision. Such a one can
-        undo the scaling itself, and skips that where it finds it done."""
+        """Clip as Lightning does, without its refusal for a fused optimizer in mixed precision. Such an optimizer can
+        unscale gradients itself, and skips that if it finds them unscaled."""
         s, scaler = self.training_of.options.settings, self.training_of.scaler
         if not s.grad_clip:
             return
@@ -126,7 +126,7 @@ class Module(pl.LightningModule):
 
 
 class Schedule(torch.optim.lr_scheduler.LRScheduler):
-    """The learning rates of the plain loop, to the last bit: no factors that are multiplied again."""
+    """The learning rates of the plain loop, bit by bit: set, not multiplied by factors."""
 
     def __init__(self, training: Training) -> None:
         self._settings = training.options.settings
@@ -137,10 +137,10 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
 
 
 class Watcher(pl.Callback):
-    """Tells the run what the Trainer does.
+    """Reports the Trainer's progress to the run.
 
-    An iteration goes from the end of the one before to the end of its last batch, so that all that the Trainer does in
-    between is in it.
+    An iteration goes from the end of the one before to the end of its last batch, so that everything that the Trainer
+    does in between is included.
     """
 
     def __init__(self, training: Training, run: TrainerRun) -> None:
@@ -200,7 +200,7 @@ class Watcher(pl.Callback):
 
 
 def train(training: Training, run: TrainerRun) -> None:
-    """All iterations and evaluations, by the Trainer."""
+    """Do all iterations and evaluations by the Trainer."""
     options, device, s = training.options, training.device, training.options.settings
     evaluations = [
         loader([tuple(torch.from_numpy(part).long() for part in pair) for pair in zip(*drawn, strict=True)], device)
@@ -235,8 +235,8 @@ def train(training: Training, run: TrainerRun) -> None:
 
 
 def precision(training: Training) -> Precision:
-    """Mixed precision as asked for, with the scaler of the plain loop: the Trainer's precision= would take bf16 in the
-    place of fp16 on a CPU."""
+    """Return mixed precision as requested, with the plain loop's scaler: precision= would replace fp16 by bf16 on a
+    CPU."""
     kind, dtype = training.device.kind, training.options.dtype
     if dtype == "fp32":
         return Precision()
@@ -246,7 +246,7 @@ def precision(training: Training) -> Precision:
 
 
 class Lightning(Torch):
-    """torch, whose devices Lightning chooses by rules of its own, and without what Lightning says of itself."""
+    """torch as a Framework, with Lightning's own rules for devices, and without its messages."""
 
     def open_device(self, asked: str) -> Device:
         device = super().open_device(asked)
@@ -266,7 +266,7 @@ class Lightning(Torch):
 
 
 def why_not_mps() -> str:
-    """Why Lightning does not take the GPU of a Mac that torch has computed on."""
+    """Return why Lightning does not use the GPU of a Mac on which torch has computed."""
     return (
         f'Lightning uses it only where platform.processor() is arm, and here it is "{platform.processor()}": i386 is '
         "a Python under Rosetta, which one built for arm64 mends; DISABLE_MPS=1 in the environment has the same effect"
@@ -274,7 +274,7 @@ def why_not_mps() -> str:
 
 
 def quieten() -> None:
-    """No advertisements, no hints about things that are as they are on purpose."""
+    """Silence Lightning's advertisements, and hints about what is intended."""
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\..*")

@@ -4,8 +4,8 @@
 # ///
 """Products of n x n matrices in tinygrad: `python jobs/matmul_tinygrad.py --device cpu --set n=1000 --set timing=both`.
 
-What is timed, checked and printed is the same in every framework: harness/microbench/matmul.py; how calls are handed
-over and waited for is in harness/tinygrad_backend/bench.py.
+Timing, check and output are the same in every framework: harness/microbench/matmul.py; how calls are issued and awaited
+is in harness/tinygrad_backend/bench.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKLOAD = {"like": "matmul_torch", "framework": "tinygrad"}
 
 
 def build(options: Options, device: Any, report: Reporter) -> Bench:
-    """The cell that is asked for."""
+    """Return the requested cell."""
     return matmul.build(FRAMEWORK, options, device, report)
 
 

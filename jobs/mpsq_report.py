@@ -34,14 +34,14 @@ VERSION = 1
 """Major version of the protocol."""
 PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint")
 MAX_LINE_BYTES = 65_536
-"""The longest line, its newline included. What is longer is shortened, and marked with "cut": true."""
+"""Maximum length of a line with its newline. A longer one is shortened, and marked with "cut": true."""
 
 _TEXT_LIMITS = (8192, 1024, 128)
-"""Characters left of each text when a line is too long, tried in this order."""
+"""Characters kept of each text if a line is too long, tried in this order."""
 _MAX_DEPTH = 24
-"""What is nested deeper is written as text: the reader refuses more than 32 levels."""
+"""Values nested deeper are written as text: the reader refuses more than 32 levels."""
 _MAX_S = 1e9
-"""The reader takes a longer time for a mistaken unit."""
+"""Longest duration: the reader takes a longer one for a wrong unit."""
 _ITER_PHASES = {name: f',"phase":"{name}"' for name in ("compile", "warmup", "measure")}
 _IMPORTED_AT = time.perf_counter()
 _ELSEWHERE = {
@@ -49,7 +49,7 @@ _ELSEWHERE = {
     "LightningCallback": "mpsq_report_lightning",
     "Watch": "mpsq_report_watch",
 }
-"""What is beside this file, each with the framework that it is for: imported when it is asked for."""
+"""Names defined in modules beside this file, which import a framework and are loaded on first use."""
 
 
 def __getattr__(name: str) -> Any:
@@ -59,9 +59,10 @@ def __getattr__(name: str) -> Any:
 
 
 class Reporter:
-    """Writes one run's events. `path` defaults to MPSQ_EVENTS; `clock` is in seconds, `zero` its reading at the start.
+    """Writes the events of one run. `path` defaults to MPSQ_EVENTS; `clock` is in seconds, `zero` its reading at the
+    start.
 
-    The zero of "t" is the spawn of the process, which the queue gives in MPSQ_T0 as a reading of the same clock;
+    The zero of "t" is the spawn of the process, which the queue passes in MPSQ_T0 as a reading of the same clock;
     without it, the import of this module.
     """
 
@@ -82,15 +83,15 @@ class Reporter:
 
     @property
     def active(self) -> bool:
-        """Whether events are being written, by this process."""
+        """Return whether this process is writing events."""
         return self._fd >= 0 and os.getpid() == self._pid
 
     def hello(self, **fields: Any) -> None:
-        """Who runs what: workload, framework, versions, device, dtype, params, ... A second hello adds to the first."""
+        """Report workload, framework, versions, device, dtype, params, ... A second hello adds to the first."""
         self._send("hello", {"v": VERSION} | fields | {"v": VERSION})
 
     def begin(self, name: str, *, since_start: bool = False) -> None:
-        """Open a phase, one of PHASES. `since_start`: as of the clock's zero, so that it holds the imports as well."""
+        """Open a phase, one of PHASES. `since_start` dates it to the clock's zero, so that it includes the imports."""
         self._edge(name, "begin", 0.0 if since_start else None)
 
     def end(self, name: str) -> None:
@@ -99,7 +100,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def phase(self, name: str, *, since_start: bool = False) -> Iterator[None]:
-        """A phase around a block. Phases nest; the time of one is its own, less that of those inside it."""
+        """Open a phase around a block. Phases nest; the time of one excludes the phases inside it."""
         self.begin(name, since_start=since_start)
         try:
             yield
@@ -116,9 +117,10 @@ class Reporter:
         allocated_bytes: int | None = None,
         reserved_bytes: int | None = None,
     ) -> None:
-        """One iteration: its number from 0, its seconds, its loss; `synced` says that the clock waited for the device.
+        """Report one iteration: its number from 0, its seconds, its loss; `synced`: whether the clock waited for the
+        device.
 
-        Put together by hand: this is called between two timed iterations, and the json module takes as long again.
+        Formatted by hand: it is called between two timed iterations, and the json module takes twice as long.
         """
         fd = self._fd
         if fd < 0 or os.getpid() != self._pid:
@@ -145,21 +147,21 @@ class Reporter:
         self._write(line)
 
     def eval(self, i: int, split: str, metrics: dict[str, float], dur_s: float | None = None) -> None:
-        """Measures of a model after `i` iterations, such as {"loss": 1.7}, on a part of the data."""
+        """Report metrics after `i` iterations, such as {"loss": 1.7}, on a split of the data."""
         fields = {"i": i, "split": split, "metrics": metrics}
         self._send("eval", fields if dur_s is None else {**fields, "dur_s": dur_s})
 
     def metric(self, name: str, value: float, unit: str = "", i: int | None = None) -> None:
-        """Any other number."""
+        """Report any other number."""
         fields = {"name": name, "value": value, "unit": unit}
         self._send("metric", fields if i is None else {**fields, "i": i})
 
     def note(self, kind: str, text: str = "", **extra: Any) -> None:
-        """Something that happened: op_fallback, oom, nan_loss, wrong_loss, compile_cache, device_unavailable, ..."""
+        """Report an incident: op_fallback, oom, nan_loss, wrong_loss, compile_cache, device_unavailable, ..."""
         self._send("note", {"kind": kind, "text": text, **extra})
 
     def bye(self, ok: bool = True) -> None:
-        """The last event; what follows it is not written. Shown to users, never taken for the outcome."""
+        """Write the last event; later ones are dropped. It is shown to users, and does not decide the outcome."""
         self._send("bye", {"ok": bool(ok)})
         self._close()
 
@@ -212,7 +214,7 @@ class Reporter:
             self._fd = -1
 
     def _complain(self, text: str) -> None:
-        """Say the first thing that went wrong, and no other: a full disk must not fill a terminal too."""
+        """Print the first problem, and no other: a full disk must not fill a terminal too."""
         if not self._complained:
             self._complained = True
             with contextlib.suppress(Exception):
@@ -220,7 +222,7 @@ class Reporter:
 
 
 def _zero(now: float) -> float:
-    """MPSQ_T0, where it is a moment that this clock has passed not too long ago; else the import of this module."""
+    """Return MPSQ_T0 if it is a moment that this clock passed not too long ago; else the import of this module."""
     try:
         told = float(os.environ.get("MPSQ_T0", ""))
     except ValueError:
@@ -229,18 +231,18 @@ def _zero(now: float) -> float:
 
 
 def _is_worker_process() -> bool:
-    """Whether multiprocessing started this process: it inherits MPSQ_EVENTS, and is not the one that trains."""
+    """Return whether multiprocessing started this process: it inherits MPSQ_EVENTS, and does not train."""
     multiprocessing = sys.modules.get("multiprocessing")
     return multiprocessing is not None and multiprocessing.parent_process() is not None
 
 
 def _word(number: float) -> str:
-    """JSON has no number for these three."""
+    """Return the text of a number that JSON does not have."""
     return "nan" if number != number else "inf" if number > 0 else "-inf"
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON can hold it: scalars of numpy and torch as numbers, what has no counterpart as text."""
+    """Return `value` as JSON can represent it: scalars of numpy and torch as numbers, other objects as text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -260,7 +262,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _line(event: dict[str, Any]) -> bytes | None:
-    """The event's line, its texts shortened as far as its length demands; None when that is not enough."""
+    """Return the event's line, with texts shortened as needed; None if that does not suffice."""
     line = _encoded(event)
     for limit in _TEXT_LIMITS:
         if len(line) <= MAX_LINE_BYTES:

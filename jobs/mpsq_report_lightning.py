@@ -41,10 +41,10 @@ DTYPES = {"32": "fp32", "32-true": "fp32", "16-mixed": "fp16", "16-true": "fp16"
 
 
 class LightningCallback(pl.Callback):
-    """Reports who trains, phases, every iteration with its loss, validations and tests.
+    """Reports hello, phases, every iteration with its loss, validations and tests.
 
-    `warmup_iters` after the first are not measured. Further arguments are fields of hello, and go before what the
-    callback finds out by itself: workload, config, seed, tokens_per_iter, samples_per_iter, flops_per_iter, ...
+    `warmup_iters` after the first are not measured. Further arguments are fields of hello, and override those that the
+    callback finds itself: workload, config, seed, tokens_per_iter, samples_per_iter, flops_per_iter, ...
     """
 
     def __init__(self, report: Reporter | None = None, *, warmup_iters: int = WARMUP_ITERS, **hello: Any) -> None:
@@ -169,7 +169,7 @@ class LightningCallback(pl.Callback):
             self.watch.close()
 
     def _open(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """The end of the set-up: everything is known now."""
+        """End the set-up and report hello, now that everything is known."""
         self.off = not trainer.is_global_zero  # one process speaks for all
         if self.off or not self.report.active:
             return
@@ -186,7 +186,7 @@ class LightningCallback(pl.Callback):
             self.report.end("setup")
 
     def _samples(self, trainer: pl.Trainer) -> dict[str, int]:
-        """hello's samples_per_iter, where it is known and no speed in tokens is wanted."""
+        """Return hello's samples_per_iter, if it is known and no speed in tokens is requested."""
         rows = getattr(trainer.train_dataloader, "batch_size", None)
         if self._size is None or not isinstance(rows, int) or "tokens_per_iter" in self._hello:
             return {}
@@ -194,8 +194,8 @@ class LightningCallback(pl.Callback):
         return {"samples_per_iter": (rows * self._size - (rows - rest if rest else 0)) * trainer.world_size}
 
     def _loss(self, divided_by: int) -> float:
-        """Of an iteration over several batches: the mean. Lightning has divided the loss of each by the batches that
-        are to be accumulated, even where an epoch has fewer, unless the module steps by itself."""
+        """Return the mean loss over the batches of an iteration. Lightning has divided each by the number of batches to
+        accumulate, even if an epoch has fewer, unless the module optimizes manually."""
         return sum(float(loss) for loss in self._losses) * (divided_by / len(self._losses))
 
     def _evaluates(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -211,7 +211,7 @@ class LightningCallback(pl.Callback):
         self._began = time.perf_counter()
 
     def _evaluated(self, trainer: pl.Trainer, split: str) -> None:
-        """Lightning has read the measures by now, and waited for the device with that."""
+        """Report metrics; Lightning has read them by now, and so waited for the device."""
         if self.watch is None or trainer.sanity_checking:
             return
         dur_s = time.perf_counter() - self._began
@@ -227,17 +227,17 @@ class LightningCallback(pl.Callback):
 
 
 def _batches(trainer: pl.Trainer) -> int:
-    """Of an iteration: those that are accumulated, or all of an epoch that has fewer."""
+    """Return the batches of an iteration: those accumulated, or all of an epoch that has fewer."""
     return int(min(trainer.accumulate_grad_batches, trainer.num_training_batches))
 
 
 def _is_whole_epoch(trainer: pl.Trainer) -> bool:
-    """Whether an iteration is all that an epoch has."""
+    """Return whether an iteration covers a whole epoch."""
     return bool(trainer.num_training_batches <= trainer.accumulate_grad_batches)
 
 
 def _rest(trainer: pl.Trainer) -> int | None:
-    """Examples in the last batch of an epoch, where it has fewer than the others: 0 where not, None where unknown."""
+    """Return the examples in a smaller last batch of an epoch: 0 if there is none, None if unknown."""
     loader = trainer.train_dataloader
     try:
         rows, batches, n = loader.batch_size, len(loader), len(loader.dataset)
@@ -249,7 +249,7 @@ def _rest(trainer: pl.Trainer) -> int | None:
 
 
 def _is_short(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether this batch is an epoch's last, of what was left, while other iterations are without it."""
+    """Return whether this batch is an epoch's smaller last one, while other iterations have none."""
     if _is_whole_epoch(trainer):
         return False
     rest = _rest(trainer)
@@ -259,17 +259,17 @@ def _is_short(trainer: pl.Trainer, batch_idx: int) -> bool:
 
 
 def _planned(trainer: pl.Trainer) -> int | None:
-    """Updates that the Trainer means to reach; not known for a stream, and of a module that steps by itself, whose
-    optimizers may step together, it counts each."""
+    """Return the planned number of updates; None for a stream. For manual optimization each optimizer's step counts,
+    although several may belong to one iteration."""
     planned = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
     return planned if isinstance(planned, int) and planned > 0 else None
 
 
 def mps_unused(device: torch.device) -> str | None:
-    """Why the Trainer is on the CPU of a Mac, in a sentence; None elsewhere.
+    """Return why the Trainer is on the CPU of a Mac, in a sentence; None elsewhere.
 
-    Lightning takes MPS for available only where platform.processor() is arm: under Rosetta it is i386, and then
-    accelerator="auto" is the CPU, without a word.
+    Lightning takes MPS for available only if platform.processor() is arm: under Rosetta it is i386, and
+    accelerator="auto" selects the CPU without a message.
     """
     if device.type != "cpu" or platform.system() != "Darwin":
         return None
@@ -282,7 +282,7 @@ def mps_unused(device: torch.device) -> str | None:
 
 
 def _asked(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
-    """hello's fields that the Trainer and the module know."""
+    """Return the fields of hello that the Trainer and the module know."""
     said: dict[str, Any] = {
         "workload": type(module).__name__,
         "framework": "torch",
@@ -303,7 +303,7 @@ def _name(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _short(name: str, split: str) -> str:
-    """val_loss and val/loss are the loss of the split val."""
+    """Return a metric's name without its split: loss of val_loss and val/loss."""
     if name.lower().startswith(split) and name[len(split) : len(split) + 1] in ("_", "/", "-", "."):
         return name[len(split) + 1 :]
     return name

@@ -34,8 +34,8 @@ _DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "
 class TrainerCallback(transformers.TrainerCallback):
     """Reports iterations, losses, evaluations and phases. `warmup_iters` after the first are not measured.
 
-    For a Trainer of one's own: `loss` returns the loss of the iteration that has just ended, where it keeps it; `watch`
-    and its report are taken instead of new ones.
+    For a subclass of Trainer: `loss` returns the loss of the iteration that has just ended, if the trainer keeps it;
+    `watch` and its report are used instead of new ones.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TrainerCallback(transformers.TrainerCallback):
             self.report.begin("setup", since_start=True)
 
     def evaluated(self, done: int, split: str, metrics: Mapping[str, float], dur_s: float | None) -> None:
-        """An evaluation after `done` iterations is over."""
+        """Report an evaluation after `done` iterations."""
         self.report.eval(done, split, dict(metrics), dur_s)
 
     @harmless
@@ -162,7 +162,7 @@ class TrainerCallback(transformers.TrainerCallback):
             self.watch.close()
 
     def _open(self, args: Any, state: Any, model: Any, loader: Any) -> None:
-        """The end of the set-up: everything is known now."""
+        """End the set-up and report hello, now that everything is known."""
         self.off = not state.is_world_process_zero
         if self.off or not self._says_hello or not self.report.active:
             return
@@ -182,7 +182,7 @@ class TrainerCallback(transformers.TrainerCallback):
             self.report.end("setup")
 
     def _go_on(self, control: Any) -> None:
-        """An iteration or what followed it is over: what comes next?"""
+        """Begin what follows an iteration, evaluation or checkpoint."""
         if self.watch is None or not self._trains or self._inside:
             return
         if control.should_evaluate:
@@ -195,15 +195,15 @@ class TrainerCallback(transformers.TrainerCallback):
 
 
 def _rows(args: Any, loader: Any) -> int | None:
-    """Examples in a batch, over all processes; None where batches differ. The loader knows better than the arguments:
-    it may be the user's own, or auto_find_batch_size has halved it."""
+    """Return the examples in a batch, over all processes; None if batches differ. The loader knows better than the
+    arguments: it may be the user's own, or auto_find_batch_size has halved the size."""
     sampler = getattr(loader, "batch_sampler", None)
     rows = getattr(loader if sampler is None else sampler, "batch_size", None)
     return rows * args.world_size if isinstance(rows, int) else None
 
 
 def _of_epoch(loader: Any) -> tuple[int, int] | None:
-    """Batches and examples of an epoch; None for a stream of examples: nobody knows its length."""
+    """Return the batches and examples of an epoch; None for a stream, whose length is unknown."""
     try:
         return len(loader), len(loader.dataset)
     except (AttributeError, TypeError):
@@ -211,7 +211,7 @@ def _of_epoch(loader: Any) -> tuple[int, int] | None:
 
 
 def _examples(args: Any, loader: Any) -> int | None:
-    """Examples of an iteration: of accumulated batches, or of the whole epoch where it has fewer."""
+    """Return the examples of an iteration: of the accumulated batches, or of a whole epoch that has fewer."""
     rows, known = _rows(args, loader), _of_epoch(loader)
     if rows is None or known is None or known[0] > args.gradient_accumulation_steps:
         return None if rows is None else rows * args.gradient_accumulation_steps
@@ -220,7 +220,7 @@ def _examples(args: Any, loader: Any) -> int | None:
 
 
 def _cut_short(args: Any, state: Any, loader: Any) -> bool:
-    """Whether the update that is over was of fewer examples than the others: an epoch's last, of what was left."""
+    """Return whether the finished update had fewer examples than the others: the remainder of an epoch."""
     rows, known = _rows(args, loader), _of_epoch(loader)
     if known is None:
         return bool(accelerate.state.GradientState().end_of_dataloader)
@@ -234,7 +234,7 @@ def _cut_short(args: Any, state: Any, loader: Any) -> bool:
 
 
 def _asked(args: Any, model: Any) -> dict[str, Any]:
-    """hello's fields that are in the Trainer's arguments and its model."""
+    """Return the fields of hello that follow from the Trainer's arguments and its model."""
     said = {
         "framework": "torch",
         "dtype": "fp16" if args.fp16 else "bf16" if args.bf16 else _DTYPES.get(str(getattr(model, "dtype", ""))),
@@ -249,7 +249,7 @@ def _asked(args: Any, model: Any) -> dict[str, Any]:
 
 
 def _measured(metrics: Mapping[str, Any]) -> tuple[str, dict[str, float], float | None]:
-    """Split, measures and seconds of {"eval_loss": 0.7, "eval_runtime": 1.2}; the Trainer's "eval" is called val."""
+    """Return split, metrics and seconds of {"eval_loss": 0.7, "eval_runtime": 1.2}; the split "eval" is called val."""
     prefix = next((key.removesuffix("_runtime") for key in metrics if key.endswith("_runtime")), "eval")
     measured = {
         key.removeprefix(f"{prefix}_"): float(value)

@@ -1,4 +1,4 @@
-"""Time the iterations of a loop that is somebody else's: a trainer that calls back (docs/protocol.md).
+"""Time the iterations of a loop that calls back, such as a trainer's (docs/protocol.md).
 
     watch = Watch(report, **of_torch(device))
     watch.start()               # the next iteration begins: its batch is fetched from here on
@@ -6,7 +6,7 @@
     watch.pause("eval")         # an evaluation begins, outside of all iterations; the next start() ends it
     watch.close()
 
-The device is waited for before both readings of the clock, as the methodology asks. When nobody listens, nothing is
+The device is waited for before both readings of the clock, as the methodology requires. If nobody listens, nothing is
 waited for, read or written. Used by mpsq_report_transformers and mpsq_report_lightning; needs mpsq_report beside it.
 """
 
@@ -26,13 +26,13 @@ from typing import Any, NamedTuple, TypeVar
 from mpsq_report import Reporter
 
 WARMUP_ITERS = 10
-"""Iterations after the first that are not measured, unless somebody says otherwise."""
+"""Default number of iterations after the first that are not measured."""
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class Iteration(NamedTuple):
-    """One that is over. `loss` is None where it is not known."""
+    """A finished iteration. `loss` is None if it is not known."""
 
     i: int
     dur_s: float
@@ -43,7 +43,7 @@ class Iteration(NamedTuple):
 
 
 def _nothing() -> None:
-    """The CPU has finished when the call returns."""
+    """Do nothing: on the CPU a call returns when it has finished."""
 
 
 def _no_memory() -> tuple[None, None]:
@@ -51,7 +51,7 @@ def _no_memory() -> tuple[None, None]:
 
 
 class Watch:
-    """The clock of one training. `told` hears of each iteration once it is reported, while no clock runs."""
+    """The clock of one training. `told` is called with each iteration once it is reported, while no clock runs."""
 
     def __init__(
         self,
@@ -76,21 +76,21 @@ class Watch:
 
     @property
     def active(self) -> bool:
-        """Whether anybody hears of the iterations."""
+        """Return whether anybody receives the iterations."""
         return self._told is not None or self.report.active
 
     @property
     def running(self) -> bool:
-        """Whether an iteration has begun."""
+        """Return whether an iteration has begun."""
         return self._begun is not None
 
     @property
     def waiting(self) -> bool:
-        """Whether an iteration is over whose loss may still be told."""
+        """Return whether an iteration is over whose loss may still be given."""
         return self._over is not None
 
     def start(self) -> None:
-        """An iteration begins now. Called again before stop(), it begins anew: what was between belongs to none."""
+        """Begin an iteration. A second call before stop() begins it again: the time between belongs to none."""
         if not self.active:
             return
         self.resume()
@@ -103,7 +103,7 @@ class Watch:
         self._begun = self._clock()
 
     def stop(self, i: int, loss: float | None = None, *, loss_follows: bool = False) -> None:
-        """Iteration `i` is over. `loss_follows`: it is reported when loss() tells the loss, or with the next call."""
+        """End iteration `i`. With `loss_follows` it is reported when loss() gives the loss, or at the next call."""
         if self._begun is None:
             return
         self._synchronize()
@@ -115,17 +115,17 @@ class Watch:
             self._flush()
 
     def drop(self) -> None:
-        """The iteration that has begun is not like the others, and is not reported."""
+        """Discard the iteration that has begun, because it is not like the others."""
         self._begun = None
 
     def loss(self, value: float) -> None:
-        """The loss of the iteration that is over."""
+        """Give the loss of the iteration that is over."""
         if self._over is not None:
             self._over = self._over._replace(loss=value)
             self._flush()
 
     def pause(self, name: str) -> None:
-        """Something begins that is part of no iteration: an evaluation (eval), a checkpoint, further setup."""
+        """Begin something that belongs to no iteration: an evaluation (eval), a checkpoint, further setup."""
         if not self.active or name == self._paused:
             return
         self.resume()
@@ -134,14 +134,14 @@ class Watch:
         self._paused = name
 
     def resume(self) -> None:
-        """What pause() began is over."""
+        """End what pause() began."""
         self._flush()
         if self._paused:
             self.report.end(self._paused)
             self._paused = ""
 
     def close(self) -> None:
-        """The training is over."""
+        """End the training."""
         self.resume()
         self._begun = None
         self._leave()
@@ -169,9 +169,9 @@ class Watch:
 
 
 def of_torch(device: Any) -> dict[str, Callable[[], Any]]:
-    """How a torch.device is waited for and how its memory is read: the arguments of Watch.
+    """Return how a torch.device is synchronised and its memory read: arguments of Watch.
 
-    torch is imported already, by whoever made the device.
+    torch is imported already, by the code that made the device.
     """
     torch = sys.modules["torch"]
     if device.type == "cuda":
@@ -190,7 +190,7 @@ def of_torch(device: Any) -> dict[str, Callable[[], Any]]:
 
 
 def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
-    """hello's versions, device and device_name; `packages` are those whose versions matter besides torch's."""
+    """Return hello's versions, device and device_name; `packages` are further ones whose versions matter."""
     torch = sys.modules["torch"]
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:
@@ -207,7 +207,7 @@ def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether a torch module, or a part of it, went through torch.compile; Lightning's have a _compiler_ctx then."""
+    """Return whether a torch module or a part of it was compiled by torch.compile; Lightning sets _compiler_ctx."""
     return getattr(model, "_compiler_ctx", None) is not None or any(
         hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
         for part in (model.modules() if hasattr(model, "modules") else ())
@@ -215,13 +215,14 @@ def is_compiled(model: Any) -> bool:
 
 
 def is_first_process() -> bool:
-    """Whether this process speaks for those that train together, as far as its launcher has said by now: torchrun,
+    """Return whether this process reports for those that train together, as far as its launcher has told: torchrun,
     accelerate and Lightning number them."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 def harmless(method: Call) -> Call:
-    """A method of a callback that never raises into the training: the first error is said once and ends the reporting.
+    """Wrap a method of a callback so that it never raises into the training: the first error is printed and ends the
+    reporting.
 
     Its object has `off`, which is False until then.
     """

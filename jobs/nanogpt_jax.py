@@ -6,7 +6,7 @@
 
 The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (harness/models/nanogpt.py).
 
-Top to bottom: what can be set, the model, build(), step(), evaluate().
+Top to bottom: settings, the model, build(), step(), evaluate(), sample().
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ RANDOM = "rbg"
 
 @dataclass(frozen=True)
 class Model:
-    """The functions of a model: its shape, and the dtype in which it multiplies. Sums, norms and the loss are fp32."""
+    """The functions of a model: its shape, and the dtype of products. Sums, norms and the loss are fp32."""
 
     shape: Shape
     dtype: Any
     attention: str | None = None
-    """what jax.nn.dot_product_attention takes as its implementation; None: what XLA makes of the formula"""
+    """implementation of jax.nn.dot_product_attention; None: XLA compiles the formula"""
 
     def loss(self, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Mean cross entropy in nats. Without a key there is no dropout."""
+        """Return the mean cross entropy in nats. Without a key there is no dropout."""
         logits = self.logits(params, x, key).astype(jnp.float32)
         found = jnp.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - found)
@@ -59,8 +59,8 @@ class Model:
     def logits(
         self, params: Params, tokens: jax.Array, key: jax.Array | None = None, cache: Cache | None = None
     ) -> jax.Array:
-        """Tokens (batch, time) to logits (batch, time, vocab). With a cache they go on from those that it knows, and
-        only the last one's logits are computed."""
+        """Return the logits (batch, time, vocab) of tokens (batch, time). With a cache the tokens continue those that
+        it holds, and only the last one's logits are computed."""
         drop, n = self._dropout(key), tokens.shape[1]
         places = params["positions.weight"]
         x = drop(params["tokens.weight"][tokens] + (places[:n] if cache is None else places[cache.positions(n)]))
@@ -109,7 +109,7 @@ class Model:
         return x + params[f"{name}.bias"] if self.shape.bias else x
 
     def _dropout(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
-        """What drops a share of an array's numbers, others at each call."""
+        """Return a function that drops a share of an array's numbers, different ones at each call."""
         rate = self.shape.dropout
         if key is None or not rate:
             return _keep
@@ -128,7 +128,7 @@ def _keep(x: jax.Array) -> jax.Array:
 
 @dataclass(kw_only=True)
 class Training(JaxTraining):
-    """The harness's Training, and what is trained on and how."""
+    """The harness's Training, with the problem and the update."""
 
     problem: Problem
     update: Callable[..., Any]
@@ -136,15 +136,15 @@ class Training(JaxTraining):
 
 
 def attention_on(device: Device, shape: Shape, dtype: str) -> str | None:
-    """cudnn's fused attention where there is one: on CUDA, in 16 bits, for heads of up to 128 features in eights. JAX
-    does not choose it by itself; torch does."""
+    """Return cudnn, whose fused attention JAX does not choose by itself, as torch does, if it applies: on CUDA, in 16
+    bits, for heads of up to 128 features, a multiple of 8. Else None."""
     features = shape.width // shape.heads
     fits = dtype != "fp32" and features % 8 == 0 and features <= 128
     return "cudnn" if device.kind == "cuda" and fits else None
 
 
 def build(options: Options, device: Device) -> Training:
-    """Text, model, reference loss, optimizer: all that is done once."""
+    """Build text, model, reference loss and optimizer."""
     nanogpt.refuse_fp16(options, "jax")
     problem = nanogpt.problem(options)
     weights = nanogpt.weights(options, problem.shape)
@@ -173,7 +173,7 @@ def build(options: Options, device: Device) -> Training:
 def _update(
     model: Model, options: Options, params: Params, state: Any, x: jax.Array, y: jax.Array, lr: jax.Array, i: jax.Array
 ) -> tuple[jax.Array, Params, Any]:
-    """Forward, backward, clipping, update. `x` and `y` are (grad_accum, batch, time)."""
+    """Do forward, backward, clipping and update. `x` and `y` are (grad_accum, batch, time)."""
     s = options.settings
     key = jax.random.fold_in(jax.random.key(options.seed, impl=RANDOM), i)
 
@@ -197,7 +197,7 @@ def _update(
 
 
 def step(training: Training, i: int) -> jax.Array:
-    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, not waited for."""
+    """Do one iteration: batches, forward, backward, clipping, update. Return the mean loss, not waited for."""
     s = training.options.settings
     x, y = jax.device_put(training.problem.batches.of_iteration(i, s.grad_accum), training.device.handle)
     lr = np.float32(nanogpt.learning_rate(i, s))
@@ -206,7 +206,7 @@ def step(training: Training, i: int) -> jax.Array:
 
 
 def evaluate(training: Training, split: str) -> dict[str, float]:
-    """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
+    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
     s = training.options.settings
     x, y = jax.device_put(training.problem.batches.of_evaluation(split, s.eval_iters), training.device.handle)
     losses = [training.forward(training.params, x[n], y[n]) for n in range(s.eval_iters)]
@@ -214,7 +214,7 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
 
 
 def sample(options: Options, device: Device) -> Sampling:
-    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    """Build text, model and reference logits for mode=sample."""
     problem = nanogpt.problem(options)
     shape, weights = problem.shape, nanogpt.weights(options, problem.shape)
     right = logits_of(Model(shape, jnp.float32).logits, weights)

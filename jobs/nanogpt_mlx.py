@@ -8,7 +8,7 @@
 
 The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (harness/models/nanogpt.py).
 
-Top to bottom: what can be set, the model, build(), step(), evaluate().
+Top to bottom: settings, the model, build(), step(), evaluate(), sample().
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORKLOAD = {"like": "nanogpt_torch", "framework": "mlx", "without": ["adamw", "t
 
 
 class Linear(nn.Module):
-    """A linear layer whose weights are fp32 and which multiplies in the dtype of what comes in."""
+    """A linear layer with fp32 weights that multiplies in the dtype of its input."""
 
     def __init__(self, width: int, out: int, bias: bool) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Linear(nn.Module):
 
 
 class Dropout:
-    """Drops a share of an array's numbers, others at each call; nothing without a key. One serves one forward."""
+    """Drops a share of an array's numbers, different ones at each call; nothing without a key. Use one per forward."""
 
     def __init__(self, rate: float, key: mx.array | None, calls: int) -> None:
         self.on = key is not None and rate > 0
@@ -71,11 +71,11 @@ class Dropout:
 
 
 Attend = Callable[..., mx.array]
-"""queries, keys, values and their scale to what attention makes of them"""
+"""(queries, keys, values, scale) to the output of attention"""
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each position looks at itself and at those before it, with several heads at once."""
+    """Causal self-attention with several heads: each position attends to itself and to those before it."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers, four times as wide between them. GELU is the exact one, as in nanoGPT."""
+    """Two linear layers, four times as wide between them, with the exact GELU, as in nanoGPT."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def norm_of(shape: Shape) -> nn.LayerNorm:
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each added to what came in and fed with its normalisation."""
+    """Attention and feed-forward, each with layer normalisation before it and a residual connection around it."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -133,8 +133,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (batch, time) to logits (batch, time, vocab). `dtype` is that of the products; sums, norms and the loss
-    are fp32. With a cache the tokens go on from those that it knows, and only the last one's logits are computed."""
+    """A model from tokens (batch, time) to logits (batch, time, vocab). `dtype` is that of products; sums, norms and
+    the loss are fp32. With a cache the tokens continue those that it holds, and only the last one's logits are
+    computed."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -156,12 +157,12 @@ class GPT(nn.Module):
         return self.norm(x).astype(dtype) @ self.tokens.weight.astype(dtype).T  # tied: it is the output layer too
 
     def loss(self, x: mx.array, y: mx.array, dtype: mx.Dtype = mx.float32, key: mx.array | None = None) -> mx.array:
-        """Mean cross entropy in nats. Without a key there is no dropout."""
+        """Return the mean cross entropy in nats. Without a key there is no dropout."""
         return nn.losses.cross_entropy(self(x, dtype, key).astype(mx.float32), y, reduction="mean")
 
 
 def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
-    """The model with these weights."""
+    """Return the model with these weights."""
     model = GPT(shape)
     model.update(tree_unflatten([(name, mx.array(value)) for name, value in weights.items()]))
     return model
@@ -169,7 +170,7 @@ def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
 
 @dataclass(kw_only=True)
 class Training(MlxTraining):
-    """The harness's Training, and what is trained on and how."""
+    """The harness's Training, with the problem and the update."""
 
     problem: Problem
     update: Callable[[mx.array, mx.array, mx.array], mx.array]
@@ -177,7 +178,7 @@ class Training(MlxTraining):
 
 
 def build(options: Options, device: Device) -> Training:
-    """Text, model, reference loss, optimizer: all that is done once."""
+    """Build text, model, reference loss and optimizer."""
     nanogpt.refuse_fp16(options, "mlx")
     s, dtype = options.settings, DTYPES[options.dtype]
     problem = nanogpt.problem(options)
@@ -187,7 +188,7 @@ def build(options: Options, device: Device) -> Training:
     loss_and_grad = nn.value_and_grad(model, lambda x, y, key: model.loss(x, y, dtype, key))
 
     def update(x: mx.array, y: mx.array, key: mx.array) -> mx.array:
-        """Forward, backward, clipping, update. `x` and `y` are (grad_accum, batch, time)."""
+        """Do forward, backward, clipping and update. `x` and `y` are (grad_accum, batch, time)."""
         total: Any = None
         for n, part in enumerate(mx.random.split(key, s.grad_accum)):
             found = loss_and_grad(x[n], y[n], part)
@@ -222,14 +223,14 @@ def build(options: Options, device: Device) -> Training:
 
 
 def clip(grads: Any, limit: float) -> Any:
-    """The gradients, scaled down where their norm together is above `limit`, as torch's clip_grad_norm_ does."""
+    """Return the gradients, scaled down if their global norm exceeds `limit`, as by torch's clip_grad_norm_."""
     norm = mx.sqrt(sum(mx.square(value).sum() for _, value in tree_flatten(grads)))
     scale = mx.minimum(limit / (norm + nanogpt.CLIP_EPS), 1.0)
     return tree_map(lambda value: value * scale, grads)
 
 
 def step(training: Training, i: int) -> mx.array:
-    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss, not computed yet."""
+    """Do one iteration: batches, forward, backward, clipping, update. Return the mean loss, not yet computed."""
     options = training.options
     x, y = map(mx.array, training.problem.batches.of_iteration(i, options.settings.grad_accum))
     training.optimizer.learning_rate = nanogpt.learning_rate(i, options.settings)
@@ -237,7 +238,7 @@ def step(training: Training, i: int) -> mx.array:
 
 
 def evaluate(training: Training, split: str) -> dict[str, float]:
-    """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
+    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
     s = training.options.settings
     batches = training.problem.batches.of_evaluation(split, s.eval_iters)
     losses = [training.forward(mx.array(x), mx.array(y)) for x, y in zip(*batches, strict=True)]
@@ -245,7 +246,7 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
 
 
 def sample(options: Options, device: Device) -> Sampling:
-    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    """Build text, model and reference logits for mode=sample."""
     problem = nanogpt.problem(options)
     shape, dtype = problem.shape, DTYPES[options.dtype]
     model = model_of(shape, nanogpt.weights(options, shape))

@@ -6,7 +6,7 @@
 
 The twin of nanogpt_torch.py: same model, weights, batches, optimizer and schedule (harness/models/nanogpt.py).
 
-Top to bottom: what can be set, the model, build(), step(), evaluate().
+Top to bottom: settings, the model, build(), step(), evaluate(), sample().
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Params = Mapping[str, Tensor]
 
 
 class Linear:
-    """A linear layer whose weights are fp32 and which multiplies in the dtype of what comes in."""
+    """A linear layer with fp32 weights that multiplies in the dtype of its input."""
 
     def __init__(self, params: Params, name: str) -> None:
         self.weight, self.bias = params[f"{name}.weight"], params.get(f"{name}.bias")
@@ -52,7 +52,7 @@ class Linear:
 
 
 class Norm:
-    """Layer normalisation, with a bias or without."""
+    """Layer normalisation with an optional bias."""
 
     def __init__(self, params: Params, name: str) -> None:
         self.weight, self.bias = params[f"{name}.weight"], params.get(f"{name}.bias")
@@ -63,11 +63,11 @@ class Norm:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""queries, keys and values to what attention makes of them"""
+"""(queries, keys, values) to the output of attention"""
 
 
 class Attention:
-    """Causal self-attention: each position looks at itself and at those before it, with several heads at once."""
+    """Causal self-attention with several heads: each position attends to itself and to those before it."""
 
     def __init__(self, params: Params, name: str, shape: Shape) -> None:
         self.heads, self.dropout = shape.heads, shape.dropout
@@ -86,7 +86,7 @@ class Attention:
 
 
 class FeedForward:
-    """Two layers, four times as wide between them. GELU is the exact one, as in nanoGPT."""
+    """Two linear layers, four times as wide between them, with the exact GELU, as in nanoGPT."""
 
     def __init__(self, params: Params, name: str, shape: Shape) -> None:
         self.dropout = shape.dropout
@@ -97,7 +97,7 @@ class FeedForward:
 
 
 class Block:
-    """Attention, then feed-forward, each added to what came in and fed with its normalisation."""
+    """Attention and feed-forward, each with layer normalisation before it and a residual connection around it."""
 
     def __init__(self, params: Params, name: str, shape: Shape) -> None:
         self.norm1, self.norm2 = Norm(params, f"{name}.norm1"), Norm(params, f"{name}.norm2")
@@ -110,9 +110,9 @@ class Block:
 
 
 class GPT:
-    """Tokens (batch, time) to logits (batch, time, vocab). `dtype` is that of the products; sums, norms and the loss
-    are fp32. Dropout is tinygrad's: on where TRAINING is. With a cache the tokens go on from those that it knows, and
-    only the last one's logits are computed."""
+    """A model from tokens (batch, time) to logits (batch, time, vocab). `dtype` is that of products; sums, norms and
+    the loss are fp32. Dropout is on while tinygrad's TRAINING is. With a cache the tokens continue those that it holds,
+    and only the last one's logits are computed."""
 
     def __init__(self, shape: Shape, params: Params, dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
@@ -130,13 +130,13 @@ class GPT:
         return self.norm(x).cast(self.dtype) @ self.tokens.cast(self.dtype).T  # tied: it is the output layer too
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross entropy in nats."""
+        """Return the mean cross entropy in nats."""
         return self(x).float().sparse_categorical_crossentropy(y)
 
 
 @dataclass(kw_only=True)
 class Training(TinygradTraining):
-    """The harness's Training, and what is trained on and how."""
+    """The harness's Training, with the problem and the update."""
 
     problem: Problem
     update: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -144,7 +144,7 @@ class Training(TinygradTraining):
 
 
 def build(options: Options, device: Device) -> Training:
-    """Text, model, reference loss, optimizer: all that is done once."""
+    """Build text, model, reference loss and optimizer."""
     nanogpt.refuse_fp16(options, "tinygrad")
     s = options.settings
     problem = nanogpt.problem(options)
@@ -156,7 +156,7 @@ def build(options: Options, device: Device) -> Training:
     optimizer = adamw(params, s.weight_decay, (s.beta1, s.beta2), nanogpt.ADAM_EPS)
 
     def update(x: Tensor, y: Tensor, lr: Tensor) -> Tensor:
-        """Forward, backward, clipping, update. `x` and `y` are (grad_accum, batch, time)."""
+        """Do forward, backward, clipping and update. `x` and `y` are (grad_accum, batch, time)."""
         losses = [model.loss(x[n], y[n]) / s.grad_accum for n in range(s.grad_accum)]
         loss = sum(losses[1:], losses[0])
         for value, grad in zip(params.values(), clipped(loss.gradient(*params.values()), s.grad_clip), strict=True):
@@ -187,7 +187,7 @@ def build(options: Options, device: Device) -> Training:
 
 
 def clipped(grads: list[Tensor], limit: float) -> list[Tensor]:
-    """The gradients, scaled down where their norm together is above `limit`, as torch's clip_grad_norm_ does."""
+    """Return the gradients, scaled down if their global norm exceeds `limit`, as by torch's clip_grad_norm_."""
     if not limit:
         return grads
     norm = sum((grad.float().square().sum() for grad in grads[1:]), grads[0].float().square().sum()).sqrt()
@@ -196,7 +196,7 @@ def clipped(grads: list[Tensor], limit: float) -> list[Tensor]:
 
 
 def step(training: Training, i: int) -> Tensor:
-    """One iteration: batches, forward, backward, clipping, update. Returns the mean loss."""
+    """Do one iteration: batches, forward, backward, clipping, update. Return the mean loss."""
     s, device = training.options.settings, training.device.handle
     x, y = training.problem.batches.of_iteration(i, s.grad_accum)
     lr = np.array([nanogpt.learning_rate(i, s)], np.float32)
@@ -205,7 +205,7 @@ def step(training: Training, i: int) -> Tensor:
 
 
 def evaluate(training: Training, split: str) -> dict[str, float]:
-    """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
+    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
     s, device = training.options.settings, training.device.handle
     total = 0.0
     for batch in zip(*training.problem.batches.of_evaluation(split, s.eval_iters), strict=True):
@@ -214,7 +214,7 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
 
 
 def sample(options: Options, device: Device) -> Sampling:
-    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    """Build text, model and reference logits for mode=sample."""
     problem = nanogpt.problem(options)
     shape, weights = problem.shape, nanogpt.weights(options, problem.shape)
     right = logits_of(lambda params, x: GPT(shape, params, DTYPES["fp32"])(x), weights)

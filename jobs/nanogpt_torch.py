@@ -10,7 +10,7 @@ nanoGPT (github.com/karpathy/nanoGPT), so that numbers can be compared; the code
 
 Weights, batches and schedule are those of its twins in mlx, tinygrad and jax: harness/models/nanogpt.py.
 
-Top to bottom: what can be set, the model, build(), step(), evaluate().
+Top to bottom: settings, the model, build(), step(), evaluate(), sample().
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ WORKLOAD = {
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each position looks at itself and at those before it, with several heads at once."""
+    """Causal self-attention with several heads: each position attends to itself and to those before it."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers, four times as wide between them. GELU is the exact one, as in nanoGPT."""
+    """Two linear layers, four times as wide between them, with the exact GELU, as in nanoGPT."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each added to what came in and fed with its normalisation."""
+    """Attention and feed-forward, each with layer normalisation before it and a residual connection around it."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -181,9 +181,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in nats.
+    """A model from tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in
+    nats.
 
-    With a cache the tokens go on from those that it knows, and only the last one's logits are computed.
+    With a cache the tokens continue those that it holds, and only the last one's logits are computed.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -209,7 +210,7 @@ class GPT(nn.Module):
 
 
 def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
-    """The model with these weights, on the CPU: every device starts from the same ones."""
+    """Return the model with these weights, on the CPU: every device starts from the same ones."""
     with torch.device("meta"):  # so that torch draws none of its own
         model = GPT(shape)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, assign=True)
@@ -221,15 +222,15 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(kw_only=True)
 class Training(TorchTraining):
-    """The harness's Training, and what is trained on."""
+    """The harness's Training, with the problem and the batches fetched ahead."""
 
     problem: Problem
     fetched: tuple[int, list[Batch]] = (-1, [])
-    """an iteration and its batches: the next one's, once there was one"""
+    """an iteration and its batches, prefetched; (-1, []) before the first"""
 
 
 def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
-    """Move a batch; to CUDA from pinned memory, while the host goes on."""
+    """Copy a batch to the device; to CUDA asynchronously, from pinned memory."""
     parts = [torch.from_numpy(part).long() for part in (x, y)]
     if device.kind == "cuda":
         parts = [part.pin_memory() for part in parts]
@@ -238,7 +239,7 @@ def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
 
 
 def build(options: Options, device: Device) -> Training:
-    """Text, model, reference loss, optimizer: all that is done once."""
+    """Build text, model, reference loss and optimizer."""
     s = options.settings
     problem = nanogpt.problem(options)
     torch.manual_seed(options.seed)  # for dropout
@@ -268,14 +269,14 @@ def build(options: Options, device: Device) -> Training:
 
 
 def fetch(training: Training, i: int) -> list[Batch]:
-    """The batches of iteration i, on their way to the device."""
+    """Return the batches of iteration i, on their way to the device."""
     parts = training.problem.batches.of_iteration(i, training.options.settings.grad_accum)
     return [to_device(*batch, training.device) for batch in zip(*parts, strict=True)]
 
 
 def step(training: Training, i: int) -> torch.Tensor:
-    """One iteration: forward, backward, clipping, update, and the next one's batches. Returns the mean loss, still on
-    the device."""
+    """Do one iteration: forward, backward, clipping, update, and fetch the next batches. Return the mean loss, on the
+    device."""
     s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
     for group in optimizer.param_groups:
         group["lr"] = nanogpt.learning_rate(i, s)
@@ -298,7 +299,7 @@ def step(training: Training, i: int) -> torch.Tensor:
 
 @torch.no_grad()
 def evaluate(training: Training, split: str) -> dict[str, float]:
-    """The mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
+    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
     s = training.options.settings
     total = torch.zeros((), device=training.device.handle)
     training.model.eval()
@@ -311,7 +312,7 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
 
 
 def sample(options: Options, device: Device) -> Sampling:
-    """Text, model, what its logits should be: all that is done once for mode=sample."""
+    """Build text, model and reference logits for mode=sample."""
     problem = nanogpt.problem(options)
     shape = problem.shape
     model = model_of(shape, nanogpt.weights(options, shape))

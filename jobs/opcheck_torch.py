@@ -2,11 +2,11 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.9", "numpy", "expecttest", "pyyaml"]
 # ///
-"""Which of torch's operators a device computes, and whether it computes them right: `python jobs/opcheck_torch.py`.
+"""Which of torch's operators a device computes, and whether correctly: `python jobs/opcheck_torch.py`.
 
-Every operator that torch tests itself by (OpInfo), with its samples, forward and backward, in each dtype: native, left
-to the CPU, missing, wrong (against the CPU), or an error. Operators run in child processes: one that crashes or hangs
-ends its child, is recorded, and the sweep goes on.
+Every operator of torch's own tests (OpInfo) with its samples, forward and backward, in each dtype: native, fallback to
+the CPU, missing, wrong (against the CPU), or an error. Operators run in child processes: one that crashes or hangs ends
+its child, is recorded, and the sweep continues.
 """
 
 from __future__ import annotations

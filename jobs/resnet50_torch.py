@@ -5,10 +5,10 @@
 """ResNet-50 trained on images, in PyTorch: `python jobs/resnet50_torch.py --device cpu --config toy`.
 
 The model is that of He et al., "Deep Residual Learning for Image Recognition" (2016), with the stride of a stage in the
-3 x 3 convolution of its first block, as everybody's ResNet-50 since Facebook's of 2016 has it: 25,557,032 parameters,
-4.09e9 multiplications and additions an image. Batches are of 128 as in "Accelerated PyTorch training on Mac".
+3 x 3 convolution of its first block, as in all common implementations since Facebook's of 2016: 25,557,032 parameters,
+4.09e9 multiply-adds an image. Batches are of 128 as in "Accelerated PyTorch training on Mac".
 
-Top to bottom: what can be set, the model, build(). Iterations: harness/torch_backend/classifying.py.
+Top to bottom: settings, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ WORKLOAD = {
 
 
 FIRST_GAIN = 0.2
-"""What a block's last normalisation first multiplies by. Goyal et al. 2017 ("Accurate, Large Minibatch SGD", section
-5.1) begin with 0, so that a block begins as what came in; then a fault within blocks would not show in the first loss.
-With 1, rounding to bf16 grows through fifty layers to 0.1 nats; with this it stays below 0.01, and a fault is seen."""
+"""Initial scale of a block's last normalisation. Goyal et al. 2017 ("Accurate, Large Minibatch SGD", section 5.1) start
+at 0, so that a block starts as the identity; then a fault within blocks would not show in the first loss. With 1,
+rounding to bf16 grows through fifty layers to 0.1 nats; with 0.2 it stays below 0.01, and a fault shows."""
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions, 1 x 1 to fewer channels, 3 x 3, 1 x 1 to four times as many, added to what came in."""
+    """Convolutions 1 x 1 to fewer channels, 3 x 3, and 1 x 1 to four times as many, with a residual connection."""
 
     def __init__(self, channels: int, inner: int, stride: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(ImageClassifier):
-    """3, 4, 6 and 3 bottlenecks; each stage has twice the channels of the one before, and half its height and width."""
+    """Stages of 3, 4, 6 and 3 bottlenecks; each doubles the channels and halves height and width of the one before."""
 
     def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class ResNet50(ImageClassifier):
 
 
 def build(options: Options, device: Device) -> Training:
-    """Images, model, reference loss, optimizer: all that is done once."""
+    """Build images, model, reference loss and optimizer."""
     s = options.settings
     if s.batch_size == 1 and s.side == STRIDE:
         raise UsageError(

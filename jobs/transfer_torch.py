@@ -4,8 +4,8 @@
 # ///
 """Copies between host and device, in PyTorch: `python jobs/transfer_torch.py --device cuda`.
 
-Time of one copy and GB/s, by size, in both directions, from ordinary and from pinned memory: what moving a batch costs,
-and what unified memory saves. Every byte is compared. Each copy is waited for by itself, because latency is asked for.
+Time of one copy and GB/s, by size, in both directions, from pageable and from pinned memory: what moving a batch costs,
+and what unified memory saves. Every byte is compared. Each copy is waited for, because latency is measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ DIRECTIONS = ("to_device", "to_host")
 
 
 def build(options: Options, device: Device, report: Reporter) -> Bench:
-    """A cell for each direction, memory and size. Raises: UsageError."""
+    """Return a cell for each direction, memory and size. Raises: UsageError."""
     s = options.settings
     memories = _memories(s, device)
     generator = torch.Generator().manual_seed(options.seed)
@@ -81,7 +81,7 @@ def build(options: Options, device: Device, report: Reporter) -> Bench:
 
 
 def sizes(s: SimpleNamespace) -> list[int]:
-    """Bytes, each FACTOR times the one before, the largest last."""
+    """Return sizes in bytes, each FACTOR times the one before, the largest last. Raises: UsageError."""
     if s.smallest > s.largest:
         raise UsageError(f"smallest={s.smallest} is more than largest={s.largest}", "the smallest comes first")
     found = [s.smallest]

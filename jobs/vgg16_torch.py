@@ -5,10 +5,10 @@
 """VGG-16 trained on images, in PyTorch: `python jobs/vgg16_torch.py --device cpu --config toy`.
 
 The model is configuration D of Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image
-Recognition" (2015): 138,357,544 parameters, 15.5e9 multiplications and additions an image. Batches are of 64 as in
-"Accelerated PyTorch training on Mac".
+Recognition" (2015): 138,357,544 parameters, 15.5e9 multiply-adds an image. Batches are of 64 as in "Accelerated PyTorch
+training on Mac".
 
-Top to bottom: what can be set, the model, build(). Iterations: harness/torch_backend/classifying.py.
+Top to bottom: settings, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ WORKLOAD = {
 
 
 class VGG16(ImageClassifier):
-    """Thirteen convolutions of 3 x 3, the image halved after the 2nd, 4th, 7th, 10th and 13th; three linear layers, the
-    inner two 64 times as wide as the first convolution."""
+    """Thirteen convolutions of 3 x 3, with max pooling after the 2nd, 4th, 7th, 10th and 13th, and three linear layers,
+    the inner two 64 times as wide as the first convolution."""
 
     def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class VGG16(ImageClassifier):
 
 
 def build(options: Options, device: Device) -> Training:
-    """Images, model, reference loss, optimizer: all that is done once."""
+    """Build images, model, reference loss and optimizer."""
     return build_classifier(options, device, VGG16)
 
 

@@ -1,1 +1,1 @@
-"""What the workloads of this folder share. `python jobs/NAME.py` finds this package beside itself."""
+"""The library that the workloads of this folder share. `python jobs/NAME.py` finds it beside itself."""

@@ -1,7 +1,7 @@
-"""The command line that every workload has, from its WORKLOAD literal: options, presets, and --set key=value.
+"""The command line of every workload, derived from its WORKLOAD literal: options, presets, and --set key=value.
 
-What a key takes is what the literal says of it (choices, each_of, least, most, above, below), and is checked here and
-nowhere else. queue_runner/workloads/manifest.py reads the same words for a workload that is asked for.
+The values that a key accepts (choices, each_of, least, most, above, below) are checked here and nowhere else.
+queue_runner/workloads/manifest.py applies the same rules at submit.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LIMITS = {
     "most": ("at most", "cannot be more than", operator.le),
     "below": ("below", "must be less than", operator.lt),
 }
-"""What a literal may say of a number: in --help, in a refusal, and what holds of a value that is right."""
+"""Limits of a number in a literal: words for --help, words for an error, and the test of a valid value."""
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for. `settings` has every key of the workload's params as an attribute, in its default's type."""
+    """A parsed command line. `settings` has every key of the workload's params, in the type of its default."""
 
     device: str
     compile: bool
@@ -51,7 +51,7 @@ class Options:
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "torch.compile") -> Options:
-    """Read the command line. `compiler`: what --compile on means in this framework, for --help.
+    """Parse the command line. `compiler` says in --help what --compile on means in this framework.
 
     Raises: UsageError; SystemExit(0) after --help.
     """
@@ -93,7 +93,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint: the known word that is closest, and the others."""
+    """Return a hint: the closest known word, if one is close, followed by `otherwise`."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f'did you mean "{found[0]}"? {otherwise}' if found else otherwise
 
@@ -177,7 +177,7 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
 
 
 def _refuse(key: str, param: Mapping[str, Any], value: Any) -> None:
-    """Raises: UsageError for a value that the literal does not allow."""
+    """Raise UsageError for a value that the literal does not accept."""
     choices, words = param.get("choices"), param.get("each_of")
     if choices and value not in choices:
         names = [str(choice) for choice in choices]
@@ -198,7 +198,7 @@ def _meaning(key: str, param: Mapping[str, Any]) -> str:
 
 
 def join_or(words: Sequence[str]) -> str:
-    """train, eval or sample."""
+    """Join words as in "train, eval or sample"."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

@@ -1,12 +1,12 @@
-"""What the harness needs to know of a device, whatever the framework, and how it says that one is not there.
+"""Devices by the queue's names, independent of the framework, and the error for a device that does not compute.
 
-| asked | torch | mlx | tinygrad | jax |
+| queue | torch | mlx | tinygrad | jax |
 |---|---|---|---|---|
 | cpu | cpu | cpu | CPU | cpu |
 | mps | mps | gpu, of a build with Metal | METAL | a plugin for Metal (platform METAL or mps) |
 | cuda, cuda:1 | cuda:1 | gpu, of a build with CUDA | CUDA:1 | cuda |
 
-The queue and its reports know the first column only.
+The queue and its reports use the first column only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from harness.errors import EX_UNAVAILABLE, JobError
 from harness.machine import process_memory
 
 AUTO = ("cuda", "mps", "cpu")
-"""The order in which `--device auto` looks for a device that computes."""
+"""The order in which `--device auto` tries devices."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One device of mlx, tinygrad or jax (torch's has more: torch_backend/device.py)."""
+    """A device of mlx, tinygrad or jax; that of torch has more methods (torch_backend/device.py)."""
 
     asked: str
     """cpu, cuda:1 or mps: the queue's name"""
@@ -36,16 +36,16 @@ class Device:
     handle: Any
     """the framework's object, or the name that it takes"""
     memory: Callable[[], tuple[int | None, int | None]] = process_memory
-    """bytes in arrays and bytes taken from the system, now; on the CPU None and what the process has resident"""
+    """current bytes in arrays and bytes reserved from the system; on the CPU None and the RSS of the process"""
 
     @property
     def kind(self) -> str:
-        """cpu, cuda or mps."""
+        """Return cpu, cuda or mps."""
         return self.asked.partition(":")[0]
 
     @property
     def index(self) -> int:
-        """Its number among the devices of its kind."""
+        """Return its number among the devices of its kind."""
         return number(self.asked)
 
     def __str__(self) -> str:
@@ -53,14 +53,14 @@ class Device:
 
 
 def number(asked: str) -> int:
-    """The number behind the colon: 1 of cuda:1, 0 of cuda."""
+    """Return the number behind the colon: 1 of cuda:1, 0 of cuda."""
     return int(asked.partition(":")[2] or 0)
 
 
 def choose(asked: str, why_not: Callable[[str], str | None]) -> str:
-    """`asked`, or for auto the first that computes: the CPU, if nothing else does.
+    """Return `asked`; for auto the first device of AUTO that computes, or the CPU.
 
-    `why_not` gives None for a device that computes, else the reason why it does not.
+    `why_not` returns None for a device that computes, else the reason why it does not.
     """
     if asked != "auto":
         return asked
@@ -68,7 +68,7 @@ def choose(asked: str, why_not: Callable[[str], str | None]) -> str:
 
 
 def unavailable(asked: str, reason: str, computes: Iterable[str], framework: str) -> JobError:
-    """The error for a device that does not compute. `computes`: those that do."""
+    """Return the error for a device that does not compute, exit code 69; `computes` are the devices that do."""
     there = ", ".join(name for name in computes if name != asked) or "nothing"
     return JobError(
         f'device "{asked}" is not there: {reason}',

@@ -1,4 +1,4 @@
-"""Errors that a user can do something about: a sentence, a hint and an exit code instead of a traceback."""
+"""Errors with a message, a hint and an exit code, shown to the user instead of a traceback."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Collection
 EX_ERROR = 1
 EX_USAGE = 2
 EX_UNAVAILABLE = 69
-"""sysexits.h: the device is not there. The queue reads it as DEVICE_UNAVAILABLE."""
+"""EX_UNAVAILABLE of sysexits.h: the device is unavailable. The queue reads it as DEVICE_UNAVAILABLE."""
 EX_OUT_OF_MEMORY = 71
-"""sysexits.h, EX_OSERR. The queue reads it as OUT_OF_MEMORY."""
+"""EX_OSERR of sysexits.h. The queue reads it as OUT_OF_MEMORY."""
 
 
 class JobError(Exception):
-    """A reason to end: what is wrong, what to do about it, the exit code, and the kind of note that tells the queue."""
+    """An error that ends the workload. `note` is the kind of the note that tells the queue about it."""
 
     def __init__(self, message: str, hint: str = "", exit_code: int = EX_ERROR, note: str | None = None) -> None:
         super().__init__(message)
@@ -25,14 +25,14 @@ class JobError(Exception):
         self.note = note
 
     def show(self) -> int:
-        """Print it to stderr. Returns the exit code."""
+        """Print message and hint to stderr. Return the exit code."""
         sys.stdout.flush()
         print(f"error: {self.message}" + (f"\n\nhint: {self.hint}" if self.hint else ""), file=sys.stderr, flush=True)
         return self.exit_code
 
 
 class UsageError(JobError):
-    """The command line asks for something that does not exist or does not make sense. Exit code 2."""
+    """A command line or a setting that is not valid. Exit code 2."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint, EX_USAGE)
@@ -59,11 +59,11 @@ _NO_FLOAT64 = "MPS framework doesn't support float64"
 
 
 _OF_SIZE = ("block_size", "max_length", "side", "n", "rows", "batch", "length", "width", "largest", "n_embd")
-"""Keys of workloads that memory grows with, besides batch_size; the first two that there are get named."""
+"""Keys of workloads that memory grows with, besides batch_size; the hint names the first two."""
 
 
 def memory_hint(keys: Collection[str]) -> str:
-    """What to set so that less memory is needed, by the keys that the workload has; empty where none is known."""
+    """Return a hint about settings that need less memory, among the workload's `keys`; empty if none is known."""
     if {"batch_size", "grad_accum"} <= set(keys):
         return "a smaller batch_size with a larger grad_accum needs less"
     known = [key for key in ("batch_size", *_OF_SIZE) if key in keys][:2]
@@ -72,8 +72,10 @@ def memory_hint(keys: Collection[str]) -> str:
 
 
 def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None:
-    """The JobError that an exception of a framework amounts to; None for one that deserves its traceback. `keys` are
-    those that the workload can be set by."""
+    """Return the JobError that stands for an exception of a framework; None for one that deserves its traceback.
+
+    `keys` are the settings of the workload, for the hint about memory.
+    """
     if isinstance(error, JobError):
         return error
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
@@ -112,6 +114,6 @@ def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, as far as it fits into a sentence."""
+    """Return the first line of an error's text, at most 500 characters; the name of its class if it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:500] if lines else type(error).__name__

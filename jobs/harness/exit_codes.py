@@ -1,4 +1,4 @@
-"""How every workload begins and ends, whatever its course: the reporter, and an exit code for each kind of problem."""
+"""How every workload begins and ends: the reporter, and an exit code for each kind of error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from mpsq_report import Reporter
 
 
 def run(workload: Mapping[str, Any], work: Callable[[Mapping[str, Any], Reporter], object]) -> int:
-    """Do the work, with the whole literal. Returns the exit code: 0, 1 (failed), 2 (usage), 69 (device not there),
-    71 (out of memory)."""
+    """Call `work` with the resolved literal and the reporter.
+
+    Return the exit code: 0, 1 (failed), 2 (usage), 69 (device unavailable), 71 (out of memory).
+    """
     report = Reporter()
     report.begin("setup", since_start=True)
     literal = resolve(workload)

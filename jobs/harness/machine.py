@@ -1,4 +1,4 @@
-"""Names of this machine's hardware and the memory of this process, whatever the framework. Standard library only."""
+"""Names of this machine's hardware, and the memory of this process. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _RUSAGE_INFO_V0 = 0
 _AT_RESIDENT_SIZE = 16 + 6 * 8
 """Bytes before ri_resident_size in struct rusage_info_v0 (macOS, <sys/resource.h>): a uuid, six numbers of 64 bits."""
 _RUSAGE_BYTES = 512
-"""More than the struct takes."""
+"""Size of the buffer: more than the struct needs."""
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -29,28 +29,28 @@ def cpu_name() -> str:
 
 
 def apple_name() -> str:
-    """Apple's name of the chip, which is its GPU's too; empty on another system."""
+    """Return Apple's name of the chip, which is its GPU's too; empty on another system."""
     if platform.system() != "Darwin":
         return ""
     return _output("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
 
 
 def macos_version() -> str:
-    """The system's version. Not platform.mac_ver(), which says 16.0 on macOS 26 in a Python built for an older one."""
+    """Return the version of macOS. platform.mac_ver() returns 16.0 on macOS 26 in a Python built for an older one."""
     told = _output("/usr/bin/sw_vers", "-productVersion", SYSTEM_VERSION_COMPAT="0")
     return told or platform.mac_ver()[0]
 
 
 def nvidia_name(index: int) -> str:
-    """The driver's name of the card with this number; empty where it cannot be asked."""
+    """Return the driver's name of the card with this number; empty if nvidia-smi does not answer."""
     return _output("nvidia-smi", f"--id={index}", "--query-gpu=name", "--format=csv,noheader")
 
 
 def process_memory() -> tuple[None, int | None]:
-    """What a device on the CPU has for its memory: no bytes in tensors, which only an allocator of its own would count,
-    and the bytes of this process that are resident now (RSS); (None, None) where the system does not tell.
+    """Return the memory of a device on the CPU: None for bytes in tensors, which only an allocator could count, and the
+    resident set size (RSS) of this process in bytes; (None, None) if the system does not tell it.
 
-    Called between two timed iterations: a microsecond on Linux.
+    Called between two timed iterations: takes a microsecond on Linux.
     """
     read = _resident()
     return None, read() if read is not None else None
@@ -58,7 +58,7 @@ def process_memory() -> tuple[None, int | None]:
 
 @cache
 def _resident() -> Callable[[], int | None] | None:
-    """How RSS is read here; None where it cannot be: getrusage knows the highest only."""
+    """Return a function that reads the RSS in bytes; None if there is no way (getrusage has the peak only)."""
     if platform.system() == "Darwin":
         return _darwin_resident()
     try:
@@ -77,7 +77,7 @@ def _resident() -> Callable[[], int | None] | None:
 
 
 def _darwin_resident() -> Callable[[], int | None] | None:
-    """By libproc's proc_pid_rusage, which is in libSystem and needs no rights for one's own process."""
+    """Return a function that reads the RSS by libproc's proc_pid_rusage, which needs no rights for the own process."""
     try:
         ask = ctypes.CDLL(None).proc_pid_rusage
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""How many processes a launcher started, and how many threads may compute. Standard library only."""
+"""Limits on the number of processes and threads. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 
 from harness.errors import UsageError
 
-THREADS_OF_A_CORE = 16
-"""More of them than this are not meant."""
+THREADS_PER_CORE = 16
+"""More threads than this per core are a typing error."""
 
 
 def refuse_distributed(device: str) -> None:
-    """Raises: UsageError when a launcher (torchrun, accelerate launch) started more than this one: each would train by
-    itself, on the same device, and take the other's time for its own."""
+    """Raise UsageError if a launcher (torchrun, accelerate launch) started more than one process: each would train on
+    its own, on the same device, and measure the time of the others as its own."""
     size = os.environ.get("WORLD_SIZE", "")
     if not size.isdecimal() or int(size) < 2:
         return
@@ -24,11 +24,11 @@ def refuse_distributed(device: str) -> None:
 
 
 def refuse_threads(n: int) -> None:
-    """Raises: UsageError when so many threads are asked for that they are a slip: they would only wait for each other,
-    and where the system refuses them OpenMP ends the process, and others of this user cannot start any."""
+    """Raise UsageError if `n` is more than THREADS_PER_CORE threads per core: they would only wait for each other, and
+    where the system refuses them OpenMP ends the process."""
     cores = os.cpu_count() or 1
-    if n > THREADS_OF_A_CORE * cores:
+    if n > THREADS_PER_CORE * cores:
         raise UsageError(
             f"threads={n}: this machine has {cores} cores",
-            f"at most {THREADS_OF_A_CORE * cores}, {THREADS_OF_A_CORE} for each; 0 is the framework's own choice",
+            f"at most {THREADS_PER_CORE * cores}, {THREADS_PER_CORE} for each; 0 is the framework's own choice",
         )

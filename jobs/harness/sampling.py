@@ -1,8 +1,8 @@
-"""mode=sample: how fast a model reads a text and writes on, whatever the framework; and whether it does so rightly.
+"""mode=sample: how fast a model reads a prompt and generates text, and whether it does so correctly.
 
-An iteration reads a prompt at once (prefill) and then writes tokens one by one (decode), the likeliest each, on the
-device. Keys and values of what was read are kept there, in arrays of the length that they will have in the end. The
-device is synchronised before each reading of the clock: around the prefill, and around the whole loop of the decode.
+An iteration reads a prompt at once (prefill), then generates tokens one by one (decode), the most likely one each time
+(greedy), on the device. Keys and values are cached there in arrays of their final length. The device is synchronised
+before each reading of the clock: around the prefill, and around the whole loop of the decode.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ Tokens = NDArray[np.int32]
 Losses = NDArray[np.float64]
 
 CHECKED_ROWS = 2
-"""Sequences of the first batch whose logits are compared with those of the training's model: more than one, so that
-keys and values of the wrong sequence would be seen."""
+"""Sequences of the first batch whose logits are compared with those of the training's model: more than one, to detect
+keys and values of the wrong sequence."""
 SHOWN_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
 class Check:
-    """Sequences to read token by token, and what each token costs there by the training's model on the CPU, in fp32."""
+    """Sequences to read token by token, and the loss of each target by the training's model on the CPU, in fp32."""
 
     tokens: Tokens
     """(batch, block), the first batch of the training"""
     targets: Tokens
-    """(rows, new_tokens + 1): what comes after the prompt and after each token behind it, in the first few rows"""
+    """(rows, new_tokens + 1): the successors of the prompt and of each token after it, in the first rows"""
     losses: Losses | None
-    """of the targets, in nats; None where this framework has no CPU here"""
+    """cross entropy of the targets in nats; None if the framework has no CPU here"""
 
 
 @dataclass(kw_only=True)
 class Sampling:
-    """A model that writes, on one device: what a workload's sample() returns. Each framework has a subclass."""
+    """A generating model on one device, as a workload's sample() returns it. Each framework has a subclass."""
 
     options: Options
     device: Any
     data: Mapping[str, Any]
-    """what hello says of the data: name, sha256 and others"""
+    """fields of hello about the data: name, sha256 and others"""
     flops_per_iter: float
     per_iter: int
-    """tokens that go through the model in an iteration: all of block_size, in each sequence"""
+    """tokens that pass through the model in an iteration: block_size of each sequence"""
     check: Check
     prompt: Callable[[int], Tokens]
     """of iteration i: (batch, block - new_tokens)"""
@@ -63,36 +63,37 @@ class Sampling:
     optimizer_name: str = ""
 
     def n_params(self) -> int:
-        """How many numbers the model has."""
+        """Return the number of parameters."""
         raise NotImplementedError
 
     def prefill(self, tokens: Tokens) -> Any:
-        """Begin anew with a prompt (batch, time). Returns the logits of its last position, (batch, vocab)."""
+        """Start over with a prompt (batch, time). Return the logits of its last position, (batch, vocab)."""
         raise NotImplementedError
 
     def step(self, tokens: Tokens) -> Any:
-        """Go on with a token of each sequence, (batch,). Returns the logits of its position, (batch, vocab)."""
+        """Append one token to each sequence, (batch,). Return the logits of its position, (batch, vocab)."""
         raise NotImplementedError
 
     def greedy(self, logits: Any, n: int) -> Any:
-        """The likeliest token by `logits`, and `n` more, each fed to the model: (batch, n + 1), not waited for."""
+        """Return the most likely token by `logits`, and `n` more, each fed to the model: (batch, n + 1), not waited
+        for."""
         raise NotImplementedError
 
     def wait(self, *values: Any) -> None:
-        """Return when these, and the keys and values that are kept, are computed."""
+        """Return when these values, and the cached keys and values, are computed."""
         raise NotImplementedError
 
     def numpy(self, values: Any) -> NDArray[Any]:
-        """Logits in fp32, or tokens."""
+        """Return logits in fp32, or tokens, as a numpy array."""
         raise NotImplementedError
 
 
 Sample = Callable[[Options, Any], Sampling]
-"""(options, device) to a Sampling of the framework: all that is done once"""
+"""(options, device) to a Sampling of the framework: everything done before the first iteration"""
 
 
 def reference_check(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tokens], NDArray[Any]] | None) -> Check:
-    """The check on the first batch (tokens, and what comes next; both (batch, block)).
+    """Return the check on the first batch: tokens `x` and their successors `y`, both (batch, block).
 
     `logits` is the training's model on the CPU in fp32: tokens (1, block) to logits (1, block, vocab).
     """
@@ -104,7 +105,7 @@ def reference_check(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tok
 
 
 def losses(logits: NDArray[Any], targets: Tokens) -> Losses:
-    """What each target costs, in nats: logits (n, vocab), targets (n,)."""
+    """Return the cross entropy of each target in nats: logits (n, vocab), targets (n,)."""
     wide = logits.astype(np.float64)
     top = wide.max(axis=-1)
     total = np.log(np.exp(wide - top[:, None]).sum(axis=-1)) + top
@@ -112,7 +113,7 @@ def losses(logits: NDArray[Any], targets: Tokens) -> Losses:
 
 
 def refuse(options: Options) -> None:
-    """Raises: UsageError for what cannot be asked of a model that writes."""
+    """Raise UsageError for options that mode=sample does not support."""
     s = options.settings
     if s.new_tokens >= s.block_size:
         raise UsageError(
@@ -135,7 +136,7 @@ def run(
     facts: Mapping[str, Any],
     report: Reporter,
 ) -> loop.Result:
-    """Read and write max_iters times; check the first time, show the text of the last. Ends the phase `setup`."""
+    """Prefill and decode max_iters times; check the first, show the text of the last. Ends the phase `setup`."""
     options, settings = sampling.options, sampling.options.settings
     report.hello(**hello.model_fields(sampling))
     if sampling.check.losses is not None:
@@ -171,7 +172,7 @@ class _Generation:
 
 
 class _Work:
-    """The loop's view of a model that writes."""
+    """loop.Work of a generating model."""
 
     splits: tuple[str, ...] = ()
 
@@ -200,7 +201,7 @@ class _Work:
         return written
 
     def read(self, loss: _Generation) -> None:
-        """There is no loss in writing."""
+        """Return None: generation has no loss."""
 
     def measures(self, loss: _Generation) -> dict[str, tuple[float, str]]:
         s = self._sampling.options.settings
@@ -235,7 +236,7 @@ class _Work:
         _compare_with_reference(self._sampling, self._sampling.check.losses, found, self._report)
 
     def show(self, folder: Path | None) -> None:
-        """Print what was written last, keep it as a note, and as sample.txt where --out says so. Raises: JobError."""
+        """Print the last text, report it as a note, and write sample.txt to --out. Raises: JobError."""
         if self._last is None:
             return
         prompt, written = self._last
@@ -256,7 +257,7 @@ class _Work:
 
 
 def on_device(sampling: Sampling) -> Losses:
-    """The losses of the check's targets through the very prefill and steps that are timed."""
+    """Return the losses of the check's targets, computed by the prefill and steps that are timed."""
     check = sampling.check
     rows, n = check.targets.shape
     n_prompt = check.tokens.shape[1] - n + 1

@@ -1,4 +1,4 @@
-"""The first thing that a workload does, before it imports its framework. Standard library only."""
+"""What a workload does before it imports its framework. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ _EXACT = {"mlx": {"MLX_ENABLE_TF32": "0"}}
 
 
 def quietly(framework: str, *packages: str) -> None:
-    """Let signals end the process at once and without a traceback, show each line as it is printed, and leave with a
-    sentence when `framework` is not installed here or its libraries are not, or one of `packages` that are needed
-    besides.
+    """Prepare the process before the imports: let signals end it at once, without a traceback; flush each line; exit
+    with a message if `framework`, its libraries or one of `packages` is not installed.
 
-    A handler in Python would run only when the framework returns to Python: after an iteration of many seconds, or
-    never. The system's own reaction is immediate, and the exit status tells the signal.
+    A Python signal handler would run only when the framework returns to Python, after an iteration of many seconds or
+    never. The system's default action is immediate, and the exit status names the signal.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -43,7 +42,7 @@ def quietly(framework: str, *packages: str) -> None:
 
 
 def _no_library(framework: str, reason: str) -> int:
-    """Tell the queue and the user that the package lacks the libraries of every device. Returns the exit code."""
+    """Report that the package lacks the libraries of every device. Return the exit code."""
     problem = errors.JobError(
         f'"{framework}" is installed for {sys.executable} without the library of any device: {reason}',
         installing.command(framework),

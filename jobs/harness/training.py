@@ -1,4 +1,4 @@
-"""What build() of a workload returns, as far as the harness needs it whatever the framework."""
+"""What build() of a workload returns, as far as the harness needs it in every framework."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ the host."""
 
 
 class Reference(Protocol):
-    """The loss of one batch at the weights that training starts from, dropout off."""
+    """The loss of one batch at the initial weights, dropout off."""
 
     cpu: float | None
-    """computed on the CPU in fp32, uncompiled, and taken for true; None where this framework has no CPU here"""
+    """computed on the CPU in fp32, uncompiled, and taken as true; None if the framework has no CPU here"""
 
     def on_device(self, training: Any) -> float:
-        """The loss as the training computes it, in its dtype, compiled if it is. The weights are as they were when it
-        returns.
+        """Return the loss as the training computes it, in its dtype, compiled if it is. The weights are restored after
+        it.
 
-        It is asked for after the first iteration, so that this one pays for the compilation and first use of kernels
-        as it does in any training; hence the weights are exchanged for a moment.
+        Called after the first iteration, so that this one pays for compilation and the first use of kernels as in any
+        training; hence the weights are exchanged for a moment.
         """
 
 
 class Named(Protocol):
-    """A device, as far as a reader is told of it: str() of it is cpu, cuda:1 or mps."""
+    """A device as it is shown: str() of it is cpu, cuda:1 or mps."""
 
     @property
     def name(self) -> str: ...
@@ -44,22 +44,25 @@ class Named(Protocol):
 
 @dataclass(kw_only=True)
 class Training:
-    """A model in training on one device. Each framework adds the fields of its own, a workload those that it needs."""
+    """A model in training on one device. Frameworks and workloads add fields."""
 
     options: Options
     device: Any
     optimizer_name: str
     reference: Reference
     data: Mapping[str, Any]
-    """what hello says of the data: name, sha256 and others"""
+    """fields of hello about the data: name, sha256 and others"""
     flops_per_iter: float
     per_iter: int
     """tokens or samples in an iteration"""
 
     def n_params(self) -> int:
-        """How many numbers are trained."""
+        """Return the number of trained parameters."""
         raise NotImplementedError
 
     def warm_evaluation(self) -> None:
-        """Called once, after the first iteration of a compiled training that will evaluate: compile what evaluations
-        run, where the reference's forward was not that, so that the first of them does not pay for it."""
+        """Compile what evaluations run, if the reference's forward has not, so that the first evaluation does not pay
+        for it.
+
+        Called once, after the first iteration of a compiled training that will evaluate.
+        """

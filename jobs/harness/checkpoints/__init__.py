@@ -1,1 +1,1 @@
-"""The files that weights and states of a training are read from and written to."""
+"""Files of weights and of training states."""

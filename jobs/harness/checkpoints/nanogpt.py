@@ -1,5 +1,4 @@
-"""Weights of a GPT-2 that another program trained: ckpt.pt of nanoGPT, GPT-2 as Hugging Face keeps it, our own
-checkpoint.pt.
+"""Weights of a GPT-2 trained by another program: nanoGPT's ckpt.pt, Hugging Face's GPT-2, torch checkpoints of ours.
 
 | theirs | ours |
 |---|---|
@@ -8,8 +7,8 @@ checkpoint.pt.
 | h.3.attn.c_attn, h.3.attn.c_proj | blocks.3.attention.qkv, .out |
 | h.3.mlp.c_fc, h.3.mlp.c_proj | blocks.3.feed_forward.widen, .out |
 
-In both, queries, keys and values stand one above the other in c_attn, each head a run of its rows. nanoGPT keeps
-matrices as (out, in), Hugging Face's Conv1D as (in, out): the shape of c_attn tells.
+Both stack queries, keys and values in c_attn, with the rows of a head together. nanoGPT stores matrices as (out, in),
+Hugging Face's Conv1D as (in, out): the shape of c_attn tells which.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ Arrays = dict[str, NDArray[Any]]
 
 PICKLED = (".pt", ".pth", ".bin")
 IN_FOLDERS = ("model.safetensors", "ckpt.pt", "pytorch_model.bin", "checkpoint.pt", "weights.npz")
-"""What is looked for in a folder, the first that is there."""
+"""Files searched for in a folder; the first one found is read."""
 GPT2_VOCAB, GPT2_PADDED = 50257, 50304
-"""nanoGPT pads GPT-2's vocabulary to a multiple of 64: the rows behind it are of no token."""
+"""nanoGPT pads GPT-2's vocabulary to a multiple of 64: the rows beyond it belong to no token."""
 _PARTS = {
     "ln_1": "norm1",
     "ln_2": "norm2",
@@ -52,7 +51,7 @@ _NO_WEIGHT = re.compile(r"h\.\d{1,4}\.attn\.(masked_)?bias")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What can be told from the tensors of a GPT-2, and the heads where something else tells them."""
+    """The hyperparameters that the tensors of a GPT-2 show; `heads` only if a configuration gives it."""
 
     vocab: int
     positions: int
@@ -68,23 +67,24 @@ class ModelShape:
         return cls(vocab, shapes["positions.weight"][0], len(blocks), width, "norm.bias" in shapes, heads)
 
     def settings(self) -> str:
-        """As options of the workload."""
+        """Return the shape as options of the workload."""
         heads = "" if self.heads is None else f" --set n_head={self.heads}"
         return f"--set n_layer={self.layers} --set n_embd={self.width}{heads} --set bias={str(self.bias).lower()}"
 
 
 def is_supported(path: Path) -> bool:
-    """Whether `path` is what this module reads, by its name: a folder, or a file that is no .npz."""
+    """Return whether the name of `path` is of a kind that this module reads: a folder, or .pt, .pth, .bin,
+    .safetensors."""
     return path.is_dir() or path.suffix in (*PICKLED, ".safetensors")
 
 
 def read(path: Path, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, NDArray[np.float32]]:
-    """The weights under our names, in fp32, for a model of these `shapes` and `heads`.
+    """Return the weights under our names, in fp32, for a model of these `shapes` and `heads`.
 
-    Positions behind block_size are left out, as nanoGPT's crop_block_size does, and so are the rows with which nanoGPT
-    pads GPT-2's vocabulary; a line on stdout says so.
+    Positions beyond block_size are cropped, as by nanoGPT's crop_block_size, and so are the rows by which nanoGPT pads
+    GPT-2's vocabulary; a line on stdout says so.
 
-    Raises: UsageError when it cannot be read, is no GPT-2, or is one of another shape.
+    Raises: UsageError if the file cannot be read, is no GPT-2, or has another shape.
     """
     path = _file(path)
     if path.suffix == ".npz":
@@ -124,7 +124,7 @@ def _file(path: Path) -> Path:
 
 
 def _configuration(path: Path) -> Mapping[str, Any]:
-    """config.json beside Hugging Face's weights, which alone tells the number of heads; empty without one."""
+    """Return config.json beside Hugging Face's weights, the only source of the number of heads; empty without one."""
     try:
         told = json.loads((path.parent / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -138,9 +138,9 @@ def _heads(told: Mapping[str, Any]) -> int | None:
 
 
 def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
-    """Tensors, the model's arguments, and what else is worth saying, of a file that torch.save wrote.
+    """Return the tensors, the model's arguments, and a remark on a file written by torch.save.
 
-    torch reads tensors and plain values out of it, and nothing that could run code.
+    torch.load with weights_only reads tensors and plain values, and runs no code from the file.
     """
     try:
         import torch
@@ -176,9 +176,9 @@ def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
 
 
 def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Under our names, matrices as (out, in). Raises: ValueError for a tensor that a GPT-2 with tied embeddings lacks.
+    """Return the tensors under our names, matrices as (out, in). torch.compile prefixes names by _orig_mod.
 
-    _orig_mod is what torch.compile puts before the names of what it compiled.
+    Raises: ValueError for a tensor that a GPT-2 with tied embeddings does not have; KeyError for a missing one.
     """
     plain = {re.sub(r"^(_orig_mod\.|module\.)*(transformer\.)?", "", name): value for name, value in found.items()}
     if "tokens.weight" in plain:  # our own
@@ -205,7 +205,7 @@ def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def _refuse(path: Path, there: ModelShape, here: ModelShape) -> None:
-    """Raises: UsageError when the model of the file is not the one that is asked for."""
+    """Raise UsageError if the model of the file is not the one that is set."""
     same_heads = there.heads is None or there.heads == here.heads
     if (there.layers, there.width, there.bias) != (here.layers, here.width, here.bias) or not same_heads:
         raise UsageError(f"{path} is a model of another shape", f"to train that one: {there.settings()}")

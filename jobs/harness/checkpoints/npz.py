@@ -1,7 +1,7 @@
 """Checkpoints of mlx, tinygrad and jax: all arrays that the next iteration depends on, by name, in one .npz file.
 
-torch's own are in torch_backend/training.py: they hold the states of its random number generators as well. In mlx and
-jax dropout follows from the seed and the number of the iteration; in tinygrad a resumed training draws other masks.
+torch's (torch_backend/training.py) also hold the states of its random number generators. In mlx and jax dropout follows
+from the seed and the iteration's number; in tinygrad a resumed training draws other masks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def save(path: Path, arrays: Mapping[str, Any], done: int, data_sha256: str) -> 
 
 
 def load(path: Path, like: Mapping[str, tuple[int, ...]], data_sha256: str) -> tuple[int, dict[str, NDArray[Any]]]:
-    """How many iterations were done, and the arrays, which have the names and shapes of `like`.
+    """Return the number of iterations done, and the arrays, which have the names and shapes of `like`.
 
-    Raises: UsageError when it cannot be read, or belongs to another framework, model or data.
+    Raises: UsageError if the file cannot be read, or belongs to another framework, model or data.
     """
     found = weights_file.read(path, "a checkpoint")
     if _DONE not in found or _DATA not in found:

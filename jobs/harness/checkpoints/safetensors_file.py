@@ -1,8 +1,8 @@
 """Tensors of a .safetensors file as numpy arrays, without the package of that name.
 
 The format (github.com/huggingface/safetensors): eight bytes, the length of a JSON header, little-endian; the header,
-{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}; the numbers, little-endian. It holds no
-code, and nothing of it is run.
+{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}; the numbers, little-endian. It contains
+no code.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 
 MAX_HEADER_BYTES = 100_000_000
-"""What the format's own readers take; without a limit a wrong file could ask for all of the memory."""
+"""The limit of the format's own readers; without one a malformed file could request all memory."""
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 
 
 def read(path: Path) -> dict[str, NDArray[Any]]:
-    """All tensors of the file; those in bf16 come in fp32, which holds them exactly.
+    """Return all tensors of the file; bf16 as fp32, which represents it exactly.
 
-    Raises: UsageError when it cannot be read or is not one.
+    Raises: UsageError if the file cannot be read or has another format.
     """
     try:
         data = np.memmap(path, np.uint8, mode="r")

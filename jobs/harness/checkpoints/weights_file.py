@@ -18,9 +18,9 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def write(path: Path, arrays: Mapping[str, Any]) -> Path:
-    """Write the file. It appears under its name whole or not at all. Returns `path`.
+    """Write the file atomically and return `path`.
 
-    Raises: JobError when it cannot be written.
+    Raises: JobError if it cannot be written.
     """
     partial = ""
     try:
@@ -41,9 +41,9 @@ def write(path: Path, arrays: Mapping[str, Any]) -> Path:
 
 
 def read(path: Path, what: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a file; `what` it should be, for the error. Raises: UsageError when it is not there or is not one.
+    """Return the arrays of a file. `what` names the expected content in the error. No pickled objects are loaded.
 
-    Nothing but arrays of numbers is taken from it: a file of that name can run no code here.
+    Raises: UsageError if the file is missing or has another format.
     """
     try:
         with np.load(path, allow_pickle=False) as found:
@@ -57,7 +57,8 @@ def read(path: Path, what: str) -> dict[str, NDArray[Any]]:
 
 
 def fitting(found: Arrays, shapes: Mapping[str, tuple[int, ...]], path: Path) -> dict[str, NDArray[np.float32]]:
-    """The arrays that `shapes` names, in fp32. Raises: UsageError when one is missing or of another shape."""
+    """Return the arrays named by `shapes`, in fp32. Raises: UsageError if one is missing, unexpected or of another
+    shape."""
     wrong = [name for name, shape in shapes.items() if name not in found or found[name].shape != shape]
     wrong += [name for name in found if name not in shapes]
     if wrong:

@@ -1,1 +1,1 @@
-"""Training data: texts, images, pairs of sentences, and the order in which they come."""
+"""Training data: texts, images, pairs of sentences, and the order of batches."""

@@ -1,7 +1,7 @@
-"""Batches of a text: the same ones in every framework, on every device, in every version of numpy.
+"""Batches of a text, the same in every framework, on every device, in every version of numpy.
 
-Where a sequence starts follows from the seed, the split and its number alone, through the raw output of PCG64, which
-numpy promises to keep. So batches have no state to save: iteration 500 draws the same ones after a resume.
+The start of a sequence depends on the seed, the split and the sequence's number alone, through the raw output of PCG64,
+which numpy guarantees to keep. So there is no state to save: iteration 500 draws the same batch after a resume.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STREAMS = {"iterations": 0, "evaluations": 1}
 
 
 class Batches:
-    """Draws from `parts`, {"train": tokens, "val": tokens}, arrays of type "i" with more than `block_size` tokens."""
+    """Draw from `parts`, {"train": tokens, "val": tokens}: arrays of type "i" with more than `block_size` tokens."""
 
     def __init__(self, parts: Mapping[str, array[int]], seed: int, batch_size: int, block_size: int) -> None:
         self._parts = {name: np.frombuffer(part, np.intc).astype(np.int32, copy=False) for name, part in parts.items()}
@@ -26,9 +26,9 @@ class Batches:
         self._drawn: tuple[int, np.random.PCG64] = (0, self._stream("iterations"))
 
     def of_iteration(self, i: int, parts: int = 1) -> tuple[Tokens, Tokens]:
-        """The `parts` batches of iteration i (from 0), and what comes next: each (parts, batch, block).
+        """Return the `parts` batches of iteration i (from 0) and their successors, each (parts, batch, block).
 
-        Sequences are numbered on, so that two parts of 4 hold the sequences of one part of 8.
+        Sequences are numbered consecutively, so that two parts of 4 hold the sequences of one part of 8.
         """
         at, stream = self._drawn
         if at != i * parts:
@@ -37,7 +37,7 @@ class Batches:
         return self._cut("train", stream, parts)
 
     def of_evaluation(self, split: str, n: int) -> tuple[Tokens, Tokens]:
-        """`n` batches of a split, the same ones at every evaluation: each (n, batch, block)."""
+        """Return `n` batches of a split, the same at every evaluation, each (n, batch, block)."""
         return self._cut(split, self._stream("evaluations"), n)
 
     def _stream(self, name: str) -> np.random.PCG64:

@@ -1,6 +1,6 @@
-"""Examples with labels, and which of them a batch holds: the same ones on every device and in every version of numpy.
+"""Labelled examples, and which of them a batch holds: the same on every device and in every version of numpy.
 
-As in batches.py everything follows from the seed through the raw output of PCG64, which numpy promises to keep.
+As in batches.py everything follows from the seed through the raw output of PCG64, which numpy guarantees to keep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Part = tuple[NDArray[Any], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Examples:
-    """All that is trained on and evaluated, in memory."""
+    """The examples of all splits, in memory."""
 
     name: str
     about: str
@@ -32,7 +32,7 @@ class Examples:
     """by split, "train" and "val" """
 
     def said(self) -> dict[str, Any]:
-        """What hello says of them."""
+        """Return the fields of hello about the data: name, description, sha256, bytes."""
         digest = hashlib.sha256()
         for x, y in self.parts.values():
             digest.update(np.ascontiguousarray(x))
@@ -42,14 +42,14 @@ class Examples:
 
 
 class Order:
-    """Numbers the batches of `n` examples: each epoch has every example once, in an order of its own."""
+    """The order of batches over `n` examples: each epoch has every example once, shuffled anew."""
 
     def __init__(self, n: int, seed: int, batch_size: int) -> None:
         self._n, self._seed, self._rows = n, seed, batch_size
         self._shuffled = lru_cache(2)(self._draw)
 
     def of_iteration(self, i: int) -> NDArray[np.int64]:
-        """Which examples are in the batch of iteration i (from 0)."""
+        """Return the indices of the examples in the batch of iteration i (from 0)."""
         at = np.arange(i * self._rows, (i + 1) * self._rows)
         epochs = at // self._n
         return np.concatenate([self._shuffled(int(k))[at[epochs == k] % self._n] for k in np.unique(epochs)])
@@ -60,11 +60,11 @@ class Order:
 
 
 def in_turn(n: int, k: int, batch_size: int) -> NDArray[np.int64]:
-    """The examples of the k-th batch (from 0) of an evaluation: one after the other, and from the first again."""
+    """Return the indices of the k-th batch (from 0) of an evaluation: consecutive, modulo n."""
     return np.arange(k * batch_size, (k + 1) * batch_size) % n
 
 
 def random_bytes(stream: np.random.PCG64, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Bytes that are equally likely, of this shape."""
+    """Return uniformly distributed bytes of this shape."""
     n = int(np.prod(shape))
     return stream.random_raw(-(-n // 8)).view(np.uint8)[:n].reshape(shape)

@@ -1,4 +1,4 @@
-"""Images to classify: synthetic ones, or a folder with a subfolder for each class. As bytes, (n, 3, side, side)."""
+"""Images to classify, synthetic or of a folder with a subfolder for each class, as bytes (n, 3, side, side)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from harness.errors import JobError, UsageError
 SYNTHETIC = "synthetic"
 SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 VAL_SHARE = 8
-"""One image of so many is kept for evaluation."""
+"""One image of this many is held out for evaluation."""
 _GRID = 8
-"""A synthetic class is a pattern of so many squares in each direction, under noise."""
+"""Squares in each direction of the pattern of a synthetic class."""
 _NOISE = 64
-"""Grey levels of noise, of 256."""
+"""Grey levels of noise, out of 256."""
 
 Images = NDArray[np.uint8]
 
 
 def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
-    """`n` synthetic images, or at most `n` of a folder, evenly over its classes; one of VAL_SHARE for evaluation.
+    """Return `n` synthetic images, or at most `n` of a folder, evenly over its classes; 1 of VAL_SHARE for evaluation.
 
-    Raises: UsageError for a folder that holds no images, or more classes than the model tells apart; JobError where one
+    Raises: UsageError for a folder without images, or with more classes than the model has; JobError for an image that
     cannot be read.
     """
     if data == SYNTHETIC:
@@ -47,7 +47,8 @@ def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
 
 
 def _synthetic(n: int, classes: int, side: int, seed: int) -> Part:
-    """Each class has a coarse pattern of its own in three colours; noise on top. So there is something to learn."""
+    """Draw images: a coarse random pattern for each class, in three colours, plus noise. So there is something to
+    learn."""
     stream = np.random.PCG64([seed, STREAMS["examples"]])
     patterns = random_bytes(stream, (classes, 3, _GRID, _GRID)) % (256 - _NOISE)
     labels = (stream.random_raw(n) % np.uint64(classes)).astype(np.int64)
@@ -72,7 +73,7 @@ def _of_folder(folder: Path, n: int, classes: int, side: int) -> tuple[Part, int
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """The images by class, both sorted by name."""
+    """Return the images by class, both sorted by name."""
     try:
         found = {one.name: sorted(_images(one)) for one in sorted(folder.iterdir()) if one.is_dir()}
     except OSError as error:
@@ -94,7 +95,7 @@ def _images(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path, side: int) -> Images:
-    """An image as bytes, (3, side, side): its middle square, scaled. Raises: JobError."""
+    """Return an image as bytes (3, side, side): its central square, scaled. Raises: JobError."""
     try:
         return _array(_loaded(path), side) if path.suffix.lower() == ".npy" else _picture(path, side)
     except ImportError:
@@ -112,7 +113,7 @@ def _loaded(path: Path) -> NDArray[Any]:
 
 
 def _array(found: NDArray[Any], side: int) -> Images:
-    """Bytes (height, width, 3) or (3, height, width); each pixel of the result is the nearest of the original."""
+    """Scale bytes (height, width, 3) or (3, height, width) by nearest neighbour."""
     if found.dtype != np.uint8 or found.ndim != 3 or 3 not in (found.shape[0], found.shape[2]):
         raise ValueError(f"an image is an array of bytes (height, width, 3), not {found.dtype} {found.shape}")
     pixels = found if found.shape[2] == 3 else found.transpose(1, 2, 0)

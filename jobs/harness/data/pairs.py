@@ -1,4 +1,4 @@
-"""Pairs of sentences and whether the second says what the first says: MRPC, a file, or generated. No framework.
+"""Pairs of sentences labelled as paraphrases or not: MRPC, a file, or generated.
 
 MRPC is the Microsoft Research Paraphrase Corpus (Dolan and Brockett 2005) in its GLUE form: 3,668 pairs to train on and
 408 held out, of which 68 % are paraphrases.
@@ -21,7 +21,7 @@ from harness.errors import JobError, UsageError
 
 GENERATED = "paraphrases"
 HUB = {"mrpc": ("nyu-mll/glue", "mrpc")}
-"""Data sets of the Hugging Face hub, with the name and the part that load_dataset() takes."""
+"""Data sets of the Hugging Face hub: name and configuration for load_dataset()."""
 HELD_OUT = 0.1
 """Share of a file that is held out: 408 of MRPC's 4,076."""
 _COLUMNS = ("sentence1", "sentence2", "label")
@@ -32,33 +32,33 @@ class Pair(NamedTuple):
     first: str
     second: str
     label: int
-    """1: the second says what the first says"""
+    """1: the second sentence paraphrases the first"""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Data to train on and data held out."""
+    """Training data and held-out data."""
 
     name: str
     train: Sequence[Pair]
     val: Sequence[Pair]
 
     def said(self) -> dict[str, Any]:
-        """What hello and a reader are told."""
+        """Return the fields of hello about the data: name, sha256, description, number of training pairs."""
         digest = hashlib.sha256(json.dumps([self.train, self.val]).encode()).hexdigest()
         about = f"{len(self.train):,} pairs, {len(self.val):,} held out, {100 * self.majority():.1f} % of them alike"
         return {"name": self.name, "sha256": digest, "about": about, "pairs": len(self.train)}
 
     def majority(self) -> float:
-        """The accuracy of whoever always gives the held-out pairs' most frequent label."""
+        """Return the accuracy of always predicting the most frequent label of the held-out pairs."""
         ones = sum(pair.label for pair in self.val) / len(self.val)
         return max(ones, 1.0 - ones)
 
 
 def load(name: str, n_train: int, n_val: int, seed: int) -> Pairs:
-    """The data called `name`: mrpc, paraphrases (so many generated pairs), or the path of a file.
+    """Return the data called `name`: mrpc, paraphrases (`n_train` and `n_val` generated pairs), or the path of a file.
 
-    Raises: UsageError, JobError when it is not there or not what it should be.
+    Raises: UsageError, JobError if it is not there or not valid.
     """
     if name == GENERATED:
         return generated(n_train, n_val, seed)
@@ -66,7 +66,7 @@ def load(name: str, n_train: int, n_val: int, seed: int) -> Pairs:
 
 
 def of_hub(name: str) -> Pairs:
-    """A data set of the hub, or of the hub's cache on this machine. Raises: JobError when it cannot be had."""
+    """Return a data set of the Hugging Face hub, or of its cache on this machine. Raises: JobError."""
     try:
         import datasets
     except ImportError:
@@ -86,7 +86,8 @@ def of_hub(name: str) -> Pairs:
 
 
 def of_file(path: str, seed: int) -> Pairs:
-    """The pairs of a csv or jsonl file with sentence1, sentence2 and label (0 or 1); some drawn by `seed` are held out.
+    """Return the pairs of a csv or jsonl file with sentence1, sentence2 and label (0 or 1); `seed` draws those held
+    out.
 
     Raises: UsageError.
     """
@@ -124,7 +125,7 @@ def _rows(suffix: str, text: str, path: str) -> list[Any]:
 
 
 def _is_empty(row: Any) -> bool:
-    """Whether it is a line of commas, which spreadsheets leave behind."""
+    """Return whether a row has no values, like the lines of commas that spreadsheets leave behind."""
     return isinstance(row, dict) and bool(row) and all(value in ("", None) for value in row.values())
 
 
@@ -172,13 +173,13 @@ _SLOTS = (_WHO, _DID, _WHAT, _WHEN)
 ALIKE = 0.68
 """Share of paraphrases, as in MRPC."""
 DENIED = 0.5
-"""Share of the other pairs whose second sentence denies the first: what a small model learns soon."""
+"""Share of the other pairs whose second sentence negates the first, which a small model learns soon."""
 
 
 def generated(n_train: int, n_val: int, seed: int) -> Pairs:
-    """Pairs made of a few words: who did what when, told again in other words, or denied, or with something exchanged.
+    """Generate pairs from a small vocabulary: a sentence, and its paraphrase, its negation, or one with other facts.
 
-    No first sentence's facts are both in the data to train on and in the data held out.
+    The facts of a first sentence are never both in the training data and in the held-out data.
     """
     drawn = random.Random(seed)
     facts = [(a, b, c, d) for a in range(8) for b in range(8) for c in range(8) for d in range(4)]

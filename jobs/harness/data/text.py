@@ -1,4 +1,4 @@
-"""Text to train on: where it is from, its checksum, and its tokens, an array of 32-bit integers. No framework.
+"""Text to train on: its source, its checksum, and its tokens as arrays of 32-bit integers.
 
 Sources: `pydoc`, the help texts that every CPython carries; `shakespeare`, the collected plays as published with
 github.com/karpathy/char-rnn (public domain, downloaded once); or the path of any text file.
@@ -23,12 +23,12 @@ SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 DOWNLOAD_TIMEOUT_S = 20.0
 TRAIN_SHARE = 0.9
-"""The first nine tenths are trained on, the rest is for validation: the split of nanoGPT's data/*/prepare.py."""
+"""Share of the text to train on; the rest is for validation. The split of nanoGPT's data/*/prepare.py."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text as two runs of tokens (arrays of type "i"). `sha256` and `n_bytes` are of its UTF-8 form."""
+    """A tokenized text (arrays of type "i"). `sha256` and `n_bytes` are of its UTF-8 encoding."""
 
     name: str
     sha256: str
@@ -41,12 +41,12 @@ class Text:
     val: array[int]
 
     def parts(self) -> dict[str, array[int]]:
-        """The tokens by split."""
+        """Return the tokens by split."""
         return {"train": self.train, "val": self.val}
 
     def decoded(self, tokens: Sequence[int]) -> str:
-        """Tokens as text. Half a character of a byte pair becomes U+FFFD, and so does a number beyond the vocabulary: a
-        model whose vocabulary was rounded up may write one before it is trained."""
+        """Return tokens as text. An incomplete character becomes U+FFFD, and so does a token beyond the vocabulary,
+        which an untrained model with a padded vocabulary may generate."""
         if self.tokenizer == "char":
             return "".join(self.alphabet[one] if one < self.vocab_size else "\ufffd" for one in tokens)
         import tiktoken
@@ -56,7 +56,7 @@ class Text:
         return b"".join(known).decode(errors="replace")
 
     def said(self) -> dict[str, object]:
-        """What hello says of it."""
+        """Return the fields of hello about the data."""
         return {
             "name": self.name,
             "sha256": self.sha256,
@@ -69,9 +69,9 @@ class Text:
 
 
 def load(source: str, tokenizer: str, block_size: int) -> Text:
-    """Read, split and tokenize. Both parts hold more than `block_size` tokens.
+    """Read, split and tokenize a text. Both parts hold more than `block_size` tokens.
 
-    Raises: UsageError for an unknown source or a text too short; JobError when a download fails.
+    Raises: UsageError for an unknown source or a text too short; JobError if a download fails.
     """
     name, raw = _read(source)
     try:
@@ -93,7 +93,7 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
 
 
 def cache_folder(name: str) -> Path:
-    """MPSQ_CACHE/name, or ~/.cache/mpsq/name outside of the queue."""
+    """Return MPSQ_CACHE/name; outside of the queue ~/.cache/mpsq/name."""
     return Path(os.environ.get("MPSQ_CACHE") or Path.home() / ".cache" / "mpsq") / name
 
 
@@ -112,14 +112,14 @@ def _read(source: str) -> tuple[str, bytes]:
 
 
 def _pydoc() -> bytes:
-    """The topics of help() in this Python: about half a megabyte of English, different in every minor version."""
+    """Return the topics of help() in this Python: half a megabyte of English, different in every minor version."""
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[key] for key in sorted(topics)).encode()
 
 
 def _shakespeare() -> bytes:
-    """The cached copy, else a download. Raises: JobError."""
+    """Return the cached copy, else download it. Raises: JobError."""
     kept = cache_folder("data") / "tinyshakespeare.txt"
     with contextlib.suppress(OSError):
         cached = kept.read_bytes()
@@ -156,7 +156,7 @@ def _keep(path: Path, raw: bytes) -> None:
 
 
 def _characters(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
-    """Every distinct character is a token, numbered in the order of code points."""
+    """Tokenize by characters, numbered in the order of code points."""
     alphabet = "".join(sorted(set(text)))
     number = {character: i for i, character in enumerate(alphabet)}
     tokens = array("i", map(number.__getitem__, text))
@@ -164,7 +164,7 @@ def _characters(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
 
 
 def _bpe(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
-    """GPT-2's byte pairs (50,257 tokens) through tiktoken, which fetches its two files once."""
+    """Tokenize by GPT-2's byte pairs (50,257 tokens) through tiktoken, which downloads its two files once."""
     try:
         import tiktoken
     except ImportError:

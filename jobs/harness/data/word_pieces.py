@@ -1,7 +1,7 @@
-"""A tokenizer made of the texts at hand, for a model that begins with random weights: words and their letters.
+"""A WordPiece tokenizer built from the training texts, for a model with random weights.
 
-Words are cut as BERT's uncased tokenizer cuts them. The most frequent ones are tokens; another is spelled, letter by
-letter, so no text that consists of known letters holds an unknown token. The same texts give the same tokens anywhere.
+Words are split as by BERT's uncased tokenizer. The most frequent ones are tokens; another is spelled letter by letter,
+so that a text of known letters has no unknown token. The same texts give the same vocabulary everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def tokenizer_of(texts: Iterable[str], vocab_size: int, length: int) -> PreTrainedTokenizerFast:
-    """A tokenizer with `vocab_size` tokens at most, letters excepted, for sequences of `length` tokens."""
+    """Return a tokenizer of at most `vocab_size` tokens, letters excepted, for sequences of `length` tokens."""
     normalizer, cutter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words = Counter(word for text in texts for word, _ in cutter.pre_tokenize_str(normalizer.normalize_str(text)))
     letters = sorted({letter for word in words for letter in word})

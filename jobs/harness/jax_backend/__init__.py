@@ -1,1 +1,1 @@
-"""The side of the harness that belongs to JAX."""
+"""The harness for JAX."""

@@ -1,4 +1,4 @@
-"""JAX's side of micro-benchmarks: how calls are handed over and waited for, and matrices."""
+"""JAX's side of micro-benchmarks: how calls are issued and awaited, and matrices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BenchJax(Jax):
             jax.config.update("jax_default_matmul_precision", "tensorfloat32")
 
     def repeat(self, call: Callable[[], Any], times: int) -> list[Any]:
-        """All results are kept: on the CPU they come in any order, and to wait for the last is not to wait for all."""
+        """Keep all results: on the CPU they complete in any order, so that the last does not imply the others."""
         return [call() for _ in range(times)]
 
     def finish(self, device: Device, results: Any) -> None:

@@ -11,13 +11,13 @@ from harness import machine
 from harness.device import AUTO, Device, choose, number, unavailable
 
 _PLATFORMS = {"cpu": ("cpu",), "cuda": ("cuda",), "mps": ("METAL", "mps")}
-"""JAX's names. Metal comes with one plugin or another, each of which has a name of its own."""
+"""JAX's names of platforms. Each plugin for Metal has its own."""
 
 
 def open_device(asked: str) -> Device:
-    """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
+    """Return the device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
-    Arrays are made on it from here on. Raises: JobError with exit code 69 when it does not compute.
+    It becomes JAX's default device. Raises: JobError with exit code 69 if it does not compute.
     """
     if asked == "cpu":
         jax.config.update("jax_platforms", "cpu")  # or JAX would open the GPU as well, and take its memory
@@ -33,7 +33,7 @@ def open_device(asked: str) -> Device:
 
 
 def why_not(name: str) -> str | None:
-    """None when the device multiplies two matrices and gets the product right, else the reason why it does not."""
+    """Return None if the device multiplies two matrices correctly, else the reason why it does not."""
     a = np.arange(64, dtype=np.float32).reshape(8, 8)
     try:
         there = jax.device_put(a, _find(name))
@@ -45,7 +45,7 @@ def why_not(name: str) -> str | None:
 
 
 def cpu() -> Any:
-    """JAX's CPU; None where the environment (JAX_PLATFORMS) has left it out."""
+    """Return JAX's CPU; None if the environment (JAX_PLATFORMS) excludes it."""
     try:
         return jax.devices("cpu")[0]
     except RuntimeError:
@@ -53,7 +53,7 @@ def cpu() -> Any:
 
 
 def _find(name: str) -> Any:
-    """JAX's object. Raises: RuntimeError when there is none of this kind or number."""
+    """Return JAX's device object. Raises: RuntimeError if there is none of this kind or number."""
     kind, index = name.partition(":")[0], number(name)
     errors = []
     for platform in _PLATFORMS[kind]:

@@ -1,4 +1,4 @@
-"""A model that writes, in JAX: keys and values kept on the device, and the steps that use them."""
+"""Text generation in JAX: keys and values cached on the device, and the steps that use them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from harness.sampling import Sampling as AnySampling
 from harness.sampling import Tokens
 
 Kept = dict[str, Any]
-"""keys and values: a list each, by layer, of (batch, block, heads, features); at: how many positions are known"""
+"""keys, values: lists by layer of (batch, block, heads, features); at: the number of known positions"""
 
 
 class Cache:
-    """What a model keeps of the text that it has read: `kept` is replaced by each layer's attend()."""
+    """Keys and values of the tokens read: each layer's attend() replaces those in `kept`."""
 
     def __init__(self, kept: Kept, reads: bool) -> None:
         self.kept, self._reads = kept, reads
 
     def positions(self, n: int) -> jax.Array:
-        """Those of the n tokens that come in."""
+        """Return the positions of the next n tokens."""
         return jnp.arange(n) if self._reads else self.kept["at"][None]
 
     def attend(self, layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
-        (batch, time, heads, features): the whole prompt, or a single token."""
+        """Store the keys and values of new positions, and return their causal attention.
+
+        All are (batch, time, heads, features): the whole prompt, or a single token.
+        """
         start = (0, 0 if self._reads else self.kept["at"], 0, 0)
         for name, new in (("keys", k), ("values", v)):
             self.kept[name][layer] = jax.lax.dynamic_update_slice(self.kept[name][layer], new, start)
@@ -46,7 +48,7 @@ class Cache:
 
 @dataclass(kw_only=True)
 class Sampling(AnySampling):
-    """See harness.sampling.Sampling. `logits(params, tokens, cache=Cache)` gives those of the last position."""
+    """harness.sampling.Sampling in JAX. `logits(params, tokens, cache=Cache)` returns those of the last position."""
 
     device: Device
     params: Params
@@ -75,13 +77,13 @@ class Sampling(AnySampling):
         return logits, {**cache.kept, "at": jnp.int32(n)}
 
     def _next(self, params: Params, kept: Kept, tokens: jax.Array) -> tuple[jax.Array, Kept]:
-        """`tokens` are (batch,)."""
+        """Append `tokens`, (batch,)."""
         cache = Cache({**kept, "keys": list(kept["keys"]), "values": list(kept["values"])}, False)
         logits = self.logits(params, tokens[:, None], cache=cache)[:, -1]
         return logits, {**cache.kept, "at": kept["at"] + 1}
 
     def _more(self, params: Params, kept: Kept, logits: jax.Array, n: int) -> tuple[jax.Array, Kept]:
-        """The likeliest token, and n more: (batch, n + 1). One program on the device, if it is compiled."""
+        """Return the most likely token, and n more: (batch, n + 1). One program on the device if compiled."""
 
         def one(state: tuple[Kept, jax.Array], _: None) -> tuple[tuple[Kept, jax.Array], jax.Array]:
             kept, token = state
@@ -119,14 +121,14 @@ class Sampling(AnySampling):
 
 
 def likeliest(logits: jax.Array) -> jax.Array:
-    """The token of the highest logit: (batch,)."""
+    """Return the token of the highest logit: (batch,)."""
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
 def logits_of(
     logits: Callable[..., jax.Array], params: dict[str, np.ndarray]
 ) -> Callable[[Tokens], NDArray[Any]] | None:
-    """`logits(params, tokens)`, in fp32 on the CPU; None where JAX has none here. `params` are numpy's."""
+    """Return `logits(params, tokens)` in fp32 on the CPU; None if JAX has no CPU here. `params` are numpy arrays."""
     there = cpu_device()
     if there is None:
         return None

@@ -1,4 +1,4 @@
-"""What a JAX workload's build() returns, its reference loss, and AdamW, which JAX leaves to others."""
+"""What build() of a JAX workload returns, its reference loss, and AdamW, which JAX does not include."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}
 
 @dataclass(kw_only=True)
 class Training(AnyTraining):
-    """A model in training on one device. A workload adds its own fields to these, and replaces params and state."""
+    """A model in training on one device. Workloads add fields, and replace params and state."""
 
     device: Device
     params: Params
@@ -36,10 +36,10 @@ class Training(AnyTraining):
 
 
 class Reference:
-    """See harness.training.Reference. `loss(params, *batch)` is the mean over a batch's rows, in fp32, dropout off."""
+    """harness.training.Reference in JAX. `loss(params, *batch)` is the mean over rows in fp32, dropout off."""
 
     def __init__(self, loss: Callable[..., jax.Array], params: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]):
-        """Compute the CPU's loss. `params` and `batch` are numpy's, so that they are on no device yet."""
+        """Compute the CPU's loss. `params` and `batch` are numpy arrays, on no device yet."""
         self._params, self._batch = params, batch
         there = cpu_device()
         self.cpu = None if there is None else self._on(there, loss)
@@ -59,7 +59,7 @@ class Reference:
 
 
 def adamw_state(params: Params) -> dict[str, Any]:
-    """Before the first update: no steps, means of zero."""
+    """Return the state before the first update: zero steps, zero moments."""
     zeros = {name: jnp.zeros_like(value) for name, value in params.items()}
     return {"steps": jnp.zeros((), jnp.int32), "mean": zeros, "square": {k: v.copy() for k, v in zeros.items()}}
 
@@ -73,7 +73,8 @@ def adamw(
     eps: float,
     decay: dict[str, float],
 ) -> tuple[Params, dict[str, Any]]:
-    """One update as torch.optim.AdamW makes it (Loshchilov & Hutter 2019): new params and state.
+    """Return params and state after one update by AdamW (Loshchilov & Hutter 2019, algorithm 2), as torch.optim.AdamW
+    does it.
 
     `decay` is the weight decay of each tensor by name.
     """
@@ -90,7 +91,7 @@ def adamw(
 
 
 def clip(grads: Params, limit: float, eps: float) -> Params:
-    """The gradients, scaled down where their norm together is above `limit`, as torch's clip_grad_norm_ does."""
+    """Return the gradients, scaled down if their global norm exceeds `limit`, as by torch's clip_grad_norm_."""
     norm = jnp.sqrt(sum((jnp.sum(g * g) for g in grads.values()), jnp.zeros(())))
     scale = jnp.minimum(limit / (norm + eps), 1.0)
     return {name: g * scale for name, g in grads.items()}

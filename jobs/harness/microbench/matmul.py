@@ -1,4 +1,4 @@
-"""The workload matmul, whatever the framework: C = A B of n x n matrices, timed, and held against float64.
+"""The workload matmul, whatever the framework: C = A B of n x n matrices, timed, and compared with float64.
 
 One product is 2 n^3 FLOP: n^2 sums of n products, a multiply and an add each. TFLOP/s = 2 n^3 / t / 10^12.
 """
@@ -22,30 +22,30 @@ PUBLISHED_CALLS = 100
 """Products in the snippet that guides publish."""
 PEAK_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 PEAK_CALL_S = 1.0
-"""The search for the peak takes no size at which one product would last longer."""
+"""The search for the peak stops before a size at which one product would last longer."""
 _CHECKED = 4e9
-"""Products of numbers that the check forms, at most: all rows up to n = 1587 or so, fewer of larger matrices."""
+"""Multiplications of the check, at most: all rows up to about n = 1587, fewer of larger matrices."""
 _BLOCK = 1024
 
 
 class Matrices(Framework, Protocol):
-    """What a framework gives to this workload besides."""
+    """The operations that this workload needs of a framework, in addition to run.Framework."""
 
     def put(self, values: Any, dtype: str, device: Any) -> Any:
-        """A matrix of float64 on the device, rounded to `dtype`. Raises: UsageError when the device lacks it."""
+        """Return float64 values on the device, rounded to `dtype`. Raises: UsageError if the device lacks it."""
 
     def read(self, matrix: Any) -> Any:
-        """A matrix of the device as numpy's float64, exactly."""
+        """Return a matrix of the device as numpy's float64, exactly."""
 
     def product(self, a: Any, b: Any, compiled: bool) -> Callable[[], Any]:
-        """What hands one product to the device."""
+        """Return a call that issues one product to the device."""
 
     def published(self, a: Any, b: Any) -> Callable[[], Any]:
-        """The product as guides write it: in a lazy framework it is not even begun."""
+        """Return the product as guides write it: a lazy framework does not even start it."""
 
 
 def build(framework: Matrices, options: Options, device: Any, report: Reporter) -> Bench:
-    """The cell of n x n; in mode peak that of the size which is fastest. Raises: UsageError."""
+    """Return the benchmark of n x n; with mode=peak that of the fastest size. Raises: UsageError."""
     s = options.settings
     _check(s)
     if s.mode == "peak":
@@ -72,7 +72,7 @@ def _check(s: SimpleNamespace) -> None:
 
 
 def draw(n: int, seed: int) -> tuple[Any, Any]:
-    """Two matrices of normal numbers, the same in every framework."""
+    """Return two matrices of normal numbers, the same in every framework."""
     generator = np.random.default_rng([seed, n])
     return tuple(generator.standard_normal((n, n)) for _ in range(2))  # type: ignore[return-value]
 
@@ -94,7 +94,7 @@ def _cell(framework: Matrices, options: Options, device: Any, n: int) -> Cell:
 
 
 class Oracle:
-    """numpy's product in float64 of the factors as they are on the device, of all rows or of some spread evenly."""
+    """numpy's product in float64 of the factors as they are on the device, for all rows or some spread evenly."""
 
     def __init__(self, framework: Matrices, a: Any, b: Any, dtype: str) -> None:
         self._framework, self._a, self._b, self._dtype = framework, a, b, dtype
@@ -110,7 +110,7 @@ class Oracle:
         return judge_product(rows, exact, magnitude, exact.shape[1], self._dtype)
 
     def _multiply(self) -> tuple[Any, Any]:
-        """A B and |A| |B|, in blocks of columns: float64 copies of large matrices would fill the host."""
+        """Return A B and |A| |B|, in blocks of columns: float64 copies of large matrices would fill the host."""
         a, b = self._framework.read(self._a)[self.rows], self._framework.read(self._b)
         blocks = [b[:, at : at + _BLOCK] for at in range(0, b.shape[1], _BLOCK)]
         return (
@@ -120,8 +120,8 @@ class Oracle:
 
 
 def _fastest(framework: Matrices, options: Options, device: Any, report: Reporter) -> int:
-    """The size with the most FLOP/s; all are reported. It is measured anew: the best of several noisy numbers is a
-    little too good."""
+    """Return the size with the most FLOP/s, and report all. The caller measures it again, since the maximum of noisy
+    numbers is biased upwards."""
     rates: dict[int, float] = {}
     last_s = 0.0
     for n in PEAK_SIZES:

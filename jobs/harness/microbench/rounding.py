@@ -1,6 +1,6 @@
-"""How far a computed result may be from the exact one: rounding-error bounds, and the arithmetic that a result shows.
+"""How far a computed result may be from the exact one: rounding-error bounds, and the arithmetic that a result reveals.
 
-A bound is not chosen to fit: it follows from the dtype's unit roundoff and from how long the sums are.
+Bounds are not tuned: they follow from the dtype's unit roundoff and the length of the sums.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ UNIT = {"fp64": 2.0**-53, "fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, 
 """Unit roundoff: half the distance from 1 to the next number (IEEE 754-2019 table 3.5; bfloat16 has 8 significant
 bits, TF32 11)."""
 SMALLEST = {"fp64": 2.0**-1074, "fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
-"""The smallest positive number of each dtype: what an underflow may cost."""
+"""The smallest positive (subnormal) number of each dtype: the error of an underflow."""
 ACCUMULATES = {"fp64": "fp64", "fp32": "fp32", "fp16": "fp32", "bf16": "fp32"}
-"""What sums are expected to be formed in."""
+"""The dtype in which sums are expected to be accumulated."""
 LAMBDA = 9.0
-"""With it the bound holds for all of 1e11 inner products at once but for one time in a million: 2 exp(-LAMBDA^2 / 2) is
+"""With it the bound holds for 1e11 inner products together with a probability of 1 - 1e-6: 2 exp(-LAMBDA^2 / 2) is
 5e-18 for each operation. Source: as `gamma`."""
 TF32_FROM = 2.0**-14
-"""Relative error (Frobenius) from which on a product in fp32 is none: rounding the factors to TF32 costs about 3e-4,
+"""Relative error (Frobenius) from which a product is not one in fp32: rounding the factors to TF32 costs about 3e-4,
 whatever n; sums in fp32 cost less than 1e-5 up to n = 16384 where terms have both signs."""
 
 
 def gamma(k: int, unit: float) -> float:
-    """Relative error of a sum of `k` products, whatever their order: exp(LAMBDA sqrt(k) u + k u^2 / (1 - u)) - 1.
+    """Return the bound on the relative error of a sum of `k` products in any order: exp(LAMBDA sqrt(k) u + k u^2 / (1 -
+    u)) - 1.
 
     Source: Higham & Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41,
-    A2815, theorem 2.4. The bound that always holds has k u in its place (Higham 2002, "Accuracy and Stability of
-    Numerical Algorithms", 2nd ed., eq. 3.4), and is so wide that a product in TF32 passes for one in fp32.
+    A2815, theorem 2.4. The deterministic bound has k u in its place (Higham 2002, "Accuracy and Stability of Numerical
+    Algorithms", 2nd ed., eq. 3.4), and is so wide that a product in TF32 passes for one in fp32.
     """
     return math.expm1(LAMBDA * math.sqrt(k) * unit + k * unit * unit / (1 - unit))
 
 
 @dataclass(frozen=True)
 class Check:
-    """What came of a comparison with float64."""
+    """The result of a comparison with float64."""
 
     ok: bool
     arithmetic: str
-    """fp32 or tf32, say, and for half precision what sums are formed in: "bf16, sums in fp32"; empty when not ok"""
+    """such as fp32 or tf32, for half precision with the dtype of sums: "bf16, sums in fp32"; empty when not ok"""
     share: float
     """the largest error as a share of its bound"""
     relative: float
@@ -53,9 +54,9 @@ class Check:
 def judge_product(found: Any, exact: Any, magnitude: Any, k: int, dtype: str) -> Check:
     """Compare a product A B in `dtype` with `exact`; `magnitude` is |A| |B|, all in float64, sums of `k` terms.
 
-    Bound, element by element: |found - exact| <= gamma(k, u_sum) |A| |B| + u_dtype |exact| + underflow
-    (Higham 2002, section 3.5, with the last rounding, to the dtype, apart). The arithmetic is the strictest that fits.
-    A coarser arithmetic than was asked for has to show in the median element too: one wrong number is no arithmetic.
+    Bound, element by element: |found - exact| <= gamma(k, u_sum) |A| |B| + u_dtype |exact| + underflow (Higham 2002,
+    section 3.5, with the final rounding to the dtype separate). The arithmetic is the strictest that fits. A coarser
+    one than requested must show in the median element too: one wrong number is no arithmetic.
     """
     error, size = np.abs(found - exact), float(np.linalg.norm(exact)) or 1.0
     relative = float(np.linalg.norm(found - exact)) / size
@@ -73,8 +74,8 @@ def judge_product(found: Any, exact: Any, magnitude: Any, k: int, dtype: str) ->
 
 
 def _arithmetics(dtype: str, k: int) -> list[tuple[str, float, float, float]]:
-    """Name, factor of |A| |B|, the least error of the median element relative to the norm's share of one, the highest
-    relative error of all; the strictest arithmetic first."""
+    """Return, strictest first: name, factor of |A| |B|, the least error of the median element relative to the norm's
+    share of one, the highest relative error of all."""
     sums = ACCUMULATES[dtype]
     exact = gamma(k, UNIT[sums])
     if dtype == "fp32":  # some devices cut the factors off instead of rounding them: twice the unit, for both of them
@@ -91,8 +92,8 @@ def _arithmetics(dtype: str, k: int) -> list[tuple[str, float, float, float]]:
 def judge_norm(found: Any, exact: Any, k: int, roundings: int, dtype: str) -> Check:
     """Compare any result with `exact` by its norm: sums of up to `k` terms, `roundings` to the dtype on the way.
 
-    Bound: ||found - exact|| <= (gamma(k, u_sum) + roundings u_dtype) ||exact||, in the Frobenius norm; it is for
-    results that are not a small difference of large sums.
+    Bound: ||found - exact|| <= (gamma(k, u_sum) + roundings u_dtype) ||exact|| in the Frobenius norm, for results that
+    are not a small difference of large sums.
     """
     sums = ACCUMULATES[dtype]
     bound = gamma(k, UNIT[sums]) + roundings * UNIT[dtype]

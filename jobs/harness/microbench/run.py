@@ -1,9 +1,9 @@
-"""The course of a micro-benchmark, whatever the framework: cells that are called again and again, timed and checked.
+"""Run a micro-benchmark, whatever the framework: cells are called repeatedly, timed and checked.
 
-A cell is one operation at one size. An iteration calls every cell in turn, so that a machine which warms up does so for
+A cell is one operation at one size. An iteration times every cell in turn, so that a machine that warms up does so for
 all of them alike; its time is the sum, over the cells, of the time of one call. That is the mean of a sample: as many
-calls, handed over one after the other, as last `sample_ms` together, from an idle device to an idle device. A device
-that works behind one's back is kept busy that way, as it is in a program, and the two synchronisations weigh little.
+consecutive calls as last `sample_ms` together, from an idle device to an idle device. An asynchronous device is kept
+busy this way, as in a program, and the two synchronisations weigh little.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from harness.microbench.rounding import Check
 from mpsq_report import Reporter
 
 MAX_CALLS = 1000
-"""In a sample: what takes less than 20 us a call is timed over fewer milliseconds."""
+"""Calls in a sample at most: one of less than 20 us is timed over fewer milliseconds."""
 MAX_KEPT_BYTES = 1 << 30
-"""Results that one sample may leave behind before it is waited for."""
+"""Bytes of results that one sample may keep until the device is waited for."""
 
 
 def median(values: Sequence[float]) -> float:
+    """Return the median."""
     return statistics.median(values)
 
 
 def quick_s(framework: Framework, device: Any, call: Callable[[], Any], at_least_s: float = 0.05) -> float:
-    """Seconds of one call, after three that do not count: a median of three short samples, to choose by."""
+    """Return the seconds of one call to choose by: the median of three short samples, after three untimed calls."""
     framework.finish(device, framework.repeat(call, 3))
     calls, found = 1, list[float]()
     while len(found) < 3:
@@ -46,7 +47,7 @@ def quick_s(framework: Framework, device: Any, call: Callable[[], Any], at_least
 
 
 def timed(framework: Framework, device: Any, call: Callable[[], Any], calls: int) -> tuple[float, Any]:
-    """Seconds of so many calls from an idle device to an idle device, and their results."""
+    """Return the seconds of `calls` calls from an idle device to an idle device, and their results."""
     framework.finish(device, None)
     begun = time.perf_counter()
     results = framework.repeat(call, calls)
@@ -55,12 +56,12 @@ def timed(framework: Framework, device: Any, call: Callable[[], Any], calls: int
 
 
 class Framework(Protocol):
-    """A framework's side: what harness.framework asks for, as far as it is needed here, and how to wait."""
+    """The operations of harness.framework.Framework that are needed here, and how to wait."""
 
     name: str
     compiler: str
     in_order: bool
-    """whether calls end in the order in which they were handed over, so that the last one's end is that of all"""
+    """whether calls complete in the order of their issue, so that the last one's end is that of all"""
 
     def open_device(self, asked: str) -> Any: ...
 
@@ -73,7 +74,7 @@ class Framework(Protocol):
     def cache_state(self) -> tuple[str, dict[str, int]] | None: ...
 
     def repeat(self, call: Callable[[], Any], times: int) -> Any:
-        """Hand over so many calls. Returns what to wait for, the last result last."""
+        """Issue `times` calls. Return what to wait for, the last result last."""
 
     def finish(self, device: Any, results: Any) -> None:
         """Return when the device is idle; `results` is what repeat() returned, or None."""
@@ -81,7 +82,7 @@ class Framework(Protocol):
 
 @dataclass
 class Cell:
-    """One operation at one size. `call` hands it to the device once and returns its result, not waited for."""
+    """One operation at one size. `call` issues it to the device once and returns its result, not waited for."""
 
     name: str
     call: Callable[[], Any]
@@ -89,27 +90,28 @@ class Cell:
     flops: float
     """of one call"""
     bytes: float
-    """that one call must read and write, each once"""
+    """bytes that one call must read and write, each once"""
     result_bytes: float = 0.0
     calls: int = 0
     """in a sample; 0: as many as fill it"""
     untimed_first: bool = False
-    """whether a call that is not timed goes before each sample: else a short one pays for what its neighbour evicted"""
+    """whether an untimed call precedes each sample: else a short one pays for cache lines that its neighbour evicted"""
     as_published: Callable[[], Any] | None = None
     """the call as guides write it, where that differs"""
     times_s: list[float] = field(default_factory=list)
     """of one call, of each measured iteration"""
     naive_s: list[float] = field(default_factory=list)
-    """the same when nobody waits for the device before reading the clock"""
+    """the same by a clock that does not wait for the device"""
 
     @property
     def median_s(self) -> float:
+        """Return the median seconds of one call."""
         return median(self.times_s)
 
 
 @dataclass
 class Bench:
-    """What build() of a workload returns. `show` prints what came of it; `timing` is synced, naive or both."""
+    """What build() of a workload returns. `show` prints the results; `timing` is synced, naive or both."""
 
     cells: list[Cell]
     about: str
@@ -125,7 +127,7 @@ Build = Callable[[Options, Any, Reporter], Bench]
 
 
 def main(workload: Mapping[str, Any], framework: Framework, build: Build, argv: Sequence[str] | None = None) -> int:
-    """Run a micro-benchmark: `build` makes its cells. Returns the exit code, as harness.run.main."""
+    """Run a micro-benchmark: `build` returns its cells. Return the exit code, as harness.run.main does."""
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
@@ -135,7 +137,7 @@ def main(workload: Mapping[str, Any], framework: Framework, build: Build, argv: 
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Options:
-    """The command line of every workload, and `--dtype fp64` besides, which no training knows. Raises: UsageError."""
+    """Parse the common command line, and `--dtype fp64`, which no training has. Raises: UsageError."""
     words = list(argv)
     double = False
     for at, word in enumerate(words):
@@ -222,7 +224,7 @@ class _Runner:
             self._bench.ended(self._bench)
 
     def _measure(self, i: int) -> None:
-        """One iteration. Events are written when all its cells are timed."""
+        """Do one iteration. Events are written when all its cells are timed."""
         cells, naive = self._bench.cells, self._bench.timing != "synced"
         for cell in cells:
             if naive:
@@ -241,14 +243,14 @@ class _Runner:
         return timed(self._framework, self._device, cell.call, calls)
 
     def _sample(self, cell: Cell) -> tuple[float, Any]:
-        """Seconds of one call, the mean of a sample, and the results."""
+        """Return the seconds of one call, as the mean of a sample, and the results."""
         if cell.untimed_first:
             self._timed(cell, 1)
         dur_s, results = self._timed(cell, cell.calls)
         return dur_s / cell.calls, results
 
     def _unsynced(self, cell: Cell) -> float:
-        """Seconds of one call as an unsynchronised clock has them: the device may not even have begun."""
+        """Return the seconds of one call by an unsynchronised clock: the device may not even have started."""
         call = cell.as_published or cell.call
         self._framework.finish(self._device, None)
         begun = time.perf_counter()
@@ -260,7 +262,7 @@ class _Runner:
         return dur_s / cell.calls
 
     def _enough(self, cell: Cell) -> int:
-        """Calls that last sample_ms together."""
+        """Return the number of calls that last sample_ms together."""
         wanted_s = self._options.settings.sample_ms / 1e3
         most = min(MAX_CALLS, int(MAX_KEPT_BYTES // max(cell.result_bytes, 1.0)) or 1)
         calls = 1
@@ -282,7 +284,7 @@ class _Runner:
             self._report.hello(compile_cache=state)
 
     def _check(self, cell: Cell, results: Any, first: bool) -> None:
-        """Compare with float64: the first call, and the last, which may have come out of a replayed graph."""
+        """Compare the first call and the last, which may be the replay of a graph, with float64."""
         found = cell.check(results[-1])
         if first:
             self._report.metric(f"{cell.name}.error", found.share, "of its bound")

@@ -1,1 +1,1 @@
-"""The side of the harness that belongs to MLX."""
+"""The harness for MLX."""

@@ -1,4 +1,4 @@
-"""MLX's side of micro-benchmarks: how calls are handed over and waited for, and matrices."""
+"""MLX's side of micro-benchmarks: how calls are issued and awaited, and matrices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BenchMlx(Mlx):
             raise UsageError("MLX has float64 on the CPU only", "--device cpu, or --dtype fp32")
 
     def repeat(self, call: Callable[[], Any], times: int) -> list[Any]:
-        """MLX is lazy: each product is begun by asking for it, and the results but the last are let go."""
+        """Start each product by asking for it, since MLX is lazy, and drop all results but the last."""
         result = None
         for _ in range(times):
             result = call()

@@ -1,6 +1,6 @@
 """Devices of MLX: which one computes, and how much memory it holds.
 
-MLX has a CPU and a GPU. Which GPU that is was decided when it was built: Metal on macOS, CUDA or none on Linux.
+MLX has a CPU and a GPU. The build decides which GPU: Metal on macOS, CUDA or none on Linux.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from harness.device import AUTO, Device, choose, number, unavailable
 
 
 def open_device(asked: str) -> Device:
-    """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
+    """Return the device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
-    Arrays are made on it from here on. Raises: JobError with exit code 69 when it does not compute.
+    It becomes MLX's default device. Raises: JobError with exit code 69 if it does not compute.
     """
     asked = choose(asked, why_not)
     reason = why_not(asked)
@@ -30,7 +30,7 @@ def open_device(asked: str) -> Device:
 
 
 def why_not(name: str) -> str | None:
-    """None when the device multiplies two matrices and gets the product right, else the reason why it does not."""
+    """Return None if the device multiplies two matrices correctly, else the reason why it does not."""
     kind = name.partition(":")[0]
     built = {"cpu": True, "mps": mx.metal.is_available(), "cuda": mx.cuda.is_available()}[kind]
     if not built:

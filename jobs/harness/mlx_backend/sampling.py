@@ -1,4 +1,4 @@
-"""A model that writes, in MLX: keys and values kept on the device, and the steps that use them."""
+"""Text generation in MLX: keys and values cached on the device, and the steps that use them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from harness.sampling import Tokens
 
 
 class Cache:
-    """What a model keeps of the text that it has read: keys and values by layer, (batch, heads, block, features), and
-    how many positions are known, `at`: one number on the device, None before the prompt."""
+    """Keys and values by layer, (batch, heads, block, features), and the number of known positions: `at`, one number on
+    the device, None before the prompt."""
 
     def __init__(self, keys: list[mx.array], values: list[mx.array], at: mx.array | None) -> None:
         self.keys, self.values, self._at = list(keys), list(values), at
 
     def positions(self, n: int) -> mx.array:
-        """Those of the n tokens that come in."""
+        """Return the positions of the next n tokens."""
         return mx.arange(n) if self._at is None else self._at
 
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
-        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
-        (batch, heads, time, features): the whole prompt, or a single token."""
+        """Store the keys and values of new positions, and return their causal attention.
+
+        All are (batch, heads, time, features): the whole prompt, or a single token.
+        """
         start = mx.array([0]) if self._at is None else self._at
         keys = self.keys[layer] = mx.slice_update(self.keys[layer], k, start, (2,))
         values = self.values[layer] = mx.slice_update(self.values[layer], v, start, (2,))
@@ -43,7 +45,7 @@ class Cache:
 
 @dataclass(kw_only=True)
 class Sampling(AnySampling):
-    """See harness.sampling.Sampling. `logits(tokens, cache)` gives those of the last position, in the run's dtype."""
+    """harness.sampling.Sampling in MLX. `logits(tokens, cache)` returns those of the last position, in its dtype."""
 
     device: Device
     model: nn.Module
@@ -73,7 +75,7 @@ class Sampling(AnySampling):
     def _next(
         self, tokens: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array]
     ) -> tuple[mx.array, mx.array, mx.array, list[mx.array], list[mx.array]]:
-        """`tokens` are (batch,)."""
+        """Append `tokens`, (batch,)."""
         cache = Cache(keys, values, at)
         logits = self.logits(tokens[:, None], cache)[:, -1]
         return logits, mx.argmax(logits, axis=-1), at + 1, cache.keys, cache.values
@@ -107,7 +109,7 @@ class Sampling(AnySampling):
 
 
 def logits_of(logits: Callable[[mx.array], mx.array]) -> Callable[[Tokens], NDArray[Any]]:
-    """The training's own `logits`, computed on the CPU."""
+    """Return a function from tokens to the training's own `logits`, computed on the CPU."""
 
     def found(tokens: Tokens) -> NDArray[Any]:
         with mx.stream(mx.cpu):  # memory is shared on Apple silicon; elsewhere MLX copies

@@ -1,4 +1,4 @@
-"""What an MLX workload's build() returns, its reference loss, and AdamW with decay on matrices alone."""
+"""What build() of an MLX workload returns, its reference loss, and AdamW with decay on matrices alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 @dataclass(kw_only=True)
 class Training(AnyTraining):
-    """A model in training on one device. A workload adds its own fields to these."""
+    """A model in training on one device. Workloads add fields."""
 
     device: Device
     model: nn.Module
@@ -34,8 +34,8 @@ class Training(AnyTraining):
 
 
 class Reference:
-    """See harness.training.Reference. `loss(*batch)` is the mean over a batch's rows by `model`, in fp32, dropout off;
-    `batch` is numpy's."""
+    """harness.training.Reference in MLX. `loss(*batch)` is the mean over the batch's rows by `model`, in fp32, dropout
+    off; `batch` is of numpy arrays."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> None:
         """Compute the CPU's loss."""
@@ -62,9 +62,9 @@ def _in_parts(loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> f
 
 
 def adamw(model: nn.Module, weight_decay: float, betas: list[float], eps: float) -> optimizers.MultiOptimizer:
-    """MLX's AdamW as torch's is: with bias correction (which MLX leaves out unless asked), vectors without decay.
+    """Return AdamW as torch has it: with bias correction, which MLX does by request only, and without decay of vectors.
 
-    The learning rate is to be set before each update.
+    Set the learning rate before each update.
     """
 
     def made(decay: float) -> optimizers.Optimizer:
@@ -76,6 +76,6 @@ def adamw(model: nn.Module, weight_decay: float, betas: list[float], eps: float)
 
 
 def named(training: Training) -> dict[str, Any]:
-    """Every array of the weights and of the optimizer, by name."""
+    """Return every array of weights and optimizer by name."""
     found = {f"weights.{name}": value for name, value in tree_flatten(training.model.parameters())}
     return found | {f"optimizer.{name}": value for name, value in tree_flatten(training.optimizer.state)}

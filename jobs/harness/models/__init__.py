@@ -1,1 +1,1 @@
-"""What workloads of the same model have in common, whatever the framework or the architecture."""
+"""What workloads with the same model, or the same kind of data, share."""

@@ -1,4 +1,4 @@
-"""What resnet50 and vgg16 have in common: images, their first weights, the optimizer, the work of a forward."""
+"""What resnet50 and vgg16 share: input scaling, initialisation, optimizer, FLOP of a forward."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from harness.torch_backend.flops import forward_flops
 from harness.torch_backend.training import sgd
 
 STRIDE = 32
-"""Pixels of the image to one of the last layer, in each direction: an image's side is a multiple of it."""
+"""Total stride of the model: an image's side is a multiple of it."""
 MEAN, DEVIATION = 116.0, 58.0
-"""Grey levels that are subtracted, and by which is divided: of ImageNet's three colours together."""
+"""Mean and standard deviation of ImageNet's pixels over all three colours, in grey levels of 255."""
 
 
 class ImageClassifier(Classifier):
-    """Images as bytes (batch, 3, side, side) to logits (batch, classes), through `layers`."""
+    """A model from images as bytes (batch, 3, side, side) to logits (batch, classes), through `layers`."""
 
     channels_last = False
-    """whether the device keeps the three colours of a pixel side by side (NHWC), and all features after them"""
+    """whether activations are NHWC in memory: the channels of a pixel are adjacent"""
 
     def layers(self, x: torch.Tensor) -> torch.Tensor:
-        """Images of about zero mean and unit variance to logits."""
+        """Return the logits of images normalised to about zero mean and unit variance."""
         raise NotImplementedError
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ class ImageClassifier(Classifier):
 
 
 def build(options: Options, device: Device, make: Callable[[SimpleNamespace], ImageClassifier]) -> Training:
-    """Images, model, reference loss, optimizer. `make` gives the model by the settings, its weights of any value."""
+    """Build images, model, reference loss and optimizer. `make` builds the model from the settings."""
     s = options.settings
     check(s)
     if said := layout_hint(device.kind, options.compile, os.environ):
@@ -64,7 +64,7 @@ def build(options: Options, device: Device, make: Callable[[SimpleNamespace], Im
 
 
 def layout_hint(kind: str, compiled: bool, environ: Mapping[str, str]) -> str:
-    """What to know of compiled convolutions on MPS; empty where it does not matter or is known."""
+    """Return a hint about compiled convolutions on MPS; empty if it does not apply."""
     if kind != "mps" or not compiled or "TORCHINDUCTOR_LAYOUT_OPTIMIZATION" in environ:
         return ""
     return (
@@ -75,8 +75,8 @@ def layout_hint(kind: str, compiled: bool, environ: Mapping[str, str]) -> str:
 
 
 def initialise(model: nn.Module, seed: int) -> None:
-    """First weights, drawn on the CPU so that every device starts from the same ones: normal, their variance such that
-    that of the features stays as it is (He et al. 2015, "Delving Deep into Rectifiers", section 2.2)."""
+    """Draw the initial weights on the CPU, so that every device starts from the same: normal, with the variance that
+    preserves that of the features (He et al. 2015, "Delving Deep into Rectifiers", section 2.2)."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for part in model.modules():
@@ -96,6 +96,6 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 
 def check(s: SimpleNamespace) -> None:
-    """Refuse what cannot be trained. Raises: UsageError."""
+    """Raise UsageError for settings that the models do not support."""
     if s.side % STRIDE:
         raise UsageError(f"side={s.side}: it must be a multiple of {STRIDE}", "the paper's is 224")

@@ -1,6 +1,6 @@
-"""What the nanogpt workloads have in common, whatever the framework: shape, weights, batches, schedule, FLOP.
+"""What the nanogpt workloads share, whatever the framework: shape, weights, batches, schedule, FLOP.
 
-Same seed, same weights and same batches in torch, mlx, tinygrad and jax: both are drawn here, in numpy.
+The same seed gives the same weights and the same batches in torch, mlx, tinygrad and jax: numpy draws both, here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Shape:
-    """The model's hyperparameters. `vocab` tokens, `block` positions."""
+    """The model's hyperparameters, with `vocab` tokens and `block` positions."""
 
     vocab: int
     block: int
@@ -48,7 +48,7 @@ class Shape:
     bias: bool = False
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor that is trained, by name, in the order of the model. Those of linear layers are (out, in)."""
+        """Return the shape of every trained tensor by name, in the order of the model; linear layers are (out, in)."""
         C = self.width
         found: dict[str, tuple[int, ...]] = {"tokens.weight": (self.vocab, C), "positions.weight": (self.block, C)}
         for n in range(self.layers):
@@ -67,14 +67,14 @@ class Shape:
         return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if self.bias else {})
 
     def n_params(self, positions: bool = True) -> int:
-        """How many numbers are trained, with or without those of the positions."""
+        """Return the number of trained parameters, with or without the positional embedding."""
         found = sum(math.prod(shape) for shape in self.tensors().values())
         return found if positions else found - self.block * self.width
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What there is to train before any framework comes in: text, batches, shape, work."""
+    """What is trained, independent of the framework: text, batches, shape, work."""
 
     text: Text
     shape: Shape
@@ -83,13 +83,13 @@ class Problem:
     tokens_per_iter: int
 
     def first(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The first batch that training sees and what comes next, for the reference loss. Both (batch, block)."""
+        """Return the first training batch and its successors, for the reference loss, both (batch, block)."""
         x, y = self.batches.of_iteration(0)
         return x[0], y[0]
 
 
 def problem(options: Options) -> Problem:
-    """Read the text. Raises: UsageError for settings that cannot be; JobError as load of harness.data.text."""
+    """Read the text and derive shape, batches and work. Raises: UsageError for settings; JobError like load_text."""
     s = options.settings
     check(s)
     text = load_text(s.data, s.tokens, s.block_size)
@@ -105,23 +105,24 @@ def problem(options: Options) -> Problem:
 
 
 def shape_of(s: SimpleNamespace, text: Text) -> Shape:
-    """The model's shape. Rows of the embedding that round the vocabulary up are trained to be unlikely, like any other
-    token that never comes."""
+    """Return the model's shape. The rows by which pad_vocab extends the embedding are trained like those of tokens that
+    never occur."""
     vocab = -(-text.vocab_size // s.pad_vocab) * s.pad_vocab
     return Shape(vocab, s.block_size, s.n_layer, s.n_head, s.n_embd, s.dropout, s.bias)
 
 
 def weights(options: Options, shape: Shape) -> Weights:
-    """The weights to begin with: those of init_from, else drawn from the seed. Raises: UsageError as read_weights."""
+    """Return the initial weights: those of init_from, else drawn by the seed. Raises: UsageError like read_weights."""
     source = options.settings.init_from
     return read_weights(Path(source).expanduser(), shape) if source else initial_weights(shape, options.seed)
 
 
 def initial_weights(shape: Shape, seed: int) -> Weights:
-    """As in GPT-2: normal(0, 0.02); the layers that write into the residual stream scaled down by the square root of
-    their number, so that its variance does not grow with depth. Norms begin with ones, biases with zeros.
+    """Draw the initial weights as GPT-2 does: normal(0, 0.02), with the layers that write into the residual stream
+    scaled by 1 / sqrt(2 layers), so that its variance does not grow with depth (Radford et al. 2019, section 2.3).
+    Norms start at 1, biases at 0.
 
-    Each tensor has a stream of random numbers of its own, by its name: another model's does not change it.
+    Each tensor has its own stream of random numbers, keyed by its name, and is independent of the others.
     """
     found: Weights = {}
     for name, size in shape.tensors().items():
@@ -135,10 +136,10 @@ def initial_weights(shape: Shape, seed: int) -> Weights:
 
 
 def read_weights(path: Path, shape: Shape) -> Weights:
-    """The weights of a .npz file that any of the four wrote (--out), or anything with these names; or of a checkpoint,
+    """Return the weights of a .npz file written by any of the four (--out) or with the same names, of a checkpoint of
     ours or nanoGPT's, or of Hugging Face's gpt2.
 
-    Raises: UsageError when it cannot be read, or is of another model.
+    Raises: UsageError if it cannot be read, or is of another model.
     """
     if is_foreign_checkpoint(path):
         return read_checkpoint(path, shape.tensors(), shape.heads)
@@ -146,18 +147,17 @@ def read_weights(path: Path, shape: Shape) -> Weights:
 
 
 def flops_per_iter(shape: Shape, sequences: int) -> float:
-    """FLOP of one iteration over `sequences` sequences of T = block tokens (a multiply and an add are two).
+    """Return the FLOP of one iteration over `sequences` sequences of T = block tokens (a multiply-add counts as two).
 
-    Per token, a weight is multiplied and added once in the forward: 2 N, N without the positions, which are looked up.
-    The embedding is looked up as well, but as output layer it is multiplied, once. The backward costs twice the
-    forward (gradients by inputs, and by weights): 6 N a token, 6 N T a sequence.
+    Per token, each weight is multiplied and added once in the forward: 2 N, with N excluding the positional embedding,
+    which is only looked up. The token embedding is looked up too, but multiplied once as the output layer. The backward
+    costs twice the forward (gradients by inputs, and by weights): 6 N a token, 6 N T a sequence.
 
-    Attention has no weights in its two products: queries by keys, and their scores by values. With H heads of Q
-    features each takes 2 H Q T FLOP a token, both 4 H Q T; with the backward 12 H Q T, and so over L layers and T
-    tokens 12 L H Q T^2 a sequence. The half that causality masks is counted, as in Chowdhery et al. 2022 (PaLM),
-    appendix B.
+    Attention has two products without weights, queries by keys and scores by values. With H heads of Q features each
+    takes 2 H Q T FLOP a token, both 4 H Q T; with the backward 12 H Q T, hence 12 L H Q T^2 a sequence over L layers
+    and T tokens. The half that the causal mask discards is counted, as in Chowdhery et al. 2022 (PaLM), appendix B.
 
-    Left out, as is usual: normalisations, softmax, GELU, dropout, the optimizer.
+    Excluded, as is usual: normalisations, softmax, GELU, dropout, the optimizer.
     """
     T, Q = shape.block, shape.width // shape.heads
     weights = 6 * shape.n_params(positions=False) * T
@@ -166,10 +166,10 @@ def flops_per_iter(shape: Shape, sequences: int) -> float:
 
 
 def sampling_flops(shape: Shape, sequences: int, new_tokens: int) -> float:
-    """FLOP of reading block - new_tokens tokens and writing as many more: the forward of flops_per_iter.
+    """Return the FLOP of reading block - new_tokens tokens and generating new_tokens, by the forward of flops_per_iter.
 
-    The output layer is computed for the prompt's last position alone, and then for each new one. The prompt's own
-    scores are counted whole, as in training; a new token meets the keys that there are, not those that are masked.
+    The output layer is computed for the prompt's last position, then for each new token. Scores within the prompt are
+    counted in full, as in training; a new token attends to the keys that exist, not to masked ones.
     """
     T, Q, prompt = shape.block, shape.width // shape.heads, shape.block - new_tokens
     output = shape.vocab * shape.width
@@ -179,13 +179,15 @@ def sampling_flops(shape: Shape, sequences: int, new_tokens: int) -> float:
 
 
 def stays_fp32(name: str, dimensions: int) -> bool:
-    """Whether a tensor is kept in fp32 by a model that writes in another dtype; matrices are converted once, as they
-    would be in each product. The positions keep what is added up in fp32."""
+    """Return whether a tensor stays in fp32 when the model generates in another dtype.
+
+    Matrices are converted once instead of in each product. The positions determine the dtype of the residual stream.
+    """
     return dimensions < 2 or name == "positions.weight"
 
 
 def sampling(options: Options, problem: Problem) -> dict[str, Any]:
-    """What the Sampling of each framework begins with, but for its check."""
+    """Return the arguments of Sampling that are the same in every framework; `check` is not among them."""
     s = options.settings
 
     def prompt(i: int) -> NDArray[np.int32]:
@@ -202,7 +204,8 @@ def sampling(options: Options, problem: Problem) -> dict[str, Any]:
 
 
 def learning_rate(i: int, s: SimpleNamespace) -> float:
-    """Of iteration i: a linear rise, then half a cosine down to min_lr (Loshchilov & Hutter 2017)."""
+    """Return the learning rate of iteration i: linear warm-up, then cosine decay to min_lr (Loshchilov & Hutter 2017,
+    "SGDR", equation 5, without restarts)."""
     end = s.lr_decay_iters or s.max_iters
     if i < s.lr_warmup_iters:
         return float(s.lr * (i + 1) / (s.lr_warmup_iters + 1))
@@ -213,7 +216,7 @@ def learning_rate(i: int, s: SimpleNamespace) -> float:
 
 
 def check(s: SimpleNamespace) -> None:
-    """Refuse what cannot be trained. Raises: UsageError."""
+    """Raise UsageError for settings that the model does not support."""
     if s.n_embd % s.n_head:
         raise UsageError(
             f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
@@ -221,7 +224,7 @@ def check(s: SimpleNamespace) -> None:
 
 
 def refuse_fp16(options: Options, framework: str) -> None:
-    """fp16 gradients vanish without loss scaling, which torch alone of the four has. Raises: UsageError."""
+    """Raise UsageError for fp16: its gradients underflow without loss scaling, which only torch has of the four."""
     if options.dtype == "fp16":
         raise UsageError(
             f"{framework} has no loss scaling, without which gradients in fp16 vanish",

@@ -1,1 +1,1 @@
-"""opcheck: every operator of torch, on a device and on the CPU, compared."""
+"""opcheck: compare every operator of torch on a device with the CPU."""

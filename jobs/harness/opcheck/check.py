@@ -1,15 +1,15 @@
-"""One operator in one dtype on a device: every sample forward and backward, held against the CPU, and timed.
+"""Check one operator in one dtype on a device: every sample forward and backward, compared with the CPU, and timed.
 
-Three passes, each in a process of its own, since what they need is read when torch is loaded:
+Three passes, each in its own process, since the environment is read when torch is loaded:
 
 | pass | environment | what it finds |
 |---|---|---|
 | check | PYTORCH_ENABLE_MPS_FALLBACK=0 | what the device computes, does not, or gets wrong; times |
-| fallback | PYTORCH_ENABLE_MPS_FALLBACK=1 | of what is missing, what the CPU takes over; times |
-| profile | the same, PYTORCH_MPS_LOG_PROFILE_INFO=4 | the names of the kernels that the CPU took over; no times |
+| fallback | PYTORCH_ENABLE_MPS_FALLBACK=1 | of what is missing, what falls back to the CPU; times |
+| profile | the same, PYTORCH_MPS_LOG_PROFILE_INFO=4 | the names of the kernels that fell back; no times |
 
-torch warns of the first fallback of a process and of no other, unless it is told to warn always: so it is, in the calls
-that are checked and not in those that are timed.
+torch warns of the first fallback of a process only, unless told to warn always: so it is in the calls that are checked,
+and not in those that are timed.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from harness.opcheck.samples import Side, has_backward, samples
 
 FORWARD, BACKWARD = "forward", "backward"
 _WORST = (WRONG, ERROR, MISSING, FALLBACK, UNCHECKED, NATIVE)
-"""The first of these that a sample has is the operator's."""
+"""Verdicts from worst to best: an operator has the worst of its samples'."""
 UNINITIALISED = (
     *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
     *("resize_", "resize_as_"),
 )
-"""Operators whose results hold whatever was in memory: nothing to compare but shapes."""
+"""Operators whose results are uninitialised memory: only shapes are compared."""
 POSITIONS = (
     *("argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "max", "min"),
     *("cummax", "cummin", "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.max_pool3d"),
     *(f"nn.functional.adaptive_max_pool{n}d" for n in (1, 2, 3)),
 )
-"""Operators that tell where in their input something is: of equal values any will do."""
+"""Operators that return positions in their input: any of equal values is accepted."""
 ON_CPU = ("tensor_split",)
-"""Operators whose further arguments are tensors that stay on the CPU, whatever the device."""
+"""Operators whose further tensor arguments stay on the CPU on every device."""
 SAVED = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
-"""Operators whose further results are what their own backward needs, in a shape and dtype that each device chooses."""
+"""Operators whose further results are saved for their own backward, in a shape and dtype chosen by each device."""
 _SEEDS = (1, 2, 3, 4)
-"""What the CPU gets wrong by its own measure with one of these added to every seed is random."""
+"""Offsets to every seed. An operator whose CPU result differs with one of them is random."""
 
 Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one direction. `detail` is empty for native; `n_bad` of `n` samples had the verdict."""
+    """The result for one direction. `detail` is empty for native; `n_bad` of `n` samples had the verdict."""
 
     direction: str
     verdict: str
@@ -66,13 +66,13 @@ class Verdict:
     times_s: list[float] = field(default_factory=list)
     random: bool = False
     lost: bool = False
-    """whether the device may be unusable from here on"""
+    """whether the device may be unusable afterwards"""
 
 
 class Checker:
     """Checks operators on one device. `mode` is check, fallback or profile; `calls` are timed after the first.
 
-    `on_device(name)` is entered around what an operator does on the device.
+    `on_device(name)` is entered around the work of an operator on the device.
     """
 
     def __init__(
@@ -91,10 +91,11 @@ class Checker:
         self._on_device = on_device
 
     def directions(self, op: Any, dtype: torch.dtype) -> list[str]:
+        """Return forward, and backward if the operator has one in this dtype."""
         return [FORWARD, *([BACKWARD] if has_backward(op, dtype, self.device.type) else [])]
 
     def check(self, op: Any, dtype: torch.dtype, direction: str) -> Verdict | None:
-        """The verdict over all samples; None where there is no sample that the CPU or the device takes."""
+        """Return the verdict over all samples; None if neither the CPU nor the device accepts any sample."""
         found: list[tuple[str, str]] = []
         timed: tuple[Any, float] | None = None
         random = op.name in UNINITIALISED
@@ -121,7 +122,7 @@ class Checker:
         return Verdict(direction, worst, detail, len(found), len(details), first_s, times_s, random)
 
     def _samples(self, op: Any, dtype: torch.dtype, direction: str) -> list[Any]:
-        """All of them at once: they are drawn from the generator that each call seeds anew."""
+        """Return all samples at once: they are drawn from the generator that each call seeds anew."""
         drawn: list[Any] = []
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a table that has no sample for this dtype ends here
@@ -129,13 +130,14 @@ class Checker:
         return drawn
 
     def synchronize(self) -> None:
+        """Return when the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
 
     def _time(self, op: Any, sample: Any, direction: str) -> list[float]:
-        """Seconds of each call, from an idle device to an idle device, in what is left of the process's warnings."""
+        """Return the seconds of each call, from an idle device to an idle device, with warnings ignored."""
         times = []
         with warnings.catch_warnings(), self._on_device(op.name):
             warnings.simplefilter("ignore")
@@ -149,7 +151,7 @@ class Checker:
         return times
 
     def call(self, op: Any, sample: Any, direction: str, side: Side) -> Call:
-        """What is timed: the operator, or the backward of it."""
+        """Return the timed call: the operator, or its backward."""
         first, args, kwargs = side.take(sample, on_cpu=op.name in ON_CPU)
         if direction == FORWARD:
             return lambda: op(first, *args, **kwargs)
@@ -163,7 +165,8 @@ class Checker:
         return lambda: torch.autograd.grad(outputs, inputs, given, retain_graph=True, allow_unused=True)
 
     def result(self, op: Any, sample: Any, direction: str, side: Side) -> Any:
-        """What is compared: of a forward, what torch's tables make of a result that is not unique (signs of svd)."""
+        """Return the compared result; a forward's as output_process_fn_grad of torch's tables normalises it (signs of
+        svd)."""
         torch.manual_seed(self.seed)
         found = self.call(op, sample, direction, side)()
         if direction == FORWARD and op.name in SAVED:
@@ -176,7 +179,7 @@ class _NothingToDo(Exception):
 
 
 def _direction(output: torch.Tensor) -> torch.Tensor:
-    """A gradient for an output, on the CPU: the same numbers on every side, none of them special."""
+    """Return a gradient for an output, on the CPU: the same numbers on every side, none of them special."""
     values = torch.arange(output.numel(), dtype=torch.float64).add_(1.0).mul_(math.pi).sin_().add_(1.5)
     values = values.mul_(0.5).reshape(output.shape)
     return values.to(torch.float64 if not output.is_complex() else torch.complex128).to(output.dtype)
@@ -190,7 +193,7 @@ class _Trial:
         self.random, self.dur_s = random, 0.0
 
     def run(self) -> tuple[str, str] | None:
-        """The verdict and its detail; None where CPU and device refuse alike, or there is nothing to differentiate."""
+        """Return verdict and detail; None if CPU and device both refuse, or there is nothing to differentiate."""
         try:
             there, names = self._device()
             there = compare.on_cpu(there)  # a result that cannot be read is the device's error, not the CPU's
@@ -223,7 +226,7 @@ class _Trial:
         return (FALLBACK, ", ".join(names)) if names else (NATIVE, "")
 
     def _is_float64s(self, there: Any) -> bool:
-        """Whether a result that the CPU cannot compute in this dtype is its float64 one, rounded."""
+        """Return whether a result that the CPU cannot compute in this dtype is its float64 result, rounded."""
         try:
             exact = [value for _, value in compare.leaves(self._on(self._checker._exact))]
         except Exception:  # float64 has no such kernel either
@@ -263,7 +266,7 @@ class _Trial:
         return True
 
     def _is_random(self, here: Any) -> bool:
-        """Whether the CPU itself computes something else with other seeds, those that torch's tables set included."""
+        """Return whether the CPU's own result changes with the seed, that set by torch's tables included."""
         plain = torch.manual_seed
         for other in _SEEDS:
             with mock.patch.object(torch, "manual_seed", lambda seed, other=other: plain(seed + other)):

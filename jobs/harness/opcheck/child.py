@@ -1,7 +1,7 @@
-"""The process in which operators are run: one that crashes or hangs takes this process with it, and not the sweep.
+"""The process that runs operators: one that crashes or hangs ends this process, not the sweep.
 
-It is told what to check by JSON lines on its standard input and answers by JSON lines on the descriptor --answers.
-It ends when its input does, and when the process that started it is gone.
+It reads JSON lines from its standard input and answers by JSON lines on the descriptor --answers. It ends with its
+input, or with the process that started it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str] | None = None, on_device: OnDevice = contextlib.nullcontext) -> int:
-    """Answer until the input ends. `on_device` is entered around what is done on the device: see check.Checker."""
+    """Answer until the input ends. `on_device` is entered around work on the device: see check.Checker."""
     said = _parser().parse_args(argv)
     _end_with_parent(said.life)
     answers = os.fdopen(said.answers, "w", encoding="utf-8", buffering=1)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, on_device: OnDevice = contextlib.nul
 
 
 def _takes(op: Any, device_type: str, samples: Any) -> list[str]:
-    """The names of the dtypes that an operator takes on the CPU or on the device."""
+    """Return the names of the dtypes that an operator accepts on the CPU or on the device."""
     known = samples.dtypes_of(op, device_type)
     return [name for name, dtype in samples.TYPES.items() if dtype in known]
 
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _end_with_parent(life: int) -> None:
-    """Nobody holds the other end of `life` when the parent is gone, whatever took it."""
+    """End this process when the parent is gone: then nobody holds the other end of `life`."""
     if sys.platform == "linux":  # holds even where an operator hangs with Python's lock
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -100,7 +100,7 @@ def _end_with_parent(life: int) -> None:
 
 
 class _Log:
-    """What C code writes to stderr meanwhile."""
+    """Captures what C code writes to stderr."""
 
     def __init__(self) -> None:
         sys.stderr.flush()
@@ -116,7 +116,7 @@ class _Log:
             self._text.append(found)
 
     def end(self) -> str:
-        """Everything, and stderr as before."""
+        """Restore stderr and return everything captured."""
         sys.stderr.flush()
         os.dup2(self._kept, 2)  # closes the pipe's only writer: the reader comes to its end
         os.close(self._kept)

@@ -1,8 +1,8 @@
-"""Whether what a device computed is what the CPU computes: nested results of any operator, NaN-aware.
+"""Compare a device's result with the CPU's: nested results of any operator, NaN-aware.
 
-Two steps. First element by element, |found - cpu| <= atol + rtol |cpu|, with the tolerances that torch's own tests take
-for a dtype. What fails there is held against the CPU's result in float64, by the largest error: an operator that is
-ill-conditioned at these numbers shows it by what rounding costs the CPU itself.
+Two steps. First element by element, |found - cpu| <= atol + rtol |cpu|, with the tolerances of torch's own tests for
+the dtype. What fails there is compared with the CPU's result in float64, by the largest error: an ill-conditioned
+operator shows by what rounding costs the CPU itself.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ TOLERANCE = {
 }
 """rtol and atol. Source: the defaults of torch.testing.assert_close; integers and booleans must be equal."""
 CPU_ERRORS = 16.0
-"""How many times the CPU's own rounding error a device may be off. Sums in another order, fused or not, of the few
-hundred terms that samples have differ by a small multiple of it, and a wrong kernel by orders of magnitude. Of few
-numbers the CPU may have got each right to the last bit: what half a unit roundoff makes of the largest is its least."""
+"""Largest accepted error of a device in multiples of the CPU's own rounding error. Sums in another order, fused or not,
+of the few hundred terms of samples differ by a small multiple of it, a wrong kernel by orders of magnitude. Since the
+CPU may be exact for a few numbers, its error counts as at least half a unit roundoff of the largest one."""
 
 Leaf = tuple[str, Any]
 
 
 def leaves(result: Any, path: str = "") -> Iterator[Leaf]:
-    """What a result consists of, each with its place in it: tensors, numbers, None."""
+    """Yield the leaves of a nested result with their paths: tensors, numbers, None."""
     if isinstance(result, Mapping):
         for key in result:
             yield from leaves(result[key], f"{path}[{key!r}]")
@@ -44,7 +44,7 @@ def leaves(result: Any, path: str = "") -> Iterator[Leaf]:
 
 
 def on_cpu(result: Any) -> Any:
-    """The same result with its tensors on the CPU. Raises: what the device says when it cannot be read."""
+    """Return the result with its tensors on the CPU. Raises: the device's error if it cannot be read."""
     if isinstance(result, torch.Tensor):
         return result.detach().cpu()
     if isinstance(result, Mapping):
@@ -57,11 +57,11 @@ def on_cpu(result: Any) -> Any:
 def differs(
     found: Any, cpu: Any, exact: Callable[[], Any] | None, values: bool = True, points_into: Any = None
 ) -> str | None:
-    """In what a device's result is another than the CPU's, in a few words; None where it is the same.
+    """Return how a device's result differs from the CPU's, in a few words; None if it does not.
 
-    `exact` computes the result in float64, if that is possible; it is asked at most once. `values` False compares
-    shapes and dtypes alone: random numbers differ. Whole numbers are positions in `points_into`, where that is given:
-    other ones of the same values are as good.
+    `exact` computes the result in float64, if possible, and is called at most once. `values` False compares shapes and
+    dtypes alone, for random numbers. With `points_into`, whole numbers are positions in it: others of equal values are
+    accepted.
     """
     there, here = list(leaves(found)), list(leaves(cpu))
     if len(there) != len(here):
@@ -90,7 +90,7 @@ def _exact_leaves(exact: Callable[[], Any], n: int) -> list[Any] | None:
 
 
 def rounded(exact: list[Any], like: list[Any]) -> list[Any]:
-    """Results in float64 in the dtypes of others."""
+    """Return float64 results in the dtypes of `like`."""
     both = zip(exact, like, strict=False)
     cast = [x.to(y.dtype) if _inexact(x) and _inexact(y) else x for x, y in both]
     return [*cast, *exact[len(cast) :]]
@@ -101,7 +101,7 @@ def _inexact(value: Any) -> bool:
 
 
 def _kind(a: Any, b: Any) -> str | None:
-    """A difference in what they are: type, shape, dtype."""
+    """Return the difference in type, shape or dtype, if any."""
     if isinstance(a, torch.Tensor) != isinstance(b, torch.Tensor):
         return f"{type(a).__name__} instead of {type(b).__name__}"
     if not isinstance(b, torch.Tensor):
@@ -143,7 +143,7 @@ def _scalar(a: Any, b: Any) -> str | None:
 
 
 def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
-    """Whether a's largest error against float64 is a small multiple of b's, or within the result's own tolerance."""
+    """Return whether a's largest error against float64 is at most a small multiple of b's, or within the tolerance."""
     if not isinstance(exact, torch.Tensor) or exact.shape != a.shape:
         return False
     u, v, r = _real(_plain(a)).double(), _real(_plain(b)).double(), _real(_plain(exact)).double()
@@ -162,8 +162,8 @@ def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
 
 
 def are_modes(x: torch.Tensor, found: Any, cpu: Any) -> bool:
-    """Whether `found`, (values, positions), has values as frequent along a dimension of x as the CPU's, and tells where
-    they are: of values that are equally frequent any will do."""
+    """Return whether `found`, (values, positions), has values as frequent along a dimension of x as the CPU's, at
+    positions where they occur: any of equally frequent values is accepted."""
     x, a, where, b = (torch.atleast_1d(_plain(each)) for each in (x, *found, cpu[0]))
     if not (a.shape == b.shape == where.shape) or b.numel() == 0:
         return False
@@ -171,7 +171,7 @@ def are_modes(x: torch.Tensor, found: Any, cpu: Any) -> bool:
 
 
 def _kept(at: int, ndim: int, *reduced: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Reduced tensors with the dimension that they were reduced by, of size 1."""
+    """Yield reduced tensors with the reduced dimension restored, of size 1."""
     yield from (each if each.ndim == ndim else each.unsqueeze(at) for each in reduced)
 
 
@@ -183,8 +183,8 @@ def _modes_along(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor, whe
 
 
 def _same_values(x: torch.Tensor, a: Any, b: Any) -> bool:
-    """Whether positions a and b are of equal values: along a dimension of x, in its last two or three together as
-    pooling has them, or, a single one, in all of x."""
+    """Return whether positions a and b hold equal values: along a dimension of x, in its last two or three dimensions
+    together as pooling counts them, or, for a single position, in all of x."""
     if not isinstance(b, torch.Tensor) or b.dtype != torch.int64 or x.layout != torch.strided:
         return False
     x, a, b = _real(_plain(x)), _plain(a), _plain(b)
@@ -196,7 +196,7 @@ def _same_values(x: torch.Tensor, a: Any, b: Any) -> bool:
 
 
 def _agree(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor) -> bool:
-    """`at` is a dimension of x; positions along it have the shape of x in every other one."""
+    """Compare the values at positions along dimension `at` of x, which have the shape of x in every other one."""
     if x.ndim != b.ndim or b.numel() == 0:
         return False
     at %= x.ndim
@@ -208,7 +208,7 @@ def _agree(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor on the CPU, without lazy conjugates."""
+    """Return a dense tensor on the CPU, without lazy conjugation."""
     tensor = tensor.detach().cpu()  # first: a device may have no kernel that makes it dense
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
@@ -216,7 +216,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs; half precision as float32, which holds all of it."""
+    """Return complex numbers as pairs, and half precision as float32, which represents it exactly."""
     if tensor.dtype == torch.complex32:
         tensor = tensor.to(torch.complex64)
     if tensor.is_complex():

@@ -1,7 +1,7 @@
-"""What torch's own list of functions says about kernels: native_functions.yaml, which every wheel has.
+"""Kernels according to native_functions.yaml, torch's own list of functions, which every wheel contains.
 
-It is static, and needs no device: what is registered in C++ (as ATen's MPSFallback.mm does) is not in it, and a kernel
-in the list may lack a dtype. What a device really does is for the sweep.
+It is static and needs no device: what is registered in C++ (as by ATen's MPSFallback.mm) is not in it, and a kernel in
+the list may lack a dtype. The sweep finds what a device does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Inventory:
     n_functions: int
     with_mps: tuple[str, ...]
     without_mps: tuple[str, ...]
-    """those that have kernels for the CPU and for CUDA, and no composite one, which serves every device"""
+    """functions with kernels for CPU and CUDA, and no composite one, which would serve every device"""
 
 
 def path() -> Path | None:
-    """The list of the torch that is installed here; None where it came without it."""
+    """Return the list of the installed torch; None if it came without one."""
     spec = find_spec("torchgen")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         if (found := Path(folder) / _PLACE).is_file():
@@ -35,7 +35,7 @@ def path() -> Path | None:
 
 
 def read(file: Path) -> Inventory:
-    """Raises: ModuleNotFoundError without pyyaml."""
+    """Read the list. Raises: ModuleNotFoundError without pyyaml."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is built in
@@ -51,5 +51,5 @@ def read(file: Path) -> Inventory:
 
 
 def _keys(function: Mapping[str, Any]) -> set[str]:
-    """The dispatch keys of an entry: those in `dispatch`, where one line may name several."""
+    """Return the dispatch keys of an entry: those in `dispatch`, where one line may name several."""
     return {key.strip() for names in (function.get("dispatch") or {}) for key in str(names).split(",")}

@@ -1,7 +1,7 @@
-"""What a device says of an operator that it does not compute itself, from the words of torch. Standard library only.
+"""Verdicts from torch's messages about operators that a device does not compute. Standard library only.
 
-The wordings are those of torch 2.13's macOS build (ATen/mps) and of its dispatcher. None of them is an interface, so
-what is not recognised stays an error with its own text.
+The wordings are those of torch 2.13's macOS build (ATen/mps) and of its dispatcher. None is an interface, so an
+unrecognised message stays an error with its own text.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 
 NATIVE = "native"
-"""The device computed it, and what it computed is the CPU's."""
+"""The device computed the CPU's result."""
 FALLBACK = "fallback"
-"""The device's backend let the CPU compute it."""
+"""The device's backend let the CPU compute the result."""
 MISSING = "missing"
 """Not implemented: there is no kernel, or none for this dtype."""
 WRONG = "wrong"
-"""It computed something else than the CPU does."""
+"""The device's result differs from the CPU's."""
 ERROR = "error"
-"""An exception, a crash, no end within the limit, no memory."""
+"""An exception, a crash, a timeout, or out of memory."""
 UNCHECKED = "unchecked"
-"""It ran, and the CPU has no counterpart to hold it against."""
+"""The device computed a result, and the CPU has no kernel to compare it with."""
 VERDICTS = (NATIVE, FALLBACK, MISSING, WRONG, ERROR, UNCHECKED)
 
 NO_MEMORY = "out of memory"
@@ -43,7 +43,7 @@ _NOT_SUPPORTED = re.compile(
     re.I,
 )
 _REFUSED = re.compile(r"\w+_STATUS_NOT_SUPPORTED")
-"""A library's words for a case that it has no kernel for: its error is no sign of a lost device."""
+"""A library's status for a case without a kernel: not the sign of a lost device."""
 _LOST = re.compile(r"CUDA error|device-side assert|illegal (?:memory access|address)|command buffer", re.I)
 _GAVE_UP = re.compile(
     r"command buffer exited with error status|Execution of the command buffer was aborted due to an error"
@@ -53,9 +53,9 @@ _CONTROL = re.compile(r"\s+")
 
 
 def fallen_back(warning: str) -> str | None:
-    """The operator of a warning that the CPU computes it; None for another warning.
+    """Return the operator in a warning of a fallback to the CPU; None for another warning.
 
-    A kernel that has no name in its warning is called by the words in front.
+    A kernel without a name in its warning is called by the words before it.
     """
     if found := _FALLBACK.search(warning):
         return found[1]
@@ -65,7 +65,7 @@ def fallen_back(warning: str) -> str | None:
 
 
 def profiled(log: str) -> list[str]:
-    """The operators that PYTORCH_MPS_LOG_PROFILE_INFO=4 logs as computed by the CPU, each once.
+    """Return the operators that PYTORCH_MPS_LOG_PROFILE_INFO=4 logs as computed by the CPU, each once.
 
     A line is the operator, its tensors and figures: "CPU Fallback::aten::poisson:MPS:Float[5] (id=1, run=1, ...".
     """
@@ -74,9 +74,9 @@ def profiled(log: str) -> list[str]:
 
 
 def read_error(kinds: str, text: str) -> tuple[str, str]:
-    """The verdict on an operator that raised, and why, in a few words. `kinds`: names of the exception's classes.
+    """Return verdict and reason for an operator that raised. `kinds` are the names of the exception's classes.
 
-    It is for an operator that the CPU does compute with the same arguments: what the CPU refuses too says nothing.
+    For an operator that the CPU computes with the same arguments: what the CPU refuses too says nothing.
     """
     if "OutOfMemoryError" in kinds or "MemoryError" in kinds or _NO_MEMORY.search(text):
         return ERROR, f"{NO_MEMORY}: {first_line(text)}"
@@ -98,8 +98,10 @@ def read_error(kinds: str, text: str) -> tuple[str, str]:
 
 
 def gave_up(log: str) -> str | None:
-    """What Metal says on stderr when it did not finish what it was given: torch raises nothing and goes on with what
-    was in memory, so that what came of it is no verdict on an operator. None where it says nothing of the kind."""
+    """Return Metal's message on stderr that it did not finish its work; None if there is none.
+
+    torch raises nothing then and continues with what was in memory, so that the result is no verdict on the operator.
+    """
     if (found := _GAVE_UP.search(log)) is None:
         return None
     reason = _REASON.search(log, found.start())
@@ -107,12 +109,12 @@ def gave_up(log: str) -> str | None:
 
 
 def device_lost(text: str) -> bool:
-    """Whether an error may leave the device unusable for the rest of the process."""
+    """Return whether an error may leave the device unusable for the rest of the process."""
     return bool(_LOST.search(text)) and not _REFUSED.search(text)
 
 
 def first_line(text: str, most: int = 200) -> str:
-    """The first line that says something, without line ends."""
+    """Return the first non-empty line, at most `most` characters."""
     lines = (_CONTROL.sub(" ", line).strip() for line in text.splitlines())
     said = next((line for line in lines if line), "no text")
     return said if len(said) <= most else said[: most - 1] + "…"

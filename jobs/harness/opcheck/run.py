@@ -1,4 +1,4 @@
-"""The course of opcheck: which operators, the passes over them, and what is told of each."""
+"""Run opcheck: select the operators, do the passes over them, report each verdict."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ CHILD = (
     "-c",
     f"import sys; sys.path.insert(0, {str(_JOBS)!r}); from harness.opcheck import child; sys.exit(child.main())",
 )
-"""Not -m: it would look for a package `harness` in the current directory first."""
+"""Without -m, which would search the current directory for a package `harness` first."""
 _TOLD_EVERY = 250
-"""Operators between two lines that say how far it is."""
+"""Units between two lines of progress."""
 _MOST_SHOWN = 40
-"""Lines for what is not native; the report has all."""
+"""Lines of verdicts other than native; the report has all."""
 
 
 def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
-    """Run the sweep. `child` is the command that checks operators: see child.py. Returns the exit code."""
+    """Run the sweep. `child` is the command that checks operators (child.py). Return the exit code."""
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv)
@@ -57,7 +57,7 @@ def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: 
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
-    """The command line of every workload, without what has no sense here. Raises: UsageError."""
+    """Parse the common command line, and refuse what does not apply here. Raises: UsageError."""
     options = command_line.parse(workload, argv, "nothing: operators are checked as they are")
     s = options.settings
     if options.compile:
@@ -71,7 +71,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
 
 
 def need_tables() -> None:
-    """Raises: JobError where torch's tables cannot be imported: they want a package that torch itself does not."""
+    """Raise JobError if torch's tables cannot be imported: they need a package that torch does not depend on."""
     if find_spec("expecttest") is None:
         raise JobError(
             f"torch's tables of operators need expecttest, which is not installed for {sys.executable}",
@@ -141,7 +141,7 @@ class _Runner:
         return Sweep([*self._child, *(f"--{key}={value}" for key, value in words.items())], env, s.limit_s)
 
     def _units(self, ops: Mapping[str, Sequence[str]]) -> list[Unit]:
-        """Every operator that is asked for in every dtype that is asked for and that it takes."""
+        """Return every selected operator in every selected dtype that it accepts."""
         s = self._options.settings
         directions = ("forward",) if s.direction == "forward" else ("forward", "backward")
         names = _chosen(s.ops, list(ops))
@@ -151,7 +151,7 @@ class _Runner:
         return units
 
     def _inventory(self) -> str:
-        """Tell what native_functions.yaml has. Returns it in words."""
+        """Report the counts of native_functions.yaml. Return them in words."""
         file = inventory.path()
         if file is None:
             return "this torch came without native_functions.yaml"
@@ -171,7 +171,7 @@ class _Runner:
         )
 
     def _tell(self, unit: Unit, dur_s: float, found: Iterable[Finding]) -> None:
-        """Report a unit. An iteration is a unit that was checked: it is counted, and no measurement."""
+        """Report a unit. An iteration is a unit that was checked: it counts progress, and is no measurement."""
         self._report.iter(self._checked, dur_s, phase="warmup")
         self._checked += 1
         self._took_s[unit.dtype] = self._took_s.get(unit.dtype, 0.0) + dur_s
@@ -181,7 +181,7 @@ class _Runner:
             self._keep(one)
 
     def _keep(self, one: Finding) -> None:
-        """Report a verdict. A later one on the same operator corrects an earlier one."""
+        """Report a verdict. A later one on the same operator replaces an earlier one."""
         self._found[one.key] = one
         cell = f"op/{one.unit.op}/{one.unit.dtype}/{one.direction}"
         median_s = statistics.median(one.times_s) if one.times_s else math.nan
@@ -190,7 +190,7 @@ class _Runner:
             self._report.note("opcheck", _said(one))
 
     def _fallbacks(self, device: str) -> None:
-        """What is missing, again with fallbacks on; then the names of the kernels that the CPU took over."""
+        """Check what is missing again with fallbacks on, then find the names of the kernels that fell back."""
         left = {key: one for key, one in self._found.items() if one.verdict in (MISSING, FALLBACK)}
         if not left:
             return
@@ -201,7 +201,7 @@ class _Runner:
             self._keep(_with_fallback(left[key], one, named[key].profiled if key in named else ()))
 
     def _pass(self, device: str, mode: str, what: Iterable[Finding]) -> dict[Key, Finding]:
-        """Check the same again in another mode."""
+        """Check the same units in another mode."""
         directions: dict[tuple[str, str], list[str]] = {}
         for one in what:
             directions.setdefault((one.unit.op, one.unit.dtype), []).append(one.direction)
@@ -213,7 +213,7 @@ class _Runner:
         return found
 
     def _show(self) -> None:
-        """Counts by dtype and direction, and what is not native."""
+        """Print counts by dtype and direction, and what is not native."""
         counts = Counter((one.unit.dtype, one.direction, one.verdict) for one in self._found.values())
         used = [verdict for verdict in VERDICTS if any(key[2] == verdict for key in counts)]
         print(f"{'':<20}" + "".join(f"{verdict:>10}" for verdict in used))
@@ -231,11 +231,11 @@ class _Runner:
 
 
 _OURS = ("MPSQ_EVENTS", "PYTORCH_MPS_LOG_PROFILE_INFO")
-"""Not for children: one to whom events are reported, one that would slow down what is timed."""
+"""Variables withheld from children: one would make them report events, one would slow down what is timed."""
 
 
 def _chosen(words: str, known: Sequence[str]) -> list[str]:
-    """Names for all, basic and patterns, + between. Raises: UsageError."""
+    """Return the operators selected by all, basic and patterns, joined by +. Raises: UsageError."""
     chosen: dict[str, None] = {}
     for word in words.split("+"):
         if word == "basic":
@@ -250,7 +250,7 @@ def _chosen(words: str, known: Sequence[str]) -> list[str]:
 
 
 def _with_fallback(first: Finding, again: Finding, names: Sequence[str]) -> Finding:
-    """The verdict on what was missing, or fell back unasked, once fallbacks were on."""
+    """Return the final verdict on an operator that was missing, or fell back unasked, after the pass with fallbacks."""
     said = [name for name in again.detail.split(", ") if name] if again.verdict == FALLBACK else []
     every = ", ".join(dict.fromkeys([*said, *names]))
     if again.verdict in (FALLBACK, NATIVE):
@@ -262,7 +262,7 @@ def _with_fallback(first: Finding, again: Finding, names: Sequence[str]) -> Find
 
 
 def _said(one: Finding) -> str:
-    """One line for the log and the store: "svd fp32 backward fallback (2 of 8 samples): aten::linalg_svd"."""
+    """Return one line for the log and the store: "svd fp32 backward fallback (2 of 8 samples): aten::linalg_svd"."""
     share = f" ({one.n_bad} of {one.n} samples)" if one.n else ""
     detail = f": {one.detail}" if one.detail else ""
     return f"{one.unit.op} {one.unit.dtype} {one.direction} {one.verdict}{share}{detail}"

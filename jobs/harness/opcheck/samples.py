@@ -1,4 +1,4 @@
-"""An operator of torch's own tables with its samples, and a sample's way from the CPU to a device."""
+"""torch's own tables of operators with their samples, and the transfer of a sample to a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WIDER = {
 
 
 def table() -> dict[str, Any]:
-    """Every OpInfo that torch tests itself by, in its order: add, div_floor_rounding, ...
+    """Return every OpInfo of torch's own tests by name, in their order: add, div_floor_rounding, ...
 
     Raises: ModuleNotFoundError without expecttest.
     """
@@ -40,18 +40,19 @@ def table() -> dict[str, Any]:
 
 
 def dtypes_of(op: Any, device_type: str) -> set[torch.dtype]:
-    """What an operator takes on the CPU or on the device, as torch's tables have it."""
+    """Return the dtypes that an operator accepts on the CPU or on the device, according to torch's tables."""
     return set(op.supported_dtypes("cpu")) | set(op.supported_dtypes(device_type))
 
 
 def has_backward(op: Any, dtype: torch.dtype, device_type: str) -> bool:
+    """Return whether an operator has a backward in `dtype` on the CPU or on the device."""
     if not op.supports_autograd or not (dtype.is_floating_point or dtype.is_complex):
         return False
     return dtype in op.supported_backward_dtypes("cpu") | op.supported_backward_dtypes(device_type)
 
 
 def samples(op: Any, dtype: torch.dtype, grad: bool, most: int, seed: int) -> Iterator[Any]:
-    """Inputs on the CPU, the same in every process; `most` 0: all there are."""
+    """Yield inputs on the CPU, the same in every process, at most `most`; 0: all."""
     torch.manual_seed(seed ^ zlib.crc32(op.formatted_name.encode()))
     for n, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=grad)):
         if most and n >= most:
@@ -60,14 +61,16 @@ def samples(op: Any, dtype: torch.dtype, grad: bool, most: int, seed: int) -> It
 
 
 class Side:
-    """Where a sample is computed: on a device, or on the CPU in a wider type."""
+    """Where a sample is computed: on a device, or on the CPU in a wider dtype."""
 
     def __init__(self, device: torch.device, wider: bool = False) -> None:
         self.device, self.wider = device, wider
 
     def take(self, sample: Any, on_cpu: bool = False) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Input, arguments and keywords of a sample on this side; tensors are copies, with their strides. `on_cpu`: all
-        but the input stay where they are."""
+        """Return input, arguments and keywords of a sample on this side; tensors are copies with the same strides.
+
+        `on_cpu`: everything but the input stays on the CPU.
+        """
         seen: dict[int, torch.Tensor] = {}
         first = self._move(sample.input, seen)
         if on_cpu:
@@ -98,7 +101,7 @@ class Side:
         return value
 
     def tensor(self, value: torch.Tensor) -> torch.Tensor:
-        """A copy here, a leaf of its own if the original takes gradients."""
+        """Return a copy on this side, a leaf of its own if the original requires gradients."""
         there = _with_strides(value.detach(), self.device)
         if self.wider and there.dtype in _WIDER:
             there = there.to(_WIDER[there.dtype])
@@ -106,7 +109,7 @@ class Side:
 
 
 def _with_strides(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy with the same strides and offset: kernels go wrong on what is not contiguous before they do elsewhere."""
+    """Return a copy with the same strides and offset: kernels tend to fail on non-contiguous tensors first."""
     plain = value.layout == torch.strided and not (value.is_nested or value.is_conj() or value.is_neg())
     if not plain or (value.is_contiguous() and value.storage_offset() == 0):
         return value.to(device, copy=True)

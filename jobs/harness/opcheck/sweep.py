@@ -1,6 +1,6 @@
-"""The sweep over operators: a child process does each, and is replaced when it crashes, hangs or loses the device.
+"""Sweep over operators in a child process, which is replaced when it crashes, hangs or loses the device.
 
-Standard library only. What a child is told and answers: see child.py.
+Standard library only. child.py has the protocol.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from harness.errors import JobError
 from harness.opcheck.messages import ERROR, first_line, gave_up
 
 START_LIMIT_S = 300.0
-"""To import torch and its tables, on a machine that does much else."""
+"""Time limit to import torch and its tables on a busy machine."""
 MOST_STARTS_IN_VAIN = 3
-"""Children that ended one after the other before they were ready."""
+"""Consecutive children that may end before they are ready."""
 
 _LOG_BYTES = 1 << 20
 MOST_LOST_IN_A_ROW = 10
-"""Units each of which took its child with it: by then it is not the operators that fail, and a child takes seconds."""
+"""Consecutive units that may end their child: then the device is suspected, not the operators."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator in one dtype. `directions` are those that are wanted."""
+    """One operator in one dtype. `directions` are those to check."""
 
     op: str
     dtype: str
@@ -40,7 +40,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a child said of one direction of a unit, or what became of the child."""
+    """A child's answer for one direction of a unit, or how the child ended."""
 
     unit: Unit
     direction: str
@@ -55,7 +55,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Operator, dtype and direction."""
+        """Return operator, dtype and direction."""
         return self.unit.op, self.unit.dtype, self.direction
 
 
@@ -66,17 +66,17 @@ class _Child:
     life: int
     log: Any
     log_from: int = 0
-    """where in the log the unit under way begins"""
+    """offset in the log at which the current unit begins"""
     buffer: bytes = b""
     silent: bool = False
-    """whether it has closed its end: it has ended, or is about to"""
+    """whether it has closed its end of the pipe: it has ended, or is about to"""
     ready: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Sweep:
-    """Runs units in children that `command` starts; the words of the protocol are appended to it.
+    """Runs units in children started by `command`, to which the arguments of the protocol are appended.
 
-    `limit_s` is the time that one unit may take. Use as a context manager: no child outlives it.
+    `limit_s` is the time limit of one unit. Use it as a context manager: no child outlives it.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], limit_s: float) -> None:
@@ -111,7 +111,7 @@ class Sweep:
         self._child = _Child(process, answers_read, life_write, log)
 
     def ops(self) -> Mapping[str, Sequence[str]]:
-        """The operators there are, each with the dtypes it takes. Raises: JobError when no child gets ready."""
+        """Return the operators with the dtypes that each accepts. Raises: JobError if no child gets ready."""
         for _ in range(MOST_STARTS_IN_VAIN):
             if self._child is None:
                 self.start()
@@ -128,10 +128,10 @@ class Sweep:
         raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
 
     def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Finding]], None]) -> None:
-        """Check each unit; `tell` gets the unit, the seconds it took and what was found. Raises: JobError.
+        """Check each unit, and call `tell` with the unit, its seconds and its findings. Raises: JobError.
 
-        Neighbours may all abort in a library's assertion, as Metal's do, on a device that is well: it is gone when what
-        it has computed before ends a child, too.
+        Neighbouring operators may all abort in a library's assertion, as in Metal's, on an intact device: it is lost
+        only if a unit that was computed before ends a child, too.
         """
         lost, proven = 0, None
         for unit in units:
@@ -154,7 +154,7 @@ class Sweep:
                 )
 
     def _still_computes(self, proven: Unit) -> bool:
-        """Whether a new child gets through what one got through before."""
+        """Return whether a new child completes a unit that was completed before."""
         self.ops()
         before = self.restarts
         self._one(proven)
@@ -198,7 +198,7 @@ class Sweep:
         self.restarts += 1
 
     def _answer(self, child: _Child, within_s: float) -> dict[str, Any] | None:
-        """The next line; None when there is none within that time, or the child is gone."""
+        """Return the next line; None if there is none within that time, or the child is gone."""
         until = time.monotonic() + within_s
         while b"\n" not in child.buffer:
             ready, _, _ = select.select([child.answers], [], [], max(0.0, until - time.monotonic()))
@@ -212,7 +212,7 @@ class Sweep:
         return answer
 
     def _why(self, child: _Child, limit_s: float) -> str:
-        """What became of a child that does not answer."""
+        """Return why a child does not answer."""
         if not child.silent:
             return f"no end within {limit_s:g} s"
         try:
@@ -227,13 +227,13 @@ class Sweep:
         return f"its process ended with {code}" + (f": {first_line(last[0])}" if last else "")
 
     def _log(self, child: _Child) -> str:
-        """What it wrote to stderr in the unit under way. Its position in the file is ours too: it must stay."""
+        """Return its stderr of the current unit. The file position is shared with the child and must not move."""
         fd = child.log.fileno()
         size = min(os.fstat(fd).st_size - child.log_from, _LOG_BYTES)
         return os.pread(fd, max(0, size), child.log_from).decode("utf-8", "replace")
 
     def _end(self) -> None:
-        """End the child, whatever it is doing."""
+        """Kill the child and close its descriptors."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -250,7 +250,7 @@ class Sweep:
 
 
 def _named(number: int) -> str:
-    """SIGSEGV of 11; the number of a signal that has no name."""
+    """Return the name of a signal, SIGSEGV for 11; its number if it has none."""
     return next((one.name for one in signal.Signals if one == number), f"signal {number}")
 
 

@@ -1,1 +1,1 @@
-"""The side of the harness that belongs to tinygrad."""
+"""The harness for tinygrad."""

@@ -1,4 +1,4 @@
-"""tinygrad's side of micro-benchmarks: how calls are handed over and waited for, and matrices."""
+"""tinygrad's side of micro-benchmarks: how calls are issued and awaited, and matrices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BenchTinygrad(Tinygrad):
         return exact.numpy().astype(np.float64)
 
     def product(self, a: Tensor, b: Tensor, compiled: bool) -> Callable[[], Tensor]:
-        """Lazy as it is, it is begun by asking for it."""
+        """Return a call that starts one product by realizing it, since tinygrad is lazy."""
         if not compiled:
             return lambda: (a @ b).realize()
         multiply = TinyJit(lambda x, y: (x @ y).realize())

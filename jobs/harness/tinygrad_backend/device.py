@@ -22,9 +22,9 @@ _BACKENDS = {"cpu": "CPU", "cuda": "CUDA", "mps": "METAL"}
 
 
 def open_device(asked: str) -> Device:
-    """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
+    """Return the device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
-    Tensors are made on it from here on. Raises: JobError with exit code 69 when it does not compute.
+    It becomes tinygrad's default device. Raises: JobError with exit code 69 if it does not compute.
     """
     asked = choose(asked, why_not)
     reason = why_not(asked)
@@ -41,7 +41,7 @@ def open_device(asked: str) -> Device:
 
 
 def why_not(name: str) -> str | None:
-    """None when the device multiplies two matrices and gets the product right, else the reason why it does not."""
+    """Return None if the device multiplies two matrices correctly, else the reason why it does not."""
     _find_clang()
     a = np.arange(64, dtype=np.float32).reshape(8, 8)
     try:
@@ -56,7 +56,7 @@ def why_not(name: str) -> str | None:
 
 
 def why_not_dtype(name: str, dtype: DType) -> str | None:
-    """None when the device multiplies in `dtype`, else why it does not: clang 14 has no bf16 on x86, for one."""
+    """Return None if the device multiplies in `dtype`, else the reason: clang 14 has no bf16 on x86, for example."""
     try:
         with _quiet():
             there = Tensor(np.ones((4, 4), np.float32), device=_backend(name)).cast(dtype).realize()
@@ -67,7 +67,7 @@ def why_not_dtype(name: str, dtype: DType) -> str | None:
 
 
 def _find_clang() -> None:
-    """Where no clang is on PATH, have tinygrad take the one of the wheel, which lies beside the interpreter."""
+    """Set CC to the clang of the wheel, beside the interpreter, if there is none on PATH."""
     beside = Path(sys.executable).with_name("clang")
     if "CC" not in os.environ and shutil.which("clang") is None and beside.exists():
         os.environ["CC"] = str(beside)
@@ -75,7 +75,7 @@ def _find_clang() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what a compiler writes to stderr behind Python's back: the reason is told in a sentence."""
+    """Discard what a compiler writes to stderr: the reason is in the exception."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -1,4 +1,4 @@
-"""A model that writes, in tinygrad: keys and values kept on the device, and the steps that use them."""
+"""Text generation in tinygrad: keys and values cached on the device, and the steps that use them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from harness.tinygrad_backend.training import DTYPES
 
 
 class Cache:
-    """What a model keeps of the text that it has read: keys and values by layer, (batch, heads, block, features),
-    written in place; `at`, how many positions are known, is one number on the device."""
+    """Keys and values by layer, (batch, heads, block, features), written in place, and the number of known positions:
+    `at`, one number on the device."""
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], at: Tensor, reads: bool) -> None:
         self._keys, self._values, self._at, self._reads = keys, values, at, reads
 
     def positions(self, table: Tensor, n: int) -> Tensor:
-        """Rows of the table of positions: those of the n tokens that come in."""
+        """Return the rows of the positional embedding for the next n tokens."""
         return table[:n] if self._reads else table[self._at]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
-        (batch, heads, time, features): the whole prompt, or a single token."""
+        """Store the keys and values of new positions, and return their causal attention.
+
+        All are (batch, heads, time, features): the whole prompt, or a single token.
+        """
         keys, values = self._keys[layer], self._values[layer]
         block, n = int(keys.shape[2]), int(k.shape[2])
         if self._reads:
@@ -48,7 +50,7 @@ class Cache:
 
 @dataclass(kw_only=True)
 class Sampling(AnySampling):
-    """See harness.sampling.Sampling. `logits(tokens, cache)` gives those of the last position, in the run's dtype."""
+    """harness.sampling.Sampling in tinygrad. `logits(tokens, cache)` returns those of the last position."""
 
     device: Device
     params: Mapping[str, Tensor]
@@ -86,14 +88,14 @@ class Sampling(AnySampling):
         return self._done(logits)
 
     def _next(self) -> Tensor:
-        """Feed the token that was chosen last, and choose the next: all of it in place."""
+        """Feed the token chosen last, and choose the next, in place."""
         logits = self.logits(self._token, Cache(self._keys, self._values, self._at, False))[:, -1].contiguous()
         logits.realize(*self._keys, *self._values)
         self._at.assign(self._at + 1)
         return self._done(logits)
 
     def _done(self, logits: Tensor) -> Tensor:
-        """Choose the likeliest token, note it in its place, and compute all of it."""
+        """Choose the most likely token, store it at its position, and realize everything."""
         self._token.assign(logits.argmax(axis=-1, keepdim=True).cast(dtypes.int32))
         here = Tensor.arange(self._written.shape[1]).reshape(1, -1) == self._at
         self._written.assign(here.where(self._token, self._written))
@@ -123,7 +125,7 @@ class Sampling(AnySampling):
 def logits_of(
     logits: Callable[[Mapping[str, Tensor], Tensor], Tensor], params: Mapping[str, np.ndarray]
 ) -> Callable[[Tokens], NDArray[Any]] | None:
-    """`logits(params, tokens)` on the CPU; None where tinygrad has none here. `params` are numpy's."""
+    """Return `logits(params, tokens)` on the CPU; None if tinygrad has no CPU here. `params` are numpy arrays."""
     if why_not("cpu"):
         return None
     placed = {name: Tensor(value, device="CPU").realize() for name, value in params.items()}

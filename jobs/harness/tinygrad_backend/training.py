@@ -1,4 +1,4 @@
-"""What a tinygrad workload's build() returns, its reference loss, and AdamW with decay on matrices alone."""
+"""What build() of a tinygrad workload returns, its reference loss, and AdamW with decay on matrices alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"fp32": dtypes.float32, "bf16": dtypes.bfloat16, "fp16": dtypes.float1
 
 @dataclass(kw_only=True)
 class Training(AnyTraining):
-    """A model in training on one device. A workload adds its own fields to these."""
+    """A model in training on one device. Workloads add fields."""
 
     device: Device
     params: Mapping[str, Tensor]
@@ -36,12 +36,12 @@ class Training(AnyTraining):
 
 
 class Reference:
-    """See harness.training.Reference. `loss(params, *batch)` is the mean over a batch's rows, in fp32, dropout off."""
+    """harness.training.Reference in tinygrad. `loss(params, *batch)` is the mean over rows in fp32, dropout off."""
 
     def __init__(
         self, loss: Callable[..., Tensor], params: Mapping[str, np.ndarray], batch: tuple[np.ndarray, ...]
     ) -> None:
-        """Compute the CPU's loss, where tinygrad has one here. `params` and `batch` are numpy's."""
+        """Compute the CPU's loss, if tinygrad has a CPU here. `params` and `batch` are numpy arrays."""
         self._params, self._batch = params, batch
         self.cpu = None if why_not("cpu") else self._on_cpu(loss)
 
@@ -68,13 +68,13 @@ class Reference:
 
 
 def put(tensors: Mapping[str, Tensor], values: Mapping[str, np.ndarray]) -> None:
-    """Write values into tensors of the same names, in place: a TinyJit that captured them sees the new ones."""
+    """Write values into tensors of the same names, in place, so that a TinyJit that captured them sees the new ones."""
     for name, tensor in tensors.items():
         tensor.assign(Tensor(values[name], device=tensor.device).cast(tensor.dtype)).realize()
 
 
 def adamw(params: Mapping[str, Tensor], weight_decay: float, betas: tuple[float, float], eps: float) -> Any:
-    """tinygrad's AdamW, which is torch's; vectors without decay.
+    """Return tinygrad's AdamW, which equals torch's, without decay of vectors.
 
     Replace the learning rate `lr` of each of its `optimizers`, a tensor of one number, before an update.
     """
@@ -91,7 +91,7 @@ def adamw(params: Mapping[str, Tensor], weight_decay: float, betas: tuple[float,
 
 
 def named(training: Training) -> dict[str, Tensor]:
-    """Every tensor of the weights and of the optimizer, by name."""
+    """Return every tensor of weights and optimizer by name."""
     found = {f"weights.{name}": value for name, value in training.params.items()}
     for n, one in enumerate(training.optimizer.optimizers):
         state = {"b1_t": one.b1_t, "b2_t": one.b2_t, "m": one.m, "v": one.v}

@@ -1,1 +1,1 @@
-"""The side of the harness that belongs to PyTorch."""
+"""The harness for PyTorch."""

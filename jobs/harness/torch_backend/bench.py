@@ -1,4 +1,4 @@
-"""torch's side of micro-benchmarks: how calls are handed over and waited for, and matrices."""
+"""torch's side of micro-benchmarks: how calls are issued and awaited, and matrices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BenchTorch(Torch):
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def repeat(self, call: Callable[[], Any], times: int) -> list[Any]:
-        """The results but the last are let go, so that their memory serves the next one, as in a program."""
+        """Drop all results but the last, so that their memory is reused, as in a program."""
         for _ in range(times - 1):
             call()
         return [call()]

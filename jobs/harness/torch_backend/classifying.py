@@ -1,8 +1,8 @@
-"""Classification in torch: all that resnet50, vgg16 and bert have in common but the model and its data.
+"""Classification in torch: what resnet50, vgg16 and bert share apart from the model and its data.
 
-mode=train times forward, backward and update; mode=eval the forward alone, as inference does it: in the model's
-evaluation mode (no dropout, batch normalisation with the statistics that it keeps), under torch.inference_mode(). Both
-compute the loss and how many examples were recognised, on the same batches.
+mode=train times forward, backward and update; mode=eval the forward alone, as in inference: in the model's evaluation
+mode (no dropout, batch normalisation with its running statistics), under torch.inference_mode(). Both compute the loss
+and the number of correct predictions, on the same batches.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from harness.torch_backend.training import Reference, calibrate_batch_norm
 from harness.torch_backend.training import Training as TorchTraining
 
 SETTLING_ROWS = 32
-"""Examples from which batch normalisation gets the statistics that mode=eval computes with."""
+"""Examples that determine batch normalisation's running statistics in mode=eval."""
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Classifier(nn.Module):
-    """Inputs (batch, ...) and labels (batch,) to the mean cross entropy in nats and the number of examples whose
-    likeliest class is the label. One forward for training, evaluation and reference: it is compiled once for each mode.
-    """
+    """A model from inputs (batch, ...) and labels (batch,) to the mean cross entropy in nats and the number of correct
+    predictions. Training, evaluation and reference use the same forward: it is compiled once for each mode."""
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, classes)"""
+        """Return the logits, (batch, classes)."""
         raise NotImplementedError
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +44,7 @@ class Classifier(nn.Module):
 
 
 class Pool:
-    """The examples in torch: all of them on the device, or on the host, where each batch is copied in its iteration."""
+    """The examples as tensors: all on the device, or on the host, from which each batch is copied in its iteration."""
 
     def __init__(self, examples: Examples, device: Device, on_device: bool) -> None:
         self._device, self._on_device = device, on_device
@@ -55,7 +54,7 @@ class Pool:
         }
 
     def take(self, split: str, which: NDArray[np.int64]) -> Batch:
-        """A batch on the device; to CUDA from pinned memory, while the host goes on."""
+        """Return a batch on the device; asynchronously from pinned memory on CUDA."""
         x, y = self._parts[split]
         at = torch.from_numpy(which)
         if self._on_device:
@@ -69,7 +68,7 @@ class Pool:
 
 @dataclass(kw_only=True)
 class Training(TorchTraining):
-    """The harness's Training, and what is trained on."""
+    """The harness's Training, with the data and their order."""
 
     pool: Pool
     order: Order
@@ -77,8 +76,11 @@ class Training(TorchTraining):
     """examples that are kept for evaluation"""
 
     def warm_evaluation(self) -> None:
-        """The reference's forward is that of evaluations but for batch normalisation, which was as in training there:
-        without it all is compiled by now."""
+        """Run an evaluation batch if the model has batch normalisation.
+
+        The reference's forward is that of evaluations except for batch normalisation, which runs in training mode
+        there; without it everything is compiled by now.
+        """
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.model.modules()):
             _measured(self, "train", 1)
 
@@ -92,8 +94,10 @@ def build(
     forward_flops: float,
     layout: torch.memory_format = torch.preserve_format,
 ) -> Training:
-    """The reference loss on the CPU, then the model on the device. `forward_flops` are those of one example, `layout`
-    is that of its weights on the device."""
+    """Compute the reference loss on the CPU, then move the model to the device.
+
+    `forward_flops` is the FLOP of one example, `layout` the memory format of the weights on the device.
+    """
     s = options.settings
     evaluates = hello.mode(s) == "eval"
     x, y = examples.parts["train"]
@@ -125,7 +129,7 @@ def build(
 
 
 def step(training: Training, i: int) -> torch.Tensor:
-    """One iteration: a batch, forward, backward, update. Returns the loss, still on the device."""
+    """Do one iteration: batch, forward, backward, update. Return the loss, still on the device."""
     optimizer, scaler = training.optimizer, training.scaler
     x, y = training.pool.take("train", training.order.of_iteration(i))
     with training.device.autocast(training.options.dtype):
@@ -139,7 +143,7 @@ def step(training: Training, i: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def infer(training: Training, i: int) -> torch.Tensor:
-    """One iteration of mode=eval: the batch that training would take, and the forward. Returns its loss."""
+    """Do one iteration of mode=eval: the batch that training would take, and the forward. Return its loss."""
     x, y = training.pool.take("train", training.order.of_iteration(i))
     with training.device.autocast(training.options.dtype):
         loss, _ = training.forward(x, y)
@@ -147,7 +151,7 @@ def infer(training: Training, i: int) -> torch.Tensor:
 
 
 def evaluate(training: Training, split: str) -> dict[str, float]:
-    """Mean loss and share of recognised examples over eval_iters batches, the same ones every time."""
+    """Return mean loss and accuracy over eval_iters batches, the same every time."""
     return _measured(training, split, training.options.settings.eval_iters)
 
 
@@ -169,4 +173,4 @@ def _measured(training: Training, split: str, batches: int) -> dict[str, float]:
 
 
 PARTS: dict[str, Any] = {"step": step, "evaluate": evaluate, "infer": infer}
-"""What main() of torch_backend/main.py takes besides a workload's own build()."""
+"""Arguments of main() in torch_backend/main.py besides a workload's own build()."""

@@ -1,4 +1,4 @@
-"""torch.compile: what its caches said. The state of the cache decides what "compile time" means."""
+"""The state of torch.compile's caches, on which the meaning of compile time depends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MISSES = (
 
 
 def cache_state() -> tuple[str, dict[str, int]]:
-    """cold (nothing was found), warm (nothing was missing) or mixed, and the counts of this process that say so."""
+    """Return cold (no hits), warm (no misses) or mixed, and the counts of this process behind it."""
     from torch._dynamo.utils import counters
 
     return classify(counters)
 
 
 def classify(counters: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, int]]:
-    """The state, from inductor's own counters: {"inductor": {"fxgraph_cache_hit": 2}, ...}."""
+    """Return the state by inductor's own counters: {"inductor": {"fxgraph_cache_hit": 2}, ...}."""
     counts = {name: int(counters.get(group, {}).get(name, 0)) for group, name in (*_HITS, *_MISSES)}
     hits = sum(counts[name] for _, name in _HITS)
     misses = sum(counts[name] for _, name in _MISSES)

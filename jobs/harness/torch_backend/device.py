@@ -1,6 +1,6 @@
 """Devices of torch: which one computes, how to wait for it, how much memory it holds.
 
-A device counts as there when it has allocated and computed, not when torch says `is_available()`: that can be true
+A device counts as available when it has allocated and computed, not when torch says `is_available()`: that can be true
 where the first allocation fails, as in a virtual machine without Metal.
 """
 
@@ -20,12 +20,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def _nothing() -> None:
-    """The CPU has finished when the call returns."""
+    """Do nothing: on the CPU a call returns when it has finished."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One device. `synchronize` returns when all that was asked of the device is done."""
+    """One device. `synchronize` returns when all work submitted to the device is done."""
 
     handle: torch.device
     name: str
@@ -34,14 +34,14 @@ class Device:
 
     @property
     def kind(self) -> str:
-        """cpu, cuda or mps."""
+        """Return cpu, cuda or mps."""
         return self.handle.type
 
     def __str__(self) -> str:
         return str(self.handle)
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Bytes in tensors and bytes taken from the system, now; on the CPU None and what the process has resident."""
+        """Return the bytes in tensors and the bytes reserved from the system, now; (None, RSS) on the CPU."""
         if self.kind == "cuda":
             return torch.cuda.memory_allocated(self.handle), torch.cuda.memory_reserved(self.handle)
         if self.kind == "mps":
@@ -49,7 +49,7 @@ class Device:
         return process_memory()
 
     def rng_state(self) -> torch.Tensor | None:
-        """State of the device's own random numbers (dropout); None where the CPU's generator makes them."""
+        """Return the state of the device's random number generator (dropout); None on the CPU."""
         if self.kind == "cuda":
             return torch.cuda.get_rng_state(self.handle)
         return torch.mps.get_rng_state() if self.kind == "mps" else None
@@ -61,16 +61,17 @@ class Device:
             torch.mps.set_rng_state(state)
 
     def autocast(self, dtype: str) -> contextlib.AbstractContextManager[object]:
-        """Mixed precision in `dtype`; nothing for fp32. Named by the device's own type: nanoGPT's is a no-op on mps."""
+        """Return a context of mixed precision in `dtype`; of none for fp32. The device's own type is passed: nanoGPT's
+        autocast has no effect on mps."""
         if dtype == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.kind, dtype=DTYPES[dtype])
 
 
 def open_device(asked: str) -> Device:
-    """The device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
+    """Return the device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
-    Raises: JobError with exit code 69 when it does not compute, UsageError when several processes were launched.
+    Raises: JobError with exit code 69 if it does not compute, UsageError if several processes were launched.
     """
     asked = choose(asked, why_not)
     refuse_distributed(asked)
@@ -87,9 +88,9 @@ def open_device(asked: str) -> Device:
 
 
 def why_not(name: str) -> str | None:
-    """None when the device multiplies two matrices and gets the product right, else the reason why it does not.
+    """Return None if the device multiplies two matrices correctly, else the reason why it does not.
 
-    The types of the exceptions are of no help: RuntimeError, NotImplementedError, AssertionError and AttributeError all
+    The types of the exceptions do not help: RuntimeError, NotImplementedError, AssertionError and AttributeError all
     mean that there is no such device.
     """
     try:
@@ -102,7 +103,7 @@ def why_not(name: str) -> str | None:
 
 
 def _mps_name() -> str:
-    """Apple's name of the chip: its GPU has none of its own."""
+    """Return Apple's name of the chip: its GPU has none of its own."""
     try:
         return str(torch.backends.mps.get_name())
     except (AttributeError, RuntimeError):  # it came with 2.10 or so

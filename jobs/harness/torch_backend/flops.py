@@ -1,4 +1,4 @@
-"""How much work a forward is, from the shapes that its layers see. A multiplication and an addition are two."""
+"""FLOP of a forward, from the shapes of its layers. A multiply-add counts as two."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import nn
 
 BACKWARD_TIMES = 2
-"""The backward costs twice the forward: each product of it has one for the gradient by its inputs and one for that by
-its weights, of the same size (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1; the first
-layer's gradient by its inputs, which nobody needs, is counted as is usual)."""
+"""Cost of the backward in forwards: each product has one for the gradient by its inputs and one for that by its
+weights, of the same size (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1; the first layer's
+gradient by its inputs, which is not needed, is counted as is usual)."""
 
 
 def forward_flops(model: nn.Module, *inputs: torch.Tensor) -> float:
-    """FLOP of the convolutions and linear layers of model.logits(*inputs); nothing is computed where both are on the
-    device `meta`.
+    """Return the FLOP of the convolutions and linear layers in model.logits(*inputs); on the device `meta` nothing is
+    computed.
 
-    A convolution multiplies and adds, for each number that it puts out, kernel height x width x input channels (of its
-    group) times; a linear layer its number of inputs (He & Sun 2015, "Convolutional Neural Networks at Constrained Time
-    Cost", equation 1, which counts a multiplication and an addition as one). Left out, as is usual: biases,
-    normalisations, activations, pooling, the loss, the optimizer.
+    A convolution multiplies and adds, for each output element, kernel height x width x input channels (of its group)
+    times, a linear layer its number of inputs (He & Sun 2015, "Convolutional Neural Networks at Constrained Time Cost",
+    equation 1, which counts a multiply-add as one). Excluded, as is usual: biases, normalisations, activations,
+    pooling, the loss, the optimizer.
     """
     products = 0
 

@@ -1,4 +1,4 @@
-"""Pairs of sentences for a classifier in torch: its tokenizer, its weights, the rows that it takes, its FLOP."""
+"""Pairs of sentences for a classifier in torch: tokenizer, model, rows, FLOP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.errors import JobError, UsageError, first_line
 
 
 class Loss(nn.Module):
-    """A batch in the order of `names` to the mean loss of the classifier, in nats."""
+    """A classifier's mean loss in nats on a batch given in the order of `names`."""
 
     def __init__(self, classifier: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Loss(nn.Module):
 
 
 def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
-    """The tokenizer and the model with its weights, on the CPU. Raises: JobError, UsageError."""
+    """Return the tokenizer and the model with its weights, on the CPU. Raises: JobError, UsageError."""
     s = options.settings
     torch.manual_seed(options.seed)  # for what is drawn: all weights of a random model, those of the last layer else
     if s.model != "random":
@@ -65,7 +65,7 @@ _MODEL_HINT = "--set model=random needs no network; model=PATH takes the folder 
 
 
 def _missing(name: str) -> str | None:
-    """What a folder lacks to be that of a model; None where all may be well, or `name` is of the hub."""
+    """Return why a folder is not that of a model; None if it may be one, or `name` is one of the hub."""
     folder = Path(name)
     if folder.is_dir():
         return (
@@ -79,7 +79,7 @@ def _missing(name: str) -> str | None:
 
 
 def rows_of(pairs: Sequence[Pair], tokenizer: Any, length: int) -> list[dict[str, torch.Tensor]]:
-    """The pairs as a Trainer takes them: each of the same length, as run_glue.py pads them."""
+    """Return the pairs as the Trainer takes them, padded to the same length as by run_glue.py."""
     first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
     made = tokenizer(first, second, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
     labels = torch.tensor([pair.label for pair in pairs])
@@ -87,10 +87,10 @@ def rows_of(pairs: Sequence[Pair], tokenizer: Any, length: int) -> list[dict[str
 
 
 def flops(shape: Any, batch: int, length: int) -> float:
-    """FLOP of one iteration, forward and twice as many backward; a multiplication and an addition are two.
+    """Return the FLOP of one iteration, forward and backward at twice the forward; a multiply-add counts as two.
 
-    A block: queries, keys, values and output (4 d^2), feed-forward (2 d f), scores and their sums of values (2 T d),
-    for each token. The pooler (d^2) and the classifier see one token of a pair. Embeddings are looked up.
+    A block has, for each token, queries, keys, values and output (4 d^2), feed-forward (2 d f), scores and their
+    weighted sums (2 T d). The pooler (d^2) and the classifier see one token of a pair. Embeddings are looked up.
     """
     d, labels = shape.hidden_size, shape.num_labels
     f = getattr(shape, "intermediate_size", None) or getattr(shape, "hidden_dim", None) or 4 * d

@@ -1,4 +1,4 @@
-"""A model that writes, in torch: keys and values kept on the device, and the steps that use them."""
+"""Text generation in torch: keys and values cached on the device, and the steps that use them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from harness.torch_backend.device import DTYPES, Device
 
 
 class LayerCache:
-    """One layer's keys and values: (batch, heads, block, features), of which the first `n` positions are known."""
+    """Keys and values of one layer: (batch, heads, block, features), of which the first positions are known."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor, reads: bool) -> None:
         self.keys, self.values, self.at, self.reads = keys, values, at, reads
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Keep the keys and values of new positions and let them look at themselves and at those before them. All are
-        (batch, heads, time, features): the whole prompt, or a single token."""
+        """Store the keys and values of new positions, and return their causal attention.
+
+        All are (batch, heads, time, features): the whole prompt, or a single token.
+        """
         if self.reads:
             self.keys[:, :, : k.shape[2]] = k
             self.values[:, :, : v.shape[2]] = v
@@ -37,22 +39,23 @@ class LayerCache:
 
 
 class Cache:
-    """What a model keeps of the text that it has read, and of how much: `at`, one number on the device."""
+    """Keys and values of all layers, and the number of known positions: `at`, one number on the device."""
 
     def __init__(self, kept: list[tuple[torch.Tensor, torch.Tensor]], at: torch.Tensor, reads: bool) -> None:
         self._kept, self._at, self._reads = kept, at, reads
 
     def positions(self, n: int) -> torch.Tensor:
-        """Those of the n tokens that come in."""
+        """Return the positions of the next n tokens."""
         return torch.arange(n, device=self._at.device) if self._reads else self._at
 
     def layer(self, n: int) -> LayerCache:
+        """Return the cache of layer n."""
         return LayerCache(*self._kept[n], self._at, self._reads)
 
 
 @dataclass(kw_only=True)
 class Sampling(AnySampling):
-    """See harness.sampling.Sampling. `forward(tokens, cache=Cache)` gives the logits of the last position."""
+    """harness.sampling.Sampling in torch. `forward(tokens, cache=Cache)` returns the logits of the last position."""
 
     device: Device
     model: nn.Module
@@ -120,7 +123,7 @@ class Sampling(AnySampling):
 
 @torch.no_grad()
 def logits_of(model: nn.Module) -> Callable[[Tokens], NDArray[Any]]:
-    """The model as it is, in training's own forward without dropout: tokens to logits."""
+    """Return a function from tokens to logits, by the training's forward without dropout."""
 
     @torch.no_grad()
     def logits(tokens: Tokens) -> NDArray[Any]:

@@ -1,5 +1,4 @@
-"""The Trainer of Hugging Face's transformers as the harness runs it: the losses that it hides, its arguments, its
-callback, the measures of its evaluations."""
+"""Hugging Face's Trainer as the harness runs it: arguments, callback, metrics, and the loss of each batch."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from mpsq_report_transformers import TrainerCallback
 
 
 class Trainer(transformers.Trainer):
-    """The Trainer, which keeps the losses of the batches: it tells those only that it logs, and hides those of nan."""
+    """A Trainer that keeps the loss of each batch; the original reports only those that it logs, and filters nan."""
 
     loss_is_scaled_for_ga = False
-    """Else it takes BERT's loss, which is a mean, for a sum already divided by all examples of grad_accum batches."""
+    """Otherwise the Trainer treats BERT's loss, a mean, as a sum divided by the examples of all grad_accum batches."""
 
     losses: list[torch.Tensor]
 
@@ -32,13 +31,13 @@ class Trainer(transformers.Trainer):
         return loss
 
     def loss_of_iteration(self) -> float:
-        """The loss of the batches since the last call, each divided by their number already."""
+        """Return the loss of the batches since the last call, each divided by their number already."""
         total, self.losses = torch.stack(self.losses).sum(), []
         return float(total)
 
 
 class Callback(TrainerCallback):
-    """The callback that any Trainer may have, telling a workload's run."""
+    """The public TrainerCallback, connected to a workload's run."""
 
     def __init__(self, trainer: Trainer, run: TrainerRun) -> None:
         super().__init__(watch=run.watch, loss=trainer.loss_of_iteration)
@@ -53,7 +52,7 @@ class Callback(TrainerCallback):
 
 
 def arguments_of(options: Options, device: Device, folder: str) -> TrainingArguments:
-    """What run_glue.py would get on its command line. Raises: UsageError."""
+    """Return the TrainingArguments that run_glue.py would parse from its command line. Raises: UsageError."""
     s = options.settings
     if device.handle.index:
         raise UsageError(
@@ -95,7 +94,7 @@ def arguments_of(options: Options, device: Device, folder: str) -> TrainingArgum
 
 
 def measures(predicted: Any) -> dict[str, float]:
-    """Accuracy, and F1 of the paraphrases: 2 TP / (2 TP + FP + FN). `predicted`: logits (n, 2) and labels (n,)."""
+    """Return accuracy and F1 of the paraphrases, 2 TP / (2 TP + FP + FN). `predicted`: logits (n, 2), labels (n,)."""
     found, labels = np.argmax(predicted.predictions, axis=-1), predicted.label_ids
     both = int(np.sum((found == 1) & (labels == 1)))
     either = int(np.sum(found == 1)) + int(np.sum(labels == 1))

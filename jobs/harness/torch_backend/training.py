@@ -1,4 +1,4 @@
-"""What a torch workload's build() returns, and what the harness does with it: reference loss and checkpoints."""
+"""What build() of a torch workload returns, its optimizers, its reference loss and its checkpoints."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FLAGS: dict[str, dict[str, bool]] = {
     "foreach": {"foreach": True},
     "loop": {"foreach": False},
 }
-"""What adamw() and sgd() take besides auto."""
+"""Implementations of adamw() and sgd() besides auto, and their arguments."""
 
 
 @dataclass(kw_only=True)
 class Training(AnyTraining):
-    """A model in training on one device. A workload adds its own fields to these."""
+    """A model in training on one device. Workloads add fields."""
 
     device: Device
     model: nn.Module
@@ -41,22 +41,23 @@ class Training(AnyTraining):
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     generator: torch.Generator | None = None
-    """draws what the workload draws in torch, on the CPU so that every device gets the same; saved with a checkpoint"""
+    """the workload's random numbers, drawn on the CPU so that every device gets the same; saved in checkpoints"""
 
     def n_params(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
 
 def adamw(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.AdamW, str]:
-    """AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto: fused where the device has it.
+    """Return AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto (fused if the device has
+    it).
 
-    Raises: JobError when the one asked for does not exist on this device.
+    Raises: JobError if the implementation does not exist on this device.
     """
     return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, settings)
 
 
 def sgd(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.SGD, str]:
-    """Stochastic gradient descent and its name for hello; `implementation` as in adamw(). Raises: JobError likewise."""
+    """Return stochastic gradient descent and its name for hello; arguments and errors as of adamw()."""
     return _optimizer(torch.optim.SGD, "sgd", groups, implementation, settings)
 
 
@@ -74,16 +75,16 @@ def _optimizer(
 
 
 class Reference:
-    """The loss of one batch at the weights that training starts from, dropout off: on the CPU in fp32, which is taken
-    for true, and later as the device computes it, compiled if it is compiled.
+    """The loss of one batch at the initial weights, dropout off: on the CPU in fp32, which is taken as true, and later
+    as the device computes it, compiled if the training is.
 
-    Batch normalisation does as in the iterations that are timed: with the statistics of the batch where the model is in
-    training, so that the kernels of training are checked; then rows depend on each other, and the CPU computes the
-    whole batch at once. With those that the model keeps where it is not (mode=eval).
+    Batch normalisation works as in the timed iterations. In training it uses the statistics of the batch, so that the
+    kernels of training are checked; rows depend on each other then, and the CPU computes the whole batch at once. In
+    mode=eval it uses its running statistics.
     """
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
-        """Compute the CPU's loss. `model` and `batch` are on the CPU, and nothing was compiled yet."""
+        """Compute the CPU's loss. `model` and `batch` are on the CPU, and nothing has been compiled."""
         self.batch = batch
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
         together = model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
@@ -104,15 +105,15 @@ class Reference:
 
 
 def _in_parts(model: nn.Module, batch: Batch) -> float:
-    """The mean loss of a batch, a few rows at a time: a batch that fills a GPU may be too large for the host."""
+    """Return the mean loss of a batch in parts of REFERENCE_ROWS: a batch for a GPU may exceed the host's memory."""
     n = len(batch[0])
     parts = zip(*(part.split(REFERENCE_ROWS) for part in batch), strict=True)
     return sum(first_loss(model, model, part) * len(part[0]) for part in parts) / n
 
 
 def first_loss(forward: Callable[..., Any], model: nn.Module, batch: Batch) -> float:
-    """The loss of `batch` with dropout off, and batch normalisation as it is. Where the model is not in training the
-    forward is that of mode=eval, without anything kept for a backward."""
+    """Return the loss of `batch` with dropout off and batch normalisation unchanged. If the model is not in training
+    mode, the forward is that of mode=eval, under torch.inference_mode()."""
     was_training = model.training
     _without_dropout(model)
     with torch.no_grad() if was_training else torch.inference_mode():
@@ -122,13 +123,13 @@ def first_loss(forward: Callable[..., Any], model: nn.Module, batch: Batch) -> f
 
 
 def loss_of(result: Any) -> torch.Tensor:
-    """What a forward returns: the loss, or a tuple that begins with it."""
+    """Return the loss of a forward's result: the result, or the first element of a tuple."""
     found: torch.Tensor = result[0] if isinstance(result, tuple) else result
     return found
 
 
 def _without_dropout(model: nn.Module) -> None:
-    """Evaluation, but for batch normalisation, which stays as it is."""
+    """Switch to evaluation mode, except for batch normalisation that is in training mode."""
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training]
     if not norms:
         model.eval()
@@ -139,10 +140,10 @@ def _without_dropout(model: nn.Module) -> None:
 
 
 def calibrate_batch_norm(model: nn.Module, x: torch.Tensor) -> None:
-    """Let batch normalisation keep the statistics of `x`, as a trained model keeps those of its data.
+    """Set the running statistics of batch normalisation to those of `x`, as a trained model has those of its data.
 
-    With those that it is made with, means of 0 and variances of 1, each residual block adds to the variance: the losses
-    of an untrained model in evaluation would be in the hundreds of nats, and no rounding could be told from a fault.
+    With the initial ones, means of 0 and variances of 1, each residual block adds to the variance: the losses of an
+    untrained model in evaluation would be hundreds of nats, and rounding could not be told from a fault.
     """
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     if not norms:
@@ -166,9 +167,9 @@ def _put(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def save(training: Training, path: Path, done: int) -> None:
-    """Write all that the next iteration depends on. The file appears under its name whole or not at all.
+    """Write everything that the next iteration depends on, atomically.
 
-    Raises: JobError when it cannot be written.
+    Raises: JobError if it cannot be written.
     """
     state = {
         "done": done,
@@ -201,9 +202,9 @@ def save(training: Training, path: Path, done: int) -> None:
 
 
 def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
-    """Read a checkpoint (on the CPU) and put its weights into `model`.
+    """Read a checkpoint (on the CPU) and load its weights into `model`.
 
-    Raises: JobError when it cannot be read, or belongs to another model or other data.
+    Raises: JobError if it cannot be read, or belongs to another model or other data.
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -224,9 +225,9 @@ def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
 
 
 def restore(training: Training, state: Mapping[str, Any]) -> None:
-    """Put the rest of a loaded checkpoint back: all but the weights, which load() has put.
+    """Restore the rest of a loaded checkpoint: everything but the weights, which load() has restored.
 
-    Raises: JobError when the program that wrote it drew its batches in another way.
+    Raises: JobError if it was written by a program that drew batches in another way.
     """
     if (state["batches"] is None) != (training.generator is None):
         raise JobError("the checkpoint is of a version of this program that drew other batches", exit_code=2)
