@@ -15,7 +15,7 @@ arguments in harness/torch_backend/trainer.py.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+if __name__ == "__main__":  # before the import of torch: signals may arrive during it
     from harness import start
 
     start.quietly("torch", "transformers", "accelerate")
@@ -75,11 +75,11 @@ WORKLOAD = {
             "help": "attention heads of model=random; divides n_embd",
         },
         "n_embd": {"default": 768, "unit": "features", "least": 1, "help": "width of model=random"},
-        "vocab_size": {  # the letters, by themselves and inside of words
+        "vocab_size": {  # the least: the letters, alone and within words
             "default": 30522, "unit": "tokens", "least": 100,
             "help": "at most, of model=random; made of the data",
         },
-        "max_length": {  # up to 4 are none of a pair's words
+        "max_length": {  # the least: special tokens take up to 4
             "default": 128, "unit": "tokens", "least": 8,
             "help": "of a pair: longer ones are cut, shorter ones padded",
         },
@@ -195,7 +195,7 @@ def build(options: Options, device: Device) -> Training:
             processing_class=tokenizer,  # to be saved beside the model
             compute_metrics=measures,
         )
-    except ValueError as error:  # such as a dtype that accelerate has not for this device
+    except ValueError as error:  # such as a dtype that accelerate does not support on this device
         raise JobError(f"the Trainer refuses: {first_line(error)}", "--dtype fp32, --compile off") from None
     except OSError as error:
         raise JobError(f"the folder {arguments.output_dir} cannot be made: {error.strerror}", "another --out") from None
@@ -226,13 +226,13 @@ def train(training: Training, run: TrainerRun) -> None:
     trainer.add_callback(Callback(trainer, run))
     try:
         trainer.train()
-    except ImportError as error:  # of a package that makes the optimizer
+    except ImportError as error:  # a missing package of the optimizer
         hint = "install it there, or --set optim=adamw_torch_fused, which needs none"
         raise JobError(f"the Trainer refuses: {first_line(error)}", hint) from None
     run.report.metric("majority_accuracy", training.pairs.majority(), "share")
     state = trainer.state
     if not any("eval_loss" in log and log["step"] == state.global_step for log in state.log_history):
-        trainer.evaluate()  # newer Trainers with an interval have done so at the end
+        trainer.evaluate()  # newer Trainers with an interval have evaluated at the end
     if options.out is not None:
         with run.report.phase("checkpoint"):
             trainer.save_model(str(options.out))

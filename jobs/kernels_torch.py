@@ -10,7 +10,7 @@ device's roofline. Top to bottom: settings, the operations with their FLOP and b
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+if __name__ == "__main__":  # before the import of torch: signals may arrive during it
     from harness import start
 
     start.quietly("torch")
@@ -116,7 +116,7 @@ def ops(s: SimpleNamespace) -> dict[str, Op]:
     linear = 2.0 * rows * weights
     scores = 4.0 * s.batch * s.heads * s.length**2 * head
     return {
-        # Dumoulin & Visin 2016: stride 1, padding 1, so that results have the size of inputs
+        # Dumoulin & Visin 2016: stride 1 and padding 1 keep height and width
         "conv2d": Op(
             [(s.batch, s.channels, s.image, s.image), (s.channels, s.channels, 3, 3)],
             lambda x, w: F.conv2d(x, w, padding=1),
@@ -137,7 +137,7 @@ def ops(s: SimpleNamespace) -> dict[str, Op]:
             2.0 * n, n + rows, 2.0 * n, 2 * n + 2 * rows, s.width, 4,
         ),
         "elementwise": Op([(rows, s.width)], F.gelu, 5.0 * n, 2 * n, 8.0 * n, 3 * n, 1, 6),
-        # Q K^T and P V; backward twice that, without what a fused kernel computes again
+        # Q K^T and P V; backward twice that, without the recomputation of a fused kernel
         "attention": Op(
             [(s.batch, s.heads, s.length, head)] * 3,
             F.scaled_dot_product_attention,
@@ -154,7 +154,7 @@ class Kernel:
         self.name = f"{name}.{'backward' if backward else 'forward'}"
         generator = torch.Generator().manual_seed(options.seed)
         drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in op.inputs]
-        if len(drawn) == 2:  # weights as networks begin with, so that results are of the size of inputs
+        if len(drawn) == 2:  # the usual initial scale of weights, so that results have the scale of inputs
             drawn[1] *= drawn[1][0].numel() ** -0.5
         self.inputs = [x.to(TYPES[options.dtype]) for x in drawn]
         there = [x.to(device.handle).requires_grad_(backward) for x in self.inputs]
@@ -205,7 +205,7 @@ def build(options: Options, device: Device, report: Reporter) -> Bench:
     s = options.settings
     chosen, backwards = _asked(s)
     if options.compile:
-        # one forward for many backwards: what it saved may not be overwritten by the first of them
+        # one forward serves many backwards: its saved tensors must not be donated to the first of them
         functorch.donated_buffer = False
     kernels = [
         Kernel(name, op, backward, options, device)

@@ -20,7 +20,7 @@ Top to bottom: settings, the data, the module, the callback, train().
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch and lightning, whose imports take seconds in which a signal may come
+if __name__ == "__main__":  # before the imports of torch and lightning: signals may arrive during them
     from harness import start
 
     start.quietly("torch", "lightning")
@@ -149,7 +149,7 @@ class Watcher(pl.Callback):
         self._begun, self._durations_s = 0.0, dict[int, float]()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning would wait for the end of the batch
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning's handler would wait for the end of the batch
         self._run.watch.start()
 
     def on_train_batch_end(
@@ -217,7 +217,7 @@ def train(training: Training, run: TrainerRun) -> None:
         val_check_interval=max(1, s.eval_interval) * s.grad_accum,
         limit_val_batches=s.eval_iters if s.eval_interval else 0,
         num_sanity_val_steps=0,
-        inference_mode=False,  # no_grad, as in the plain loop: torch.compile would compile once more for the other
+        inference_mode=False,  # no_grad, as in the plain loop: inference mode would make torch.compile compile again
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -10,7 +10,7 @@ is in harness/torch_backend/bench.py.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before the framework, whose import takes a while in which a signal may come
+if __name__ == "__main__":  # before the import of the framework: signals may arrive during it
     from harness import start
 
     start.quietly("torch")

@@ -188,7 +188,7 @@ class Reporter:
             t = self._clock() - self._zero if t is None else t
             event = {"type": kind, "t": round(t, 6)}
             line = _line(event | {key: _plain(value) for key, value in fields.items()} | event)
-        except Exception as error:  # an object whose str() raises, say: the training is worth more than the line
+        except Exception as error:  # such as an object whose str() raises: the training matters more than the line
             self._complain(f"an event of type {kind} cannot be reported: {error!r}")
             return
         if line is None:

@@ -68,7 +68,7 @@ class LightningCallback(pl.Callback):
     @harmless
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._step = trainer.global_step
-        self._i = max(self._i, self._step)  # a second fit of a process is numbered on
+        self._i = max(self._i, self._step)  # a second fit of a process continues the numbering
         self._size = _batches(trainer) if pl_module.automatic_optimization else None
         self._losses, self._batches, self._torn, self._fits = [], 0, False, True
         self._open(trainer, pl_module)
@@ -96,11 +96,11 @@ class LightningCallback(pl.Callback):
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, torch.Tensor):
             self._losses.append(loss.detach())
-        # a step that returns nothing is skipped, unless the module goes backward by itself
+        # a step that returns nothing is skipped, except in manual optimization
         skipped = loss is None and pl_module.automatic_optimization
         self._torn = self._torn or skipped or _is_short(trainer, batch_idx)
         if trainer.global_step == self._step:
-            return  # gradients are still being added up
+            return  # gradients are still being accumulated
         self._step = trainer.global_step
         if self._torn or self._batches != (self._size or self._batches):
             self.watch.drop()
@@ -151,7 +151,7 @@ class LightningCallback(pl.Callback):
     @harmless
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.watch:
-            self.watch.pause("setup")  # of the next epoch, which ends it
+            self.watch.pause("setup")  # the next epoch ends it
 
     @harmless
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -161,7 +161,7 @@ class LightningCallback(pl.Callback):
 
     @harmless
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, Exception):  # else somebody has stopped it
+        if isinstance(exception, Exception):  # otherwise it was interrupted
             kind = "oom" if "out of memory" in str(exception).lower() else "error"
             self.report.note(kind, f"{type(exception).__name__}: {exception}")
         self._fits = False
@@ -170,7 +170,7 @@ class LightningCallback(pl.Callback):
 
     def _open(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """End the set-up and report hello, now that everything is known."""
-        self.off = not trainer.is_global_zero  # one process speaks for all
+        self.off = not trainer.is_global_zero  # one process reports for all
         if self.off or not self.report.active:
             return
         device, compiled = trainer.strategy.root_device, is_compiled(module)
@@ -244,7 +244,7 @@ def _rest(trainer: pl.Trainer) -> int | None:
     except (AttributeError, TypeError):  # several loaders, or a stream of examples
         return None
     if not isinstance(rows, int) or trainer.world_size > 1 or trainer.num_training_batches != batches:
-        return 0  # several processes share an epoch that is filled up; limit_train_batches stops before its end
+        return 0  # several processes share a padded epoch; limit_train_batches stops before its end
     return n % rows if batches == -(-n // rows) else 0
 
 

@@ -65,7 +65,7 @@ class TrainerCallback(transformers.TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._logged_at, self._trains = state.global_step, True
         self._inside = self._torn = self._evaluates = False
-        # a second training of a process is numbered on; one that goes on from a checkpoint has the numbers to come
+        # a second training of a process continues the numbering; one resumed from a checkpoint has later numbers
         self._before = self._reached if state.global_step < self._reached else 0
         self._open(args, state, more.get("model"), more.get("train_dataloader"))
 
@@ -77,7 +77,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
     @harmless
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        if self.watch and not self.watch.running:  # what was to follow the last one, or to end it, did not come
+        if self.watch and not self.watch.running:  # the expected event after the last step did not occur
             self.watch.start()
         self._inside, self._evaluates = True, False
 
@@ -91,17 +91,17 @@ class TrainerCallback(transformers.TrainerCallback):
         if left_out:
             watch.drop()
             if self._loss is not None:
-                self._loss()  # else its batches' losses would be added to those of the next one
+                self._loss()  # otherwise its batches' losses would be added to those of the next one
         else:
             watch.stop(self._reached - 1, loss_follows=control.should_log or self._loss is not None)
             if self._loss is not None and watch.waiting:
                 watch.loss(self._loss())
-        if not control.should_log:  # the default callbacks came first: what is to follow is decided
+        if not control.should_log:  # the default callbacks ran first and have set what follows
             self._go_on(control)
 
     @harmless
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
-        # compute_loss() of a Trainer of one's own may log a "loss", too; the Trainer's comes with a learning rate
+        # a subclass's compute_loss() may log a "loss" too; the Trainer's comes with a learning rate
         if (watch := self.watch) is None or self._inside or not logs or not {"loss", "learning_rate"} <= logs.keys():
             return
         since, self._logged_at = state.global_step - self._logged_at, state.global_step
@@ -109,12 +109,12 @@ class TrainerCallback(transformers.TrainerCallback):
             i, loss, norm = self._before + state.global_step - 1, float(logs["loss"]), logs.get("grad_norm")
             finite = norm is None or math.isfinite(float(norm))
             if loss == 0.0 and not finite and args.logging_nan_inf_filter:
-                loss = math.nan  # the filter puts the mean of the losses before in its place, and there are none
+                loss = math.nan  # the filter replaces it by the mean of the losses before, of which there are none
             if watch.waiting and since == 1:
                 watch.loss(loss)
             else:
                 self.report.metric("loss_mean", loss, "nats", i)
-            # scaled gradients of fp16 overflow now and then, and are left
+            # scaled gradients of fp16 overflow occasionally, and are skipped
             if not (self._diverged or finite or (args.fp16 and math.isfinite(loss))):
                 self._diverged = True
                 self.report.note("nan_loss", f"the norm of the gradient is {norm} in iteration {i}")
@@ -127,9 +127,9 @@ class TrainerCallback(transformers.TrainerCallback):
 
     @harmless
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        if self.watch is None:  # an evaluation before all training
+        if self.watch is None:  # an evaluation before any training
             self._open(args, state, more.get("model"), None)
-        # a callback's own evaluation: nobody tells whether the next batch is fetched by then
+        # a callback's own evaluation: whether the next batch was fetched before is unknown
         self._torn = self._torn or (self._trains and not self._evaluates)
         if self.watch:
             self.watch.pause("eval")
@@ -166,7 +166,7 @@ class TrainerCallback(transformers.TrainerCallback):
         self.off = not state.is_world_process_zero
         if self.off or not self._says_hello or not self.report.active:
             return
-        if self.watch:  # of an evaluation, or of a training before, which may have ended in the middle
+        if self.watch:  # of an evaluation, or of an earlier training, which may have been interrupted
             self.watch.close()
         compiled = bool(args.torch_compile) or is_compiled(model)
         told = of_torch(args.device)
@@ -229,7 +229,7 @@ def _cut_short(args: Any, state: Any, loader: Any) -> bool:
         return False
     if batches % args.gradient_accumulation_steps:
         return True
-    # where several processes share an epoch, accelerate fills their last batches up
+    # if several processes share an epoch, accelerate pads their last batches
     return args.world_size == 1 and rows is not None and batches == math.ceil(n / rows) and n % rows != 0
 
 

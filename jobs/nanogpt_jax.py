@@ -11,7 +11,7 @@ Top to bottom: settings, the model, build(), step(), evaluate(), sample().
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before jax, whose import takes half a second in which a signal may come
+if __name__ == "__main__":  # before the import of jax: signals may arrive during it
     from harness import start
 
     start.quietly("jax")
@@ -70,7 +70,7 @@ class Model:
             x = x + self._attention(params, f"{block}.attention", self._norm(params, f"{block}.norm1", x), drop, attend)
             x = x + self._feed_forward(params, f"{block}.feed_forward", self._norm(params, f"{block}.norm2", x), drop)
         x = self._norm(params, "norm", x if cache is None else x[:, -1:])
-        return x.astype(self.dtype) @ params["tokens.weight"].astype(self.dtype).T  # tied: it is the output layer too
+        return x.astype(self.dtype) @ params["tokens.weight"].astype(self.dtype).T  # tied: also the output layer
 
     def _attention(
         self,
@@ -87,7 +87,7 @@ class Model:
             y = attend(q, k, v)
         elif drop is _keep:
             y = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=self.attention)
-        else:  # it drops none of its weights
+        else:  # dot_product_attention has no dropout of its weights
             scores = jnp.einsum("bthq,bshq->bhts", q, k).astype(jnp.float32) / heads[-1] ** 0.5
             scores = jnp.where(jnp.tril(jnp.ones((T, T), bool)), scores, -jnp.inf)
             y = jnp.einsum("bhts,bshq->bthq", drop(jax.nn.softmax(scores).astype(v.dtype)), v)
@@ -152,7 +152,7 @@ def build(options: Options, device: Device) -> Training:
     model = Model(problem.shape, DTYPES[options.dtype], attention_on(device, problem.shape, options.dtype))
     params = jax.device_put(weights, device.handle)
     update, forward = partial(_update, model, options), model.loss
-    if options.compile:  # the old weights and state give their memory to the new ones
+    if options.compile:  # the memory of the old weights and state is reused for the new ones
         update, forward = jax.jit(update, donate_argnums=(0, 1)), jax.jit(forward)
     return Training(
         options=options,

@@ -94,7 +94,7 @@ class Attention(nn.Module):
             y = attend(q, k, v, scale)
         elif not drop.on:
             y = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
-        else:  # the fused one drops none of its weights
+        else:  # the fused one has no dropout of its weights
             scores = (q * scale) @ k.swapaxes(-1, -2)
             scores = mx.where(mx.tri(T, dtype=mx.bool_), scores, -mx.inf)
             y = drop(mx.softmax(scores, axis=-1, precise=True)) @ v
@@ -154,7 +154,7 @@ class GPT(nn.Module):
         for layer, block in enumerate(self.blocks):
             x = block(x, dtype, drop, None if cache is None else partial(cache.attend, layer))
         x = x if cache is None else x[:, -1:]
-        return self.norm(x).astype(dtype) @ self.tokens.weight.astype(dtype).T  # tied: it is the output layer too
+        return self.norm(x).astype(dtype) @ self.tokens.weight.astype(dtype).T  # tied: also the output layer
 
     def loss(self, x: mx.array, y: mx.array, dtype: mx.Dtype = mx.float32, key: mx.array | None = None) -> mx.array:
         """Return the mean cross entropy in nats. Without a key there is no dropout."""

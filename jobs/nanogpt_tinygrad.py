@@ -127,7 +127,7 @@ class GPT:
         for layer, block in enumerate(self.blocks):
             x = block(x, self.dtype, None if cache is None else partial(cache.attend, layer))
         x = x if cache is None else x[:, -1:]
-        return self.norm(x).cast(self.dtype) @ self.tokens.cast(self.dtype).T  # tied: it is the output layer too
+        return self.norm(x).cast(self.dtype) @ self.tokens.cast(self.dtype).T  # tied: also the output layer
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross entropy in nats."""

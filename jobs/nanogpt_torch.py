@@ -15,7 +15,7 @@ Top to bottom: settings, the model, build(), step(), evaluate(), sample().
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+if __name__ == "__main__":  # before the import of torch: signals may arrive during it
     from harness import start
 
     start.quietly("torch")
@@ -205,13 +205,13 @@ class GPT(nn.Module):
         for layer, block in enumerate(self.blocks):
             x = block(x, None if cache is None else cache.layer(layer))
         x = x if cache is None else x[:, -1:]
-        logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is the output layer too
+        logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is also the output layer
         return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
     """Return the model with these weights, on the CPU: every device starts from the same ones."""
-    with torch.device("meta"):  # so that torch draws none of its own
+    with torch.device("meta"):  # so that torch initialises no weights
         model = GPT(shape)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, assign=True)
     return model
@@ -293,7 +293,7 @@ def step(training: Training, i: int) -> torch.Tensor:
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
-    training.fetched = i + 1, fetch(training, i + 1)  # while the device is busy with what it was given
+    training.fetched = i + 1, fetch(training, i + 1)  # while the device computes
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 

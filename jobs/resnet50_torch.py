@@ -13,7 +13,7 @@ Top to bottom: settings, the model, build(). Iterations: harness/torch_backend/c
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+if __name__ == "__main__":  # before the import of torch: signals may arrive during it
     from harness import start
 
     start.quietly("torch")
@@ -117,7 +117,7 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(inner, out, 1, bias=False)
         self.norm3 = nn.BatchNorm2d(out)
         self.norm3.first_gain = FIRST_GAIN
-        self.shortcut = nn.Sequential()  # what came in, as it is
+        self.shortcut = nn.Sequential()  # identity
         if stride != 1 or channels != out:
             self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 

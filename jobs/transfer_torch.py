@@ -10,7 +10,7 @@ and what unified memory saves. Every byte is compared. Each copy is waited for, 
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+if __name__ == "__main__":  # before the import of torch: signals may arrive during it
     from harness import start
 
     start.quietly("torch")

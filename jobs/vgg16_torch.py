@@ -13,7 +13,7 @@ Top to bottom: settings, the model, build(). Iterations: harness/torch_backend/c
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before torch, whose import takes a second in which a signal may come
+if __name__ == "__main__":  # before the import of torch: signals may arrive during it
     from harness import start
 
     start.quietly("torch")

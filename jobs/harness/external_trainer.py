@@ -99,7 +99,7 @@ def _run(
     facts = framework.facts(device)
     report.hello(**hello.request_fields(workload, framework.name, options, device, facts))
     training = build(options, device)
-    planned = options.settings.max_iters  # build() may have worked it out of epochs
+    planned = options.settings.max_iters  # build() may have derived it from epochs
     report.hello(**hello.model_fields(training, workload["unit"]), planned_iters=planned)
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, "nats")

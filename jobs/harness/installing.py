@@ -7,7 +7,7 @@ import platform
 
 _ALWAYS = {"torch": "torch", "mlx": "mlx", "tinygrad": "tinygrad", "jax": "jax"}
 _ON_LINUX = {
-    ("mlx", "cpu"): "'mlx[cpu]'",  # plain mlx installs there without complaint and cannot be imported
+    ("mlx", "cpu"): "'mlx[cpu]'",  # plain mlx installs there without an error and cannot be imported
     ("mlx", "auto"): "'mlx[cpu]'",
     ("mlx", "cuda"): "'mlx[cuda13]'",  # its extra for CUDA 13; cuda12 is the one for older drivers
     ("jax", "cuda"): "'jax[cuda13]'",
@@ -31,7 +31,7 @@ def command(framework: str, device: str = "auto") -> str:
 
 def hint(framework: str, device: str) -> str:
     """Return the end of a hint about a device that does not compute; empty if nothing can be installed."""
-    if framework == "torch":  # whose wheel depends on the index it is from, which no command for all can name
+    if framework == "torch":  # the right wheel depends on the package index, so that no single command fits
         return ""
     if framework == "tinygrad" and device == "cpu":
         return f"; {CLANG}"

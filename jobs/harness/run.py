@@ -137,7 +137,7 @@ class _Work:
         path = self._framework.save(self._training, self._folder, done)
         print(f"saved {path} after {done} iterations")
         options = self._training.options
-        takes = hasattr(options.settings, "init_from")  # else nothing would read what may be half a gigabyte
+        takes = hasattr(options.settings, "init_from")  # otherwise nothing reads the file, which may be half a gigabyte
         if takes and options.out is not None and done == options.settings.max_iters:
             weights = self._framework.weights(self._training)
             if weights is not None:

@@ -271,7 +271,7 @@ def _compare_with_reference(sampling: Sampling, expected: Losses, found: Losses,
     tolerance = TOLERANCE_NATS[dtype]
     how = f"{sampling.device}, {dtype}" + (", compiled" if sampling.options.compile else "")
     right, here = float(expected.mean()), float(found.mean())
-    apart = float(np.abs(found - expected).mean())  # of each token: differences must not cancel
+    apart = float(np.abs(found - expected).mean())  # per token, so that differences do not cancel
     print(f"loss of {expected.size:,} tokens of the first batch: {right:.6f} by the training's model on the CPU,")
     print(f"  {here:.6f} here with keys and values kept ({how}); {apart:.1e} apart")
     if not apart <= tolerance:  # not <=, so that nan is wrong too

@@ -45,7 +45,7 @@ class Batches:
 
     def _cut(self, split: str, stream: np.random.PCG64, n: int) -> tuple[Tokens, Tokens]:
         tokens = self._parts[split]
-        # The remainder favours the first places by 1 in 2^64 / len: by nothing that could be seen.
+        # The bias of the remainder towards the first places, len / 2^64, is negligible.
         starts = stream.random_raw(n * self._rows) % np.uint64(len(tokens) - self._block)
         rows = tokens[starts.astype(np.int64)[:, None] + self._offsets].reshape(n, self._rows, self._block + 1)
         return np.ascontiguousarray(rows[..., :-1]), np.ascontiguousarray(rows[..., 1:])

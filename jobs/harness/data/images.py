@@ -54,7 +54,7 @@ def _synthetic(n: int, classes: int, side: int, seed: int) -> Part:
     labels = (stream.random_raw(n) % np.uint64(classes)).astype(np.int64)
     where = np.arange(side) * _GRID // side
     images = random_bytes(stream, (n, 3, side, side)) % _NOISE
-    for image, label in zip(images, labels, strict=True):  # one by one: all patterns at once would take as much again
+    for image, label in zip(images, labels, strict=True):  # one by one: all patterns at once would double the memory
         image += patterns[label][:, where][:, :, where]
     return images, labels
 
@@ -65,7 +65,7 @@ def _of_folder(folder: Path, n: int, classes: int, side: int) -> tuple[Part, int
         raise UsageError(
             f"{folder} has {len(files)} classes, the model tells {classes} apart", f"--set classes={len(files)}"
         )
-    # one of each class in turn, so that what is kept for evaluation has all of them too
+    # one of each class in turn, so that the held-out images have all classes too
     turns = zip_longest(*([(path, label) for path in paths] for label, paths in enumerate(files.values())))
     chosen = [one for one in chain.from_iterable(turns) if one is not None][:n]
     images = np.stack([read(path, side) for path, _ in chosen])
@@ -108,7 +108,7 @@ def read(path: Path, side: int) -> Images:
 
 
 def _loaded(path: Path) -> NDArray[Any]:
-    with path.open("rb") as stream:  # not np.load, which also takes an archive of arrays for one
+    with path.open("rb") as stream:  # not np.load, which also accepts an archive of arrays
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
@@ -130,7 +130,7 @@ def _picture(path: Path, side: int) -> Images:
 
     try:
         with Image.open(path) as image:
-            if image.mode.startswith("I"):  # 16 bits of grey, of which pillow's convert() makes white
+            if image.mode.startswith("I"):  # 16-bit grey, which pillow's convert() turns into white
                 image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) // 0x101).astype(np.uint8))
             square = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
     except Image.DecompressionBombError as error:

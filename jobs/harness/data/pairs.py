@@ -72,11 +72,11 @@ def of_hub(name: str) -> Pairs:
     except ImportError:
         raise JobError(f"data={name} is loaded by the package datasets, which is not here", _OFFLINE) from None
     datasets.disable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its attempts
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each attempt
     print(f"asking the Hugging Face hub for {name}")
     try:
         found = datasets.load_dataset(*HUB[name])
-    except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...: it depends on what is in the way
+    except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...
         said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise JobError(
             f"{name} cannot be had from the Hugging Face hub: {said}", _OFFLINE, note="download_failed"
@@ -116,9 +116,9 @@ def _rows(suffix: str, text: str, path: str) -> list[Any]:
     if suffix == ".csv":
         try:
             return list(csv.DictReader(io.StringIO(text)))
-        except csv.Error as error:  # such as a quotation mark that is never closed, and 128 KiB after it
+        except csv.Error as error:  # such as an unclosed quotation mark followed by 128 KiB
             raise UsageError(f"{path} is not a csv file: {error}", "a quotation mark that is not closed?") from None
-    try:  # not splitlines(): it also breaks at U+2028 and others, which JSON allows inside of a text
+    try:  # not splitlines(), which also splits at U+2028 and others, legal in JSON strings
         return [json.loads(line) for line in text.split("\n") if line.strip()]
     except ValueError as error:
         raise UsageError(f"{path} is not one JSON object a line: {error}") from None

@@ -172,7 +172,7 @@ def _bpe(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
     folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(cache_folder("tiktoken"))))
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except Exception as error:  # requests, OSError, ValueError: whatever stands between here and the two files
+    except Exception as error:  # exceptions of requests, OSError, ValueError
         why = (str(error).splitlines() or [""])[0][:200]
         raise JobError(
             f"tiktoken cannot get the GPT-2 vocabulary: {type(error).__name__}: {why}",

@@ -20,7 +20,7 @@ def open_device(asked: str) -> Device:
     It becomes JAX's default device. Raises: JobError with exit code 69 if it does not compute.
     """
     if asked == "cpu":
-        jax.config.update("jax_platforms", "cpu")  # or JAX would open the GPU as well, and take its memory
+        jax.config.update("jax_platforms", "cpu")  # otherwise JAX would also open the GPU and allocate its memory
     asked = choose(asked, why_not)
     reason = why_not(asked)
     if reason is not None:

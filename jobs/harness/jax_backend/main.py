@@ -42,7 +42,7 @@ class Jax(Framework):
         return open_device(asked)
 
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
-        if options.dtype == "fp32":  # else a GPU rounds to TF32, and fp32 would not be what it is in torch
+        if options.dtype == "fp32":  # otherwise a GPU rounds to TF32, unlike torch
             jax.config.update("jax_default_matmul_precision", "highest")
         jax.monitoring.register_event_listener(self._count)
 

@@ -60,7 +60,7 @@ class Sampling(AnySampling):
     def __post_init__(self) -> None:
         self._kept: Kept = {}
         self._read, self._write, self._loop = self._first, self._next, self._more
-        if self.options.compile:  # what was kept gives its memory to what is kept then
+        if self.options.compile:  # the old cache's memory is reused for the new one
             self._read = jax.jit(self._first)
             self._write = jax.jit(self._next, donate_argnums=1)
             self._loop = jax.jit(self._more, donate_argnums=1, static_argnums=3)

@@ -78,7 +78,7 @@ def _arithmetics(dtype: str, k: int) -> list[tuple[str, float, float, float]]:
     share of one, the highest relative error of all."""
     sums = ACCUMULATES[dtype]
     exact = gamma(k, UNIT[sums])
-    if dtype == "fp32":  # some devices cut the factors off instead of rounding them: twice the unit, for both of them
+    if dtype == "fp32":  # some devices truncate the factors: twice the unit roundoff, for both of them
         return [("fp32", exact, 0.0, TF32_FROM), ("tf32", exact + 4 * UNIT["tf32"], TF32_FROM / 2, 2.0**-10)]
     if dtype == "fp64":
         return [("fp64", exact, 0.0, 1e-9)]

@@ -288,7 +288,7 @@ class _Runner:
         found = cell.check(results[-1])
         if first:
             self._report.metric(f"{cell.name}.error", found.share, "of its bound")
-        if first and found.arithmetic == "tf32":  # the peak of fp32 is not its peak
+        if first and found.arithmetic == "tf32":  # so that it is not related to the peak of fp32
             self._report.hello(dtype="tf32")
             self._report.note("reduced_precision", f"{cell.name}: fp32 was asked for and TF32 computed")
         if first:

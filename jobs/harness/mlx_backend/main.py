@@ -84,7 +84,7 @@ class Mlx(Framework):
         )
         training.model.update(weights)
         for one, its in zip(training.optimizer.optimizers, state["states"], strict=True):
-            one.state.update(its)  # in place: a compiled update has taken hold of these very dicts
+            one.state.update(its)  # in place: a compiled update holds references to these dicts
         return done
 
     def weights(self, training: Training) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Sampling(AnySampling):
         written = [mx.argmax(logits, axis=-1)]
         for _ in range(n):
             token = self._go_on(written[-1])[1]
-            mx.async_eval(token, self._keys, self._values)  # the device begins while the next step is put together
+            mx.async_eval(token, self._keys, self._values)  # the device starts while the next step's graph is built
             written.append(token)
         return mx.stack(written, axis=1)
 

@@ -213,7 +213,7 @@ class _Trial:
         points_into = self._sample.input if self._op.name in POSITIONS else None
         said = compare.differs(there, here, lambda: self._on(self._checker._exact), not self.random, points_into)
         if said is not None and self._op.name in POSITIONS and self._direction == BACKWARD:
-            said = compare.differs(_sorted(there), _sorted(here), None)  # of equal values any may have the gradient
+            said = compare.differs(_sorted(there), _sorted(here), None)  # any of equal values may have the gradient
         if said is not None and self._op.name == "mode" and self._direction == FORWARD:
             said = None if compare.are_modes(self._sample.input, there, here) else said
         if said is not None and not self.random and self._is_random(here):
@@ -229,7 +229,7 @@ class _Trial:
         """Return whether a result that the CPU cannot compute in this dtype is its float64 result, rounded."""
         try:
             exact = [value for _, value in compare.leaves(self._on(self._checker._exact))]
-        except Exception:  # float64 has no such kernel either
+        except Exception:  # no kernel for float64 either
             return False
         found = [value for _, value in compare.leaves(there)]
         return compare.differs(found, compare.rounded(exact, found), lambda: exact) is None

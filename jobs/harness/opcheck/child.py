@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _end_with_parent(life: int) -> None:
     """End this process when the parent is gone: then nobody holds the other end of `life`."""
-    if sys.platform == "linux":  # holds even where an operator hangs with Python's lock
+    if sys.platform == "linux":  # works even if an operator hangs while holding the GIL
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -118,7 +118,7 @@ class _Log:
     def end(self) -> str:
         """Restore stderr and return everything captured."""
         sys.stderr.flush()
-        os.dup2(self._kept, 2)  # closes the pipe's only writer: the reader comes to its end
+        os.dup2(self._kept, 2)  # closes the only writer of the pipe, which ends the reader
         os.close(self._kept)
         self._reader.join()
         os.close(self._read)

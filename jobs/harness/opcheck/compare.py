@@ -84,7 +84,7 @@ def differs(
 def _exact_leaves(exact: Callable[[], Any], n: int) -> list[Any] | None:
     try:
         found = [value for _, value in leaves(exact())]
-    except Exception:  # an operator that float64 has not, or that depends on its dtype
+    except Exception:  # an operator without float64, or one that depends on its dtype
         return None
     return found if len(found) == n else None
 
@@ -147,7 +147,7 @@ def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
     if not isinstance(exact, torch.Tensor) or exact.shape != a.shape:
         return False
     u, v, r = _real(_plain(a)).double(), _real(_plain(b)).double(), _real(_plain(exact)).double()
-    # where rounding to the dtype overflows, or the CPU itself has no number, there is nothing to measure by
+    # no scale exists if rounding to the dtype overflows, or the CPU's own result is not finite
     there = r.isfinite() & v.isfinite()
     if bool((~u.isfinite() & there).any()) or not bool(there.any()):
         return False
@@ -209,7 +209,7 @@ def _agree(x: torch.Tensor, at: int, a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return a dense tensor on the CPU, without lazy conjugation."""
-    tensor = tensor.detach().cpu()  # first: a device may have no kernel that makes it dense
+    tensor = tensor.detach().cpu()  # first, since a device may have no kernel for to_dense()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     return tensor.resolve_conj().resolve_neg()

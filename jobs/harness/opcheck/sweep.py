@@ -216,7 +216,7 @@ class Sweep:
         if not child.silent:
             return f"no end within {limit_s:g} s"
         try:
-            code = child.process.wait(10)  # what it answers on is closed: it is ending
+            code = child.process.wait(10)  # its answers are closed: it is exiting
         except subprocess.TimeoutExpired:
             return "it stopped answering"
         log = self._log(child)
@@ -242,7 +242,7 @@ class Sweep:
         if child.process.stdin is not None:
             try:
                 child.process.stdin.close()
-            except OSError:  # what was written and not read
+            except OSError:  # unread input
                 pass
         os.close(child.answers)
         os.close(child.life)

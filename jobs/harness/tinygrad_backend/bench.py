@@ -25,7 +25,7 @@ class BenchTinygrad(Tinygrad):
     in_order = True
 
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
-        # the dtypes that training has are tried by the harness; float64 is tried by the first product
+        # super() tries the training dtypes; the first product tries float64
         super().set_up(replace(options, dtype="fp32") if options.dtype == "fp64" else options, device, report)
         if options.settings.tf32:
             raise UsageError("tinygrad reads its choice of TF32 from the environment", "--env ALLOW_TF32=1 makes it")

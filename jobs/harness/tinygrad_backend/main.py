@@ -87,7 +87,7 @@ class Tinygrad(Framework):
         like = {name: tuple(map(int, value.shape)) for name, value in tensors.items()}
         done, found = npz.load(path, like, training.data["sha256"])
         put(tensors, found)
-        Tensor.manual_seed((training.options.seed + done) % 2**32)  # or dropout would begin with the same masks again
+        Tensor.manual_seed((training.options.seed + done) % 2**32)  # otherwise dropout would repeat the first masks
         return done
 
     def weights(self, training: Training) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class BenchTorch(Torch):
             torch.set_float32_matmul_precision("high")
             if device.kind == "cuda":
                 torch.backends.cudnn.allow_tf32 = True
-        # what is split over k may be added up in half precision otherwise: sums are in fp32, as in other frameworks
+        # otherwise split-k sums may be accumulated in half precision: fp32, as in the other frameworks
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
@@ -40,7 +40,7 @@ class BenchTorch(Torch):
         device.synchronize()
 
     def put(self, values: Any, dtype: str, device: Device) -> torch.Tensor:
-        rounded = torch.from_numpy(values).to(TYPES[dtype])  # on the CPU: not every device has float64 to start from
+        rounded = torch.from_numpy(values).to(TYPES[dtype])  # on the CPU: not every device has float64
         return rounded.to(device.handle)
 
     def read(self, matrix: torch.Tensor) -> Any:

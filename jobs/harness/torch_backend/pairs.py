@@ -30,7 +30,7 @@ class Loss(nn.Module):
 def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
     """Return the tokenizer and the model with its weights, on the CPU. Raises: JobError, UsageError."""
     s = options.settings
-    torch.manual_seed(options.seed)  # for what is drawn: all weights of a random model, those of the last layer else
+    torch.manual_seed(options.seed)  # draws all weights of a random model, otherwise those of the last layer
     if s.model != "random":
         if (missing := _missing(s.model)) is not None:
             raise JobError(f'the model "{s.model}" cannot be had: {missing}', _MODEL_HINT)
@@ -42,7 +42,9 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
             raise JobError(
                 f'the model "{s.model}" cannot be had: {said}', _MODEL_HINT, note="download_failed"
             ) from None
-        if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one of a folder without any
+        if len(tokenizer) <= len(
+            tokenizer.all_special_ids
+        ):  # empty if the folder has none
             raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")
         return tokenizer, model
     if s.n_embd % s.n_head:

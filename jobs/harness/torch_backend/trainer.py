@@ -89,7 +89,7 @@ def arguments_of(options: Options, device: Device, folder: str) -> TrainingArgum
         raise UsageError(f"the Trainer refuses: {first_line(error)}") from None
     if chosen.type != device.kind:
         raise UsageError(f"the Trainer takes {chosen} here, not {device}", f"--device {chosen.type}")
-    arguments._n_gpu = min(arguments._n_gpu, 1)  # else it spreads each batch over all GPUs that it sees
+    arguments._n_gpu = min(arguments._n_gpu, 1)  # otherwise it spreads each batch over all visible GPUs
     return arguments
 
 

@@ -89,7 +89,7 @@ class Reference:
         self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
         together = model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
         self.cpu = first_loss(model, model, batch) if together else _in_parts(model, batch)
-        _put(model, self.weights)  # what batch normalisation keeps has moved
+        _put(model, self.weights)  # the running statistics have changed
 
     def on_device(self, training: Training) -> float:
         dtype, device = training.options.dtype, training.device
@@ -134,7 +134,7 @@ def _without_dropout(model: nn.Module) -> None:
     if not norms:
         model.eval()
         return
-    for part in model.modules():  # all in training but what drops: the forward that was compiled for training fits
+    for part in model.modules():  # everything but dropout stays in training mode, for which the forward was compiled
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.eval()
 
@@ -152,7 +152,7 @@ def calibrate_batch_norm(model: nn.Module, x: torch.Tensor) -> None:
     model.eval()
     for norm in norms:
         norm.train()
-        norm.momentum = 1.0  # what is kept is what was seen last
+        norm.momentum = 1.0  # the running statistics become those of the last batch
     with torch.no_grad():
         model.logits(x)  # type: ignore[operator]
     for norm, momentum in zip(norms, momenta, strict=True):
