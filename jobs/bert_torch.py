@@ -183,9 +183,7 @@ def build(options: Options, device: Device) -> Training:
 def check(s: SimpleNamespace) -> None:
     """Raise UsageError for settings that the model does not support."""
     if s.n_embd % s.n_head:
-        raise UsageError(
-            f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
-        )
+        raise UsageError(f"n_embd={s.n_embd} is not divisible by n_head={s.n_head}", "it must be a multiple")
     if s.vocab <= (least := FIRST + s.classes * OWN):
         raise UsageError(f"vocab={s.vocab}: with {s.classes} classes it must be more than {least}")
 

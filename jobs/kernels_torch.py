@@ -221,7 +221,7 @@ def build(options: Options, device: Device, report: Reporter) -> Bench:
 
 def _asked(s: SimpleNamespace) -> tuple[list[str], list[bool]]:
     if s.width % s.heads:
-        raise UsageError(f"width={s.width} cannot be shared by heads={s.heads}", "it must be a multiple of it")
+        raise UsageError(f"width={s.width} is not divisible by heads={s.heads}", "it must be a multiple")
     directions = {"forward": [False], "backward": [True], "both": [False, True]}
     return list(ops(s)) if s.op == "all" else [s.op], directions[s.direction]
 

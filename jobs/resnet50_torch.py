@@ -155,7 +155,7 @@ def build(options: Options, device: Device) -> Training:
     s = options.settings
     if s.batch_size == 1 and s.side == STRIDE:
         raise UsageError(
-            f"batch_size=1 with side={s.side} leaves batch normalisation one number a channel, which has no variance",
+            f"batch_size=1 with side={s.side} leaves batch normalisation one value per channel, which has no variance",
             "batch_size=2, or side=64",
         )
     return build_classifier(options, device, ResNet50)

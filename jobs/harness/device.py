@@ -71,8 +71,8 @@ def unavailable(asked: str, reason: str, computes: Iterable[str], framework: str
     """Return the error for a device that does not compute, exit code 69; `computes` are the devices that do."""
     there = ", ".join(name for name in computes if name != asked) or "nothing"
     return JobError(
-        f'device "{asked}" is not there: {reason}',
-        f"what computes here: {there}" + installing.hint(framework, asked.partition(":")[0]),
+        f'device "{asked}" is unavailable: {reason}',
+        f"devices that compute here: {there}" + installing.hint(framework, asked.partition(":")[0]),
         EX_UNAVAILABLE,
         "device_unavailable",
     )

@@ -60,7 +60,7 @@ class TrainerRun:
         bad = one.loss is not None and not math.isfinite(one.loss)
         if bad and not self.result.diverged:
             self.result.diverged = True
-            print(f"iter {one.i:>6}  the loss is {one.loss}: from here on the speed is of no use")
+            print(f"iter {one.i:>6}  the loss is {one.loss}: speeds from here on are meaningless")
         self.stopping = self.stopping or (bad and settings.stop_on_nan)
         if one.i % settings.log_interval == 0:
             known = [] if one.loss is None else [f"loss {one.loss:<7.4f}"]
@@ -93,7 +93,7 @@ def _run(
     report: Reporter,
 ) -> loop.Result:
     if options.resume:
-        raise UsageError("this workload goes on from no checkpoint", "leave --resume away")
+        raise UsageError("this workload does not resume from a checkpoint", "remove --resume")
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)

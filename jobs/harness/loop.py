@@ -167,7 +167,7 @@ def _tell(
     if bad and not result.diverged:
         result.diverged = True
         report.note("nan_loss", f"the loss of iteration {i} is {loss}")
-        say(f"iter {i:>6}  the loss is {loss}: from here on the speed is of no use")
+        say(f"iter {i:>6}  the loss is {loss}: speeds from here on are meaningless")
     if i % plan.log_interval == 0 or i == plan.total - 1:
         speeds = [f"{plan.per_iter / max(dur_s, 1e-9):>12,.0f} {plan.unit}/s"]
         if measures:

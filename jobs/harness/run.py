@@ -87,7 +87,7 @@ def _run(
         unit=workload["unit"],
     )
     if done >= plan.total:
-        print(f"nothing to do: {done} iterations are done, max_iters is {plan.total}")
+        print(f"nothing to do: {done} iterations done, max_iters is {plan.total}")
     report.end("setup")
     work = _Work(framework, training, infer if evaluates and infer is not None else step, evaluate, report, folder)
     return loop.run(plan, work, report)
@@ -151,7 +151,7 @@ def conclude(result: loop.Result, options: Options) -> None:
     """Print the result. Raises: JobError if stop_on_nan ended the training."""
     print(result.sentence())
     if result.diverged and options.settings.stop_on_nan:
-        raise JobError("the loss is not a number: stopped, as stop_on_nan asks", "a smaller lr, or --dtype fp32")
+        raise JobError("the loss is not a number: stopped by stop_on_nan", "a smaller lr, or --dtype fp32")
 
 
 def after_first(framework: Framework, training: Training, report: Reporter) -> None:
@@ -197,6 +197,6 @@ def _refuse_checkpoints(options: Options) -> None:
     """Raise UsageError for options that only a training has."""
     if options.resume is not None or options.out is not None or options.settings.checkpoint_interval:
         raise UsageError(
-            "mode=eval neither goes on from a checkpoint nor writes one",
-            "leave --resume, --out and checkpoint_interval away: how fast a forward is does not depend on the weights",
+            "mode=eval neither reads nor writes checkpoints",
+            "remove --resume, --out and checkpoint_interval: the speed of a forward does not depend on the weights",
         )

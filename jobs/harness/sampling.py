@@ -122,11 +122,11 @@ def refuse(options: Options) -> None:
         )
     if options.resume is not None:
         raise UsageError(
-            "mode=sample goes on from no checkpoint",
+            "mode=sample does not resume from a checkpoint",
             "the weights.npz that a training leaves in its --out is what init_from takes: --set init_from=PATH",
         )
     if s.checkpoint_interval:
-        raise UsageError("mode=sample writes no checkpoints", "leave checkpoint_interval=0")
+        raise UsageError("mode=sample writes no checkpoints", "set checkpoint_interval=0")
 
 
 def run(

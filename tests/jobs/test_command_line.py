@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
         (["--set", "lr=-1"], "lr=-1.0: it cannot be less than 0"),
         (["--set", "bias=perhaps"], "is not true or false"),
         (["--set", "dropout=1"], "less than 1"),
-        (["--set", "n_head=3"], "n_embd=16 cannot be shared by n_head=3"),
+        (["--set", "n_head=3"], "n_embd=16 is not divisible by n_head=3"),
         (["--set", "batch_size=0"], "cannot be less than 1"),
         (["--set", "threads=100000"], "threads=100000: this machine has"),
         (["--set", "adamw=quick"], 'adamw cannot be "quick"'),
@@ -120,7 +120,7 @@ def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, device:
         pytest.skip(f"{device} is there")
     ran = run("--device", device)
     assert ran.code == 69 and list(ran.notes()) == ["device_unavailable"]
-    assert f'device "{device}" is not there: ' in ran.err and "what computes here: cpu" in ran.err
+    assert f'device "{device}" is unavailable: ' in ran.err and "devices that compute here: cpu" in ran.err
 
 
 def test_auto_takes_a_device_that_computes(run: Run) -> None:
@@ -136,7 +136,7 @@ def test_a_device_that_computes_wrongly_is_not_there(monkeypatch: pytest.MonkeyP
     from harness.torch_backend.device import why_not
 
     monkeypatch.setattr(torch, "equal", lambda a, b: False)
-    assert "wrongly" in str(why_not("cpu"))
+    assert "wrong product" in str(why_not("cpu"))
 
 
 def test_by_hand_without_the_queue(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_source_that_does_not_compile_ends_with_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("device", "code", "reason"), [("cpu", 2, "written in Metal"), ("auto", 69, '"mps" is not there')]
+    ("device", "code", "reason"), [("cpu", 2, "written in Metal"), ("auto", 69, '"mps" is unavailable')]
 )
 def test_elsewhere_it_is_refused_with_the_reason(
     device: str, code: int, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -170,8 +170,8 @@ def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
         ({"heads": 4}, "a model of another shape", "n_head=2"),
         ({"bias": False}, "a model of another shape", "bias=true"),
         ({"width": 16}, "a model of another shape", "n_embd=8"),
-        ({"block": 7}, "knows 6 positions, block_size is 7", "block_size=6"),
-        ({"vocab": 12}, "knows 11 different tokens, the data here have 12", "data=PATH"),
+        ({"block": 7}, "has 6 positions, block_size is 7", "block_size=6"),
+        ({"vocab": 12}, "has 11 different tokens, the data here have 12", "data=PATH"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -200,14 +200,14 @@ def test_what_is_no_gpt2_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFix
     for name, said in (
         ("none.pt", "cannot be read"),
         ("none.safetensors", "cannot be read"),
-        ("garbage.pt", "no file that torch.save wrote|holds more than tensors"),
-        ("garbage.safetensors", "no .safetensors file"),
-        ("huge.safetensors", "no .safetensors file"),
+        ("garbage.pt", "not a complete file of torch.save|holds more than tensors"),
+        ("garbage.safetensors", "not a valid .safetensors file"),
+        ("huge.safetensors", "not a valid .safetensors file"),
         ("empty", "there are no weights in"),
         ("evil.pt", "holds more than tensors"),
-        ("net.pt", "holds no GPT-2: its tensors are fc.weight"),
+        ("net.pt", "is not a GPT-2: its tensors are fc.weight"),
         ("list.pt", "holds no model"),
-        ("untied.pt", "holds no GPT-2"),
+        ("untied.pt", "is not a GPT-2"),
     ):
         with pytest.raises(UsageError, match=said):
             read(tmp_path / name)

@@ -131,10 +131,14 @@ def test_measures_are_those_of_the_definitions() -> None:
         (("--set", "optim=adamw_bnb_8bit"), "You need to install `bitsandbytes`", "optim=adamw_torch_fused"),
         (("--set", "max_iters=1", "--out", f"{__file__}/out"), "cannot be made: Not a directory", "another --out"),
         (("--set", "workers=-1"), "workers=-1: it cannot be less than 0", ""),
-        (("--resume", "x"), "goes on from no checkpoint", ""),
-        (("--set", "model=nowhere/nothing"), 'the model "nowhere/nothing" cannot be had', "model=random"),
+        (("--resume", "x"), "does not resume from a checkpoint", ""),
+        (("--set", "model=nowhere/nothing"), 'the model "nowhere/nothing" is not available', "model=random"),
         (("--set", f"model={JOBS}"), "holds no config.json", "model=random"),
-        (("--set", "model=/no/such/model"), '"/no/such/model" cannot be had: there is no such folder', "model=random"),
+        (
+            ("--set", "model=/no/such/model"),
+            '"/no/such/model" is not available: there is no such folder',
+            "model=random",
+        ),
     ],
 )
 def test_what_is_refused(

@@ -303,9 +303,9 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
     [
         ([], {"mode": "evaluate"}, 'did you mean "eval"?'),
         ([], {"mode": "sample"}, "mode is train or eval"),
-        (["--out", "there"], {"mode": "eval"}, "neither goes on from a checkpoint nor writes one"),
-        (["--resume", "checkpoint.pt"], {"mode": "eval"}, "neither goes on"),
-        ([], {"mode": "eval", "checkpoint_interval": 2}, "neither goes on"),
+        (["--out", "there"], {"mode": "eval"}, "neither reads nor writes checkpoints"),
+        (["--resume", "checkpoint.pt"], {"mode": "eval"}, "neither reads nor writes"),
+        ([], {"mode": "eval", "checkpoint_interval": 2}, "neither reads nor writes"),
         ([], {"side": 48}, "a multiple of 32"),
         ([], {"batch_size": 0}, "cannot be less than 1"),
         ([], {"images": 1}, "cannot be less than 2"),
@@ -324,14 +324,14 @@ def test_what_cannot_be_asked_is_a_sentence(run: Run, words: list[str], settings
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_one_number_a_channel_cannot_be_normalised(run: Run, mode: str) -> None:
     ran = run("resnet50", batch_size=1, side=32, mode=mode)
-    assert ran.code == 2 and "leaves batch normalisation one number" in ran.err and "Traceback" not in ran.err
+    assert ran.code == 2 and "leaves batch normalisation one value" in ran.err and "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"block_size": 513}, "cannot be more than 512"), ({"vocab": 100}, "it must be more than 135"),
-        ({"n_head": 3}, "shared"),
+        ({"n_head": 3}, "not divisible"),
         ({"dropout": 1}, "less than 1"), ({"attention": "flash"}, "sdpa or eager"), ({"adamw": "adam"}, "adamw cannot"),
         ({"sequences": 1}, "less than 2"),
     ],

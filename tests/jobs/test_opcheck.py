@@ -342,7 +342,7 @@ def test_with_fallbacks_on_what_was_missing_is_run_again_and_named(ran: Any) -> 
         (["dtype"], "is not KEY=VALUE"),
         (["--dtype", "bf16"], "--set types=bf16"),
         (["--compile", "on"], "not compiled"),
-        (["--out", "x"], "nothing to resume"),
+        (["--out", "x"], "has no checkpoints"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

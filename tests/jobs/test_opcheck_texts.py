@@ -183,7 +183,7 @@ def test_neighbours_that_all_crash_on_a_device_that_is_well_do_not_end_the_sweep
 
 
 def test_a_child_that_never_gets_ready_is_given_up(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="does not start: its process ended with 1: ImportError: no such thing"):
+    with pytest.raises(JobError, match="failed to start: its process ended with 1: ImportError: no such thing"):
         sweep(BROKEN="1").ops()
     assert len((tmp_path / "starts").read_text().split()) == 3
 

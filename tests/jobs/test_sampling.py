@@ -134,7 +134,7 @@ def test_bf16_is_close(run: Run, weights: Path) -> None:
         ([], {"new_tokens": 8}, "with block_size=8 it must be less than that"),
         ([], {"new_tokens": 0}, "new_tokens=0: it cannot be less than 1"),
         (["--resume", "checkpoint.pt"], {"new_tokens": 3}, "--set init_from=PATH"),
-        ([], {"new_tokens": 3, "checkpoint_interval": 5}, "leave checkpoint_interval=0"),
+        ([], {"new_tokens": 3, "checkpoint_interval": 5}, "set checkpoint_interval=0"),
     ],
 )
 def test_what_cannot_be_asked_is_a_sentence(run: Run, words: list[str], settings: dict[str, object], said: str) -> None:

@@ -98,7 +98,7 @@ def read(path: Path, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[
         there = ModelShape.of({name: value.shape for name, value in weights.items()}, _heads(told))
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{path} holds no GPT-2: its tensors are {_some(found)}",
+            f"{path} is not a GPT-2: its tensors are {_some(found)}",
             "init_from takes the weights.npz of a training's --out, nanoGPT's ckpt.pt, or Hugging Face's gpt2 "
             "(model.safetensors or its folder)",
         ) from None
@@ -160,7 +160,7 @@ def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
             "save the weights alone: torch.save({'model': model.state_dict()}, PATH)",
         ) from None
     except (RuntimeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
-        raise UsageError(f"{path} is no file that torch.save wrote, or not a whole one") from None
+        raise UsageError(f"{path} is not a complete file of torch.save") from None
     if not isinstance(state, dict):
         raise UsageError(f"{path} holds no model: it is a {type(state).__name__}")
     tensors = state.get("model", state)
@@ -211,14 +211,14 @@ def _refuse(path: Path, there: ModelShape, here: ModelShape) -> None:
         raise UsageError(f"{path} is a model of another shape", f"to train that one: {there.settings()}")
     if there.positions < here.positions:
         raise UsageError(
-            f"{path} knows {there.positions} positions, block_size is {here.positions}",
+            f"{path} has {there.positions} positions, block_size is {here.positions}",
             f"--set block_size={there.positions}, or less",
         )
     if there.vocab != here.vocab and (there.vocab, here.vocab) != (GPT2_PADDED, GPT2_VOCAB):
         hint = "--set data=PATH of the text that it was trained on"
         if there.vocab in (GPT2_VOCAB, GPT2_PADDED):
             hint = f"--set tokens=bpe --set pad_vocab={1 if there.vocab == GPT2_VOCAB else 64}"
-        raise UsageError(f"{path} knows {there.vocab} different tokens, the data here have {here.vocab}", hint)
+        raise UsageError(f"{path} has {there.vocab} different tokens, the data here have {here.vocab}", hint)
 
 
 def _some(found: Mapping[str, Any]) -> str:

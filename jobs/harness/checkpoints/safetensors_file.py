@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
-        raise UsageError(f"{path} is no .safetensors file, or not a whole one: {error}") from None
+        raise UsageError(f"{path} is not a valid .safetensors file: {error}") from None
 
 
 def _header(data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:

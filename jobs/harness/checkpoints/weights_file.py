@@ -53,7 +53,7 @@ def read(path: Path, what: str) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise UsageError(f"{path} is not {what}: it is no .npz file of arrays, or not a whole one") from None
+        raise UsageError(f"{path} is not {what}: it is not a complete .npz file of arrays") from None
 
 
 def fitting(found: Arrays, shapes: Mapping[str, tuple[int, ...]], path: Path) -> dict[str, NDArray[np.float32]]:

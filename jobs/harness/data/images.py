@@ -38,7 +38,7 @@ def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
         folder = Path(data).expanduser()
         name, (x, y), found = folder.name, *_of_folder(folder, n, classes, side)
     if len(x) < 2:
-        raise UsageError("one image cannot be both trained on and evaluated", "give at least 2")
+        raise UsageError("one image cannot serve both training and evaluation", "give at least 2")
     n_val = max(1, len(x) // VAL_SHARE)
     parts = {"train": (x[n_val:], y[n_val:]), "val": (x[:n_val], y[:n_val])}
     classes_said = f"{found:,} classes" if found > 1 else "1 class"
@@ -62,9 +62,7 @@ def _synthetic(n: int, classes: int, side: int, seed: int) -> Part:
 def _of_folder(folder: Path, n: int, classes: int, side: int) -> tuple[Part, int]:
     files = _files(folder)
     if len(files) > classes:
-        raise UsageError(
-            f"{folder} has {len(files)} classes, the model tells {classes} apart", f"--set classes={len(files)}"
-        )
+        raise UsageError(f"{folder} has {len(files)} classes, the model has {classes}", f"--set classes={len(files)}")
     # one of each class in turn, so that the held-out images have all classes too
     turns = zip_longest(*([(path, label) for path in paths] for label, paths in enumerate(files.values())))
     chosen = [one for one in chain.from_iterable(turns) if one is not None][:n]
@@ -104,7 +102,7 @@ def read(path: Path, side: int) -> Images:
             "pip install pillow, there; arrays saved by numpy (.npy) need nothing",
         ) from None
     except (OSError, ValueError, EOFError, SyntaxError) as error:  # pillow calls a broken PNG a SyntaxError
-        raise JobError(f"the image {path} cannot be read: {error}", "mend it or take it out of the folder") from None
+        raise JobError(f"the image {path} cannot be read: {error}", "repair it or remove it from the folder") from None
 
 
 def _loaded(path: Path) -> NDArray[Any]:

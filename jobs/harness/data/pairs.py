@@ -79,7 +79,7 @@ def of_hub(name: str) -> Pairs:
     except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...
         said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise JobError(
-            f"{name} cannot be had from the Hugging Face hub: {said}", _OFFLINE, note="download_failed"
+            f"{name} is not available from the Hugging Face hub: {said}", _OFFLINE, note="download_failed"
         ) from None
     train, val = ([Pair(*(row[key] for key in _COLUMNS)) for row in found[part]] for part in ("train", "validation"))
     return Pairs(name, train, val)

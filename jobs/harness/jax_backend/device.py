@@ -41,7 +41,7 @@ def why_not(name: str) -> str | None:
     except Exception as error:  # RuntimeError for a platform that is unknown; a plugin may raise anything
         lines = str(error).strip().splitlines()
         return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if np.array_equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+    return None if np.array_equal(found, a @ a) else "it returns a wrong product of two small integer matrices"
 
 
 def cpu() -> Any:

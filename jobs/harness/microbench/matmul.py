@@ -68,7 +68,7 @@ def build(framework: Matrices, options: Options, device: Any, report: Reporter) 
 
 def _check(s: SimpleNamespace) -> None:
     if s.mode == "peak" and s.timing != "synced":
-        raise UsageError("a peak is measured with a synchronised clock", "leave timing away")
+        raise UsageError("a peak is measured with a synchronised clock", "remove timing")
 
 
 def draw(n: int, seed: int) -> tuple[Any, Any]:

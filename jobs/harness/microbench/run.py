@@ -151,7 +151,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Op
             f"it must be more than {settings.warmup_iters + 1}: the first iteration and warmup_iters",
         )
     if options.resume or options.out:
-        raise UsageError("there is nothing to resume and no checkpoint here", "leave --resume and --out away")
+        raise UsageError("this workload has no checkpoints", "remove --resume and --out")
     return replace(options, dtype="fp64") if double else options
 
 

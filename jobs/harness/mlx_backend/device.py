@@ -44,7 +44,7 @@ def why_not(name: str) -> str | None:
     except Exception as error:  # RuntimeError and ValueError, by build
         lines = str(error).strip().splitlines()
         return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if np.array_equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+    return None if np.array_equal(found, a @ a) else "it returns a wrong product of two small integer matrices"
 
 
 def _find(name: str) -> mx.Device:

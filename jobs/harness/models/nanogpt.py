@@ -218,9 +218,7 @@ def learning_rate(i: int, s: SimpleNamespace) -> float:
 def check(s: SimpleNamespace) -> None:
     """Raise UsageError for settings that the model does not support."""
     if s.n_embd % s.n_head:
-        raise UsageError(
-            f"n_embd={s.n_embd} cannot be shared by n_head={s.n_head} heads", "it must be a multiple of it"
-        )
+        raise UsageError(f"n_embd={s.n_embd} is not divisible by n_head={s.n_head}", "it must be a multiple")
 
 
 def refuse_fp16(options: Options, framework: str) -> None:

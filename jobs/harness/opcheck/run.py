@@ -65,7 +65,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
     if options.dtype != "fp32":
         raise UsageError("opcheck takes its dtypes from a setting", f"--set types={options.dtype}")
     if options.resume or options.out:
-        raise UsageError("there is nothing to resume and no checkpoint here", "leave --resume and --out away")
+        raise UsageError("this workload has no checkpoints", "remove --resume and --out")
     refuse_threads(s.threads)
     return options
 
@@ -227,7 +227,7 @@ class _Runner:
         if len(others) > _MOST_SHOWN:
             print(f"... and {len(others) - _MOST_SHOWN:,} more: mpsq report ops")
         if self._crashes:
-            print(f"the process that checks was replaced {self._crashes} times")
+            print(f"the checking process was replaced {self._crashes} times")
 
 
 _OURS = ("MPSQ_EVENTS", "PYTORCH_MPS_LOG_PROFILE_INFO")

@@ -125,7 +125,7 @@ class Sweep:
                 continue
             why = self._why(child, START_LIMIT_S)
             self._end()
-        raise JobError(f"the process that checks operators does not start: {why}", "run it by hand to see more")
+        raise JobError(f"the process that checks operators failed to start: {why}", "run it by hand to see more")
 
     def run(self, units: Iterable[Unit], tell: Callable[[Unit, float, list[Finding]], None]) -> None:
         """Check each unit, and call `tell` with the unit, its seconds and its findings. Raises: JobError.

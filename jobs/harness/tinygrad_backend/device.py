@@ -52,7 +52,7 @@ def why_not(name: str) -> str | None:
         lines = str(error).strip().splitlines()
         said = lines[0].rstrip(".") if lines else type(error).__name__
         return "there is no clang here to compile for it" if "clang" in said else said
-    return None if np.array_equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+    return None if np.array_equal(found, a @ a) else "it returns a wrong product of two small integer matrices"
 
 
 def why_not_dtype(name: str, dtype: DType) -> str | None:

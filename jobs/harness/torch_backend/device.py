@@ -99,7 +99,7 @@ def why_not(name: str) -> str | None:
     except Exception as error:
         lines = str(error).strip().splitlines()
         return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if torch.equal(found, a @ a) else "it multiplies two small matrices of whole numbers wrongly"
+    return None if torch.equal(found, a @ a) else "it returns a wrong product of two small integer matrices"
 
 
 def _mps_name() -> str:

@@ -33,22 +33,20 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
     torch.manual_seed(options.seed)  # draws all weights of a random model, otherwise those of the last layer
     if s.model != "random":
         if (missing := _missing(s.model)) is not None:
-            raise JobError(f'the model "{s.model}" cannot be had: {missing}', _MODEL_HINT)
+            raise JobError(f'the model "{s.model}" is not available: {missing}', _MODEL_HINT)
         try:
             tokenizer = AutoTokenizer.from_pretrained(s.model)
             model = AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
         except (OSError, ValueError, KeyError) as error:
             said = first_line(error)
             raise JobError(
-                f'the model "{s.model}" cannot be had: {said}', _MODEL_HINT, note="download_failed"
+                f'the model "{s.model}" is not available: {said}', _MODEL_HINT, note="download_failed"
             ) from None
-        if len(tokenizer) <= len(
-            tokenizer.all_special_ids
-        ):  # empty if the folder has none
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # empty if the folder has none
             raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")
         return tokenizer, model
     if s.n_embd % s.n_head:
-        raise UsageError(f"n_embd={s.n_embd} cannot be divided into n_head={s.n_head} heads", "768 has 12, for example")
+        raise UsageError(f"n_embd={s.n_embd} is not divisible by n_head={s.n_head}", "768 has 12, for example")
     texts = (text for pair in pairs.train for text in (pair.first, pair.second))
     tokenizer = tokenizer_of(texts, s.vocab_size, s.max_length)
     shape = BertConfig(

@@ -213,7 +213,7 @@ def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
     except OSError as error:
         raise JobError(f"the checkpoint {path} cannot be read: {error.strerror}", exit_code=2) from None
     except (RuntimeError, EOFError, KeyError, TypeError, UnpicklingError, zipfile.BadZipFile, ValueError):
-        raise JobError(f"{path} is not a checkpoint of this program, or not a whole one", exit_code=2) from None
+        raise JobError(f"{path} is not a complete checkpoint of this program", exit_code=2) from None
     if not same_model:
         raise JobError(
             f"{path} is of a model of another shape", "resume with the --config and --set it was written with", 2
