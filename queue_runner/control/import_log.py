@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select
 
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
 from queue_runner.ingest import parsers
 from queue_runner.ingest.summarize_run import summarize_run
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, State, Verb
+from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
@@ -152,24 +152,8 @@ def _of(said: Mapping[str, Value], *names: str) -> dict[str, Any]:
 
 
 def _add_run(connection: Connection, job: int) -> int:
-    now = time.time()
-    reason = "imported: its exit status is not known"
-    run_id = connection.execute(
-        insert(schema.runs)
-        .values(
-            job_id=job,
-            number=1,
-            repeat=1,
-            attempt=1,
-            lane=DEFAULT_LANE,
-            position=0,
-            state=State.DONE,
-            outcome=Outcome.SUCCEEDED,
-            reason=reason,
-            created_at=now,
-            ended_at=now,
-        )
-        .returning(schema.runs.c.id)
-    ).scalar_one()
+    now, reason = time.time(), "imported: its exit status is not known"
+    ended = {"state": State.DONE, "outcome": Outcome.SUCCEEDED, "reason": reason, "created_at": now, "ended_at": now}
+    run_id = jobs.add_run(connection, job, position=0, **ended)
     jobs.record(connection, job_id=job, run_id=run_id, actor="user", verb=Verb.IMPORT, target=State.DONE, reason=reason)
-    return int(run_id)
+    return run_id

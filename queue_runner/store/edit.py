@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, State
-from queue_runner.store.jobs import record
+from queue_runner.store.jobs import add_dependencies, record
 from queue_runner.store.schema import dependencies, job_tags, jobs, runs
 
 WAITING = (State.QUEUED, State.HELD)
@@ -106,27 +107,13 @@ def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[
     Raises: UsageError when that would create a cycle.
     """
     connection.execute(delete(dependencies).where(dependencies.c.job_id == job_id))
-    for on, condition in after:
-        circle = path(connection, on, job_id)
-        if circle:
-            chain = " waits for ".join(str(job) for job in [job_id, *circle])
-            raise UsageError(f"the jobs would wait for each other: {chain}", "remove one of these dependencies")
-        connection.execute(insert(dependencies).values(job_id=job_id, on_job_id=on, condition=condition))
-
-
-def path(connection: Connection, start: int, end: int) -> list[int]:
-    """Return jobs from `start` to `end`, each waiting for the next; empty where there is no such path."""
-    came_from = {start: start}
-    front = [start]
-    while front:
-        job = front.pop()
-        if job == end:
-            way = [end]
-            while way[-1] != start:
-                way.append(came_from[way[-1]])
-            return way[::-1]
-        for on in connection.execute(select(dependencies.c.on_job_id).where(dependencies.c.job_id == job)).scalars():
-            if on not in came_from:
-                came_from[on] = job
-                front.append(on)
-    return []
+    graph = {job_id: [on for on, _ in after]}
+    for job, on in connection.execute(select(dependencies.c.job_id, dependencies.c.on_job_id)):
+        graph.setdefault(job, []).append(on)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        chain = " waits for ".join(map(str, reversed(error.args[1])))
+        hint = "remove one of these dependencies"
+        raise UsageError(f"the jobs would wait for each other: {chain}", hint) from None
+    add_dependencies(connection, [(job_id, on, condition) for on, condition in after])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import Connection, func, select, text
 
 from queue_runner.model import RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store.jobs import add_job, record
+from queue_runner.store.jobs import add_job, add_run, record
 from queue_runner.store.read import PROBES
 from queue_runner.store.schema import job_tags, jobs, runs
 
@@ -39,17 +38,6 @@ def add(connection: Connection, like: int, spec: JobSpec, reason: str) -> RunId:
     job_id = add_job(connection, old.group_id, NewJob(spec, 1, terms))
     head = connection.execute(select(func.min(runs.c.position)).where(runs.c.state != State.DONE)).scalar_one()
     lane = connection.execute(select(runs.c.lane).where(runs.c.job_id == like).limit(1)).scalar_one()
-    connection.execute(
-        insert(runs).values(
-            job_id=job_id,
-            number=1,
-            repeat=1,
-            attempt=1,
-            lane=lane,
-            position=1 if head is None else head - 1,
-            state=State.QUEUED,
-            created_at=time.time(),
-        )
-    )
+    add_run(connection, job_id, position=1 if head is None else head - 1, lane=lane)
     record(connection, job_id=job_id, actor="worker", verb=Verb.SUBMIT, target=State.QUEUED, reason=reason)
     return RunId(job_id, 1)

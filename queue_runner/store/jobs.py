@@ -198,6 +198,15 @@ def submit(
     return group_id, ids
 
 
+def add_run(connection: Connection, job_id: int, *, position: int, **columns: Any) -> int:
+    """Add a run to a job: the first attempt of its first repeat, queued, unless `columns` say otherwise. Return its
+    id."""
+    first = {"number": 1, "repeat": 1, "attempt": 1, "lane": DEFAULT_LANE, "state": State.QUEUED}
+    values = {**first, "created_at": time.time(), **columns}
+    statement = insert(runs).values(job_id=job_id, position=position, **values)
+    return int(connection.execute(statement.returning(runs.c.id)).scalar_one())
+
+
 def add_dependencies(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
     """Add dependencies: (id, id of the job that it waits for, condition on that job). The caller must refuse cycles and
     existing dependencies."""

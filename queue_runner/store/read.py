@@ -159,39 +159,43 @@ def _refuse_other(revision: str | None, db: Path) -> None:
         raise SchemaError(f"the database is at schema {revision}, {word} than schema {HEAD} of this mpsq", hint)
 
 
+def condition_of(selector: Selector) -> tuple[str, list[Any]]:
+    """Return the condition of a selector, with its values: on v_run, or on runs joined with jobs."""
+    if selector.last:
+        return "group_id = (SELECT max(id) FROM groups)", []
+    if selector.tag is not None:
+        return "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]
+    if selector.group is not None:
+        return "group_id = ?", [selector.group]
+    if selector.number is not None:
+        return "job_id = ? AND number = ?", [selector.job, selector.number]
+    return "job_id = ?", [selector.job]
+
+
+def names_nothing(selector: Selector) -> UsageError:
+    """Return the error for a selector that names nothing which exists."""
+    if selector.last:
+        return UsageError("@last does not exist: the queue is empty", "submit a job first")
+    if selector.tag is not None:
+        kind = "job with the tag"
+    else:
+        kind = "group" if selector.group is not None else "run" if selector.number is not None else "job"
+    return UsageError(f"there is no {kind} {selector.text}".rstrip(), "mpsq list --all shows every job")
+
+
 def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list[Any]]:
     """Return a condition on v_run, with its values, for a selector.
 
     Raises: UsageError when the selector names nothing that exists.
     """
-    condition: str
-    values: list[Any]
-    if selector.last:
-        newest = connection.execute("SELECT max(id) AS id FROM groups").fetchone()["id"]
-        if newest is None:
-            raise UsageError("@last does not exist: the queue is empty", "submit a job first")
-        return "group_id = ?", [newest]
-    if selector.tag is not None:
-        condition, values = "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]
-    elif selector.group is not None:
-        condition, values = "group_id = ?", [selector.group]
-    elif selector.number is not None:
-        condition, values = "job_id = ? AND number = ?", [selector.job, selector.number]
-    else:
-        condition, values = "job_id = ?", [selector.job]
+    condition, values = condition_of(selector)
     try:
         found = connection.execute(f"SELECT 1 FROM v_run WHERE {condition} LIMIT 1", values).fetchone()
     except OverflowError:
         found = None
     if not found:
-        raise UsageError(f"there is no {_noun(selector)} {selector.text}".rstrip(), "mpsq list --all shows every job")
+        raise names_nothing(selector)
     return condition, values
-
-
-def _noun(selector: Selector) -> str:
-    if selector.tag is not None:
-        return "job with the tag"
-    return "group" if selector.group is not None else "run" if selector.number is not None else "job"
 
 
 def runs(

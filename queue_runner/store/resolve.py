@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, Text, func, select
+from sqlalchemy import Connection
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Dependency, Selector
-from queue_runner.store.schema import groups, job_tags, jobs, runs
+from queue_runner.store.read import condition_of, names_nothing
 
 Row = dict[str, Any]
 
@@ -47,72 +48,37 @@ def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[t
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
     """Return the runs that selectors name, each once, by job and number: id, run (12.3), job_id, number, repeat,
     attempt, state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError if one names nothing."""
-    found: dict[int, Row] = {}
-    for selector in selectors:
-        job_ids(connection, selector)
-        chosen = _RUNS.where(runs.c.job_id.in_(_jobs(selector).order_by(None)))
-        if selector.number is not None:
-            chosen = chosen.where(runs.c.number == selector.number)
-        rows = [dict(row) for row in connection.execute(chosen).mappings()]
-        if not rows:
-            raise UsageError(f"there is no run {selector.text}", f"mpsq show {selector.job} lists its runs")
-        found.update((row["id"], row) for row in rows)
+    found = {row["id"]: row for selector in selectors for row in _named(connection, selector)}
     return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
+
+
+def job_ids(connection: Connection, selector: Selector) -> list[int]:
+    """Return the ids of the jobs that a selector names. Raises: UsageError when it names nothing."""
+    return sorted({row["job_id"] for row in _named(connection, selector)})
 
 
 def siblings(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return all runs of the jobs of these runs."""
     ids = sorted({row["job_id"] for row in rows})
-    return [
-        dict(row)
-        for start in range(0, len(ids), _BATCH)
-        for row in connection.execute(_RUNS.where(runs.c.job_id.in_(ids[start : start + _BATCH]))).mappings()
-    ]
+    return _select(connection, "job_id IN (SELECT value FROM json_each(?))", [json.dumps(ids)])
 
 
-_BATCH = 10_000  # SQLite takes 32,766 values in one statement
-_RUNS = (
-    select(
-        runs.c.id,
-        (runs.c.job_id.cast(Text) + "." + runs.c.number.cast(Text)).label("run"),
-        runs.c.job_id,
-        runs.c.number,
-        runs.c.repeat,
-        runs.c.attempt,
-        runs.c.state,
-        runs.c.outcome,
-        jobs.c.kind,
-        jobs.c.deleted_at,
-        func.coalesce(func.json_extract(jobs.c.spec_json, "$.find_max"), "").label("find_max"),
-    )
-    .join(jobs, jobs.c.id == runs.c.job_id)
-    .order_by(runs.c.job_id, runs.c.number)
-)
+def _named(connection: Connection, selector: Selector) -> list[Row]:
+    try:
+        rows = _select(connection, *condition_of(selector))
+    except OverflowError:
+        rows = []
+    if not rows:
+        raise names_nothing(selector)
+    return rows
 
 
-def job_ids(connection: Connection, selector: Selector) -> list[int]:
-    """Return the ids of the jobs that a selector names. Raises: UsageError when it names nothing."""
-    ids = [int(row.id) for row in connection.execute(_jobs(selector))]
-    if not ids:
-        raise UsageError(f"there is no {_NOUN[_kind(selector)]} {selector.text}", "mpsq list --all shows every job")
-    return ids
+def _select(connection: Connection, condition: str, values: Sequence[Any]) -> list[Row]:
+    return [dict(row) for row in connection.exec_driver_sql(_RUNS.format(condition), tuple(values)).mappings()]
 
 
-_NOUN = {"group": "group", "tag": "job with the tag", "job": "job", "last": "group"}
-
-
-def _kind(selector: Selector) -> str:
-    return "last" if selector.last else "group" if selector.group else "tag" if selector.tag else "job"
-
-
-def _jobs(selector: Selector) -> Select[tuple[int]]:
-    query = select(jobs.c.id).order_by(jobs.c.id)
-    if selector.last:
-        query = query.where(jobs.c.group_id == select(func.max(groups.c.id)).scalar_subquery())
-    elif selector.group is not None:
-        query = query.where(jobs.c.group_id == selector.group)
-    elif selector.tag is not None:
-        query = query.where(jobs.c.id.in_(select(job_tags.c.job_id).where(job_tags.c.tag == selector.tag)))
-    else:
-        query = query.where(jobs.c.id == selector.job)
-    return query
+_RUNS = """
+SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
+    j.kind, j.deleted_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
+FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
+"""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, select, update
 
 from queue_runner.model import RETRY_ON, Ending, RunId, State, Verb
-from queue_runner.store.jobs import record
+from queue_runner.store.jobs import add_run, record
 from queue_runner.store.schema import jobs, runs
 
 MOST_BACKOFF_S = 86_400.0
@@ -32,22 +30,17 @@ def again(
     ends = select(func.min(runs.c.position), func.max(runs.c.position)).where(runs.c.state != State.DONE)
     head, tail = connection.execute(ends).one()
     head, tail = (1, 0) if head is None else (head, tail)
-    new_id = connection.execute(
-        insert(runs)
-        .values(
-            job_id=old.job_id,
-            number=number,
-            repeat=old.repeat,
-            attempt=connection.execute(attempts).scalar_one() + 1,
-            lane=old.lane,
-            position=head - 1 if first else tail + 1,
-            state=State.QUEUED,
-            created_at=time.time(),
-            not_before_at=not_before_at,
-            resumed_from=resumed_from,
-        )
-        .returning(runs.c.id)
-    ).scalar_one()
+    new_id = add_run(
+        connection,
+        old.job_id,
+        position=head - 1 if first else tail + 1,
+        number=number,
+        repeat=old.repeat,
+        attempt=connection.execute(attempts).scalar_one() + 1,
+        lane=old.lane,
+        not_before_at=not_before_at,
+        resumed_from=resumed_from,
+    )
     connection.execute(update(jobs).where(jobs.c.id == old.job_id).values(deleted_at=None))  # unhide the job
     record(
         connection,
