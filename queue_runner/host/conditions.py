@@ -17,6 +17,7 @@ from typing import Any
 
 from queue_runner.host.command import Asked
 from queue_runner.host.cpu_time import LinuxSource, Named, PsutilSource, Shares
+from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
 
 MIN_INTERVAL_S = 0.5
@@ -198,7 +199,7 @@ def parse_nvidia_smi(text: str | None) -> Mapping[str, float | None]:
 
 def linux_memory(root: Path = Path("/")) -> tuple[int | None, int | None, int | None]:
     """Return (available bytes, bytes swapped in, bytes swapped out since boot)."""
-    meminfo, vmstat = _read(root / "proc/meminfo"), _read(root / "proc/vmstat")
+    meminfo, vmstat = read_text(root / "proc/meminfo"), read_text(root / "proc/vmstat")
     available = re.search(r"^MemAvailable:\s*(\d+) kB", meminfo, re.MULTILINE)
     pages = [re.search(rf"^{name} (\d+)$", vmstat, re.MULTILINE) for name in ("pswpin", "pswpout")]
     swapped = [int(match[1]) * _PAGE_BYTES if match else None for match in pages]
@@ -227,10 +228,3 @@ def _load1() -> float | None:
         return round(os.getloadavg()[0], 2)
     except OSError:
         return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

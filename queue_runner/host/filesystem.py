@@ -1,4 +1,5 @@
-"""Detection of network file systems. SQLite's WAL and flock both need one that is local to this machine."""
+"""Detection of network file systems, since SQLite's WAL and flock both need one that is local to this machine; and the
+reading of small files of the system."""
 
 from __future__ import annotations
 
@@ -38,6 +39,14 @@ def network_kind(path: Path, mounts: str | None = None, *, platform: str = sys.p
     if _NETWORK.fullmatch(kind) or _NETWORK_FUSE.fullmatch(kind) or (kind == "9p" and "rfdno=" not in options):
         return kind
     return None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file such as those in /proc and /sys; "" when it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def nearest_existing(path: Path) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.host.command import Ask, ask
+from queue_runner.host.filesystem import read_text
 
 _SALT = "mpsq machine\0"
 """Salt of the hashed machine id: machine-id(5) of systemd asks not to expose the id itself."""
@@ -41,8 +42,8 @@ def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platfo
         found["gpu_wired_limit_mib"] = _whole(_sysctl(ask, ["iogpu.wired_limit_mb"]).get("iogpu.wired_limit_mb"))
         found["rosetta"] = under_rosetta(ask=ask, system=system)
         return dict(sorted(found.items()))
-    release = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', _read(root / "etc/os-release"), re.MULTILINE))
-    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read(root / "proc/driver/nvidia/version"))
+    release = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', read_text(root / "etc/os-release"), re.MULTILINE))
+    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read_text(root / "proc/driver/nvidia/version"))
     found |= {"os": release.get("ID"), "os_version": release.get("VERSION_ID")}
     found["gpu_driver"] = driver[1] if driver else None
     return dict(sorted(found.items()))
@@ -119,23 +120,23 @@ def gpu_cores(description: Mapping[str, Any]) -> int | None:
 
 
 def _linux(ask: Ask, root: Path) -> dict[str, Any]:
-    cpuinfo = _read(root / "proc/cpuinfo")
+    cpuinfo = read_text(root / "proc/cpuinfo")
     cores = set(re.findall(r"^physical id\s*: (\d+)$(?:\n.+)*?\ncore id\s*: (\d+)$", cpuinfo, re.MULTILINE))
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
-    limit = _whole(_read(root / "sys/fs/cgroup/memory.max"))
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.MULTILINE)
+    limit = _whole(read_text(root / "sys/fs/cgroup/memory.max"))
     size = int(memory[1]) * 1024 if memory else None
-    machine_id = _read(root / "etc/machine-id").strip()
+    machine_id = read_text(root / "etc/machine-id").strip()
     return {
         "arch": platform.machine(),
         "cores_logical": cpuinfo.count("processor\t:") or os.cpu_count(),
         "cores_physical": len(cores) or None,
         "cpu": _cpu_name(cpuinfo, root),
-        "cpu_quota": _quota(_read(root / "sys/fs/cgroup/cpu.max")),
+        "cpu_quota": _quota(read_text(root / "sys/fs/cgroup/cpu.max")),
         "gpus": _linux_gpus(ask, root),
         "id": _hashed(machine_id) if re.fullmatch(r"[0-9a-f]{32}", machine_id) else None,
         # MemTotal differs by some MB from kernel to kernel
         "memory_gib": _gib(min(size, limit) if size and limit else size),
-        "model": _line(_read(root / "sys/class/dmi/id/product_name")),
+        "model": _line(read_text(root / "sys/class/dmi/id/product_name")),
     }
 
 
@@ -145,7 +146,7 @@ def _cpu_name(cpuinfo: str, root: Path) -> str | None:
     parts = [re.search(rf"^{name}\s*: (\S+)$", cpuinfo, re.MULTILINE) for name in _ARM_PARTS]
     if all(parts):
         return "ARM implementer {} part {}".format(*(match[1] for match in parts if match))
-    return _line(_read(root / "proc/device-tree/model").rstrip("\0"))
+    return _line(read_text(root / "proc/device-tree/model").rstrip("\0"))
 
 
 def _quota(text: str) -> float | None:
@@ -158,14 +159,14 @@ def _linux_gpus(ask: Ask, root: Path) -> list[str] | None:
     """Return the names, sorted, from NVIDIA's driver in /proc, or from nvidia-smi where that is hidden."""
     found = []
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        if match := re.search(r"^Model:\s*(.+?)\s*$", _read(path), re.MULTILINE):
+        if match := re.search(r"^Model:\s*(.+?)\s*$", read_text(path), re.MULTILINE):
             found.append(match[1])
     if not found:
         told = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
         found = [line.strip() for line in (told or "").splitlines() if line.strip()]
     for path in sorted((root / "sys/class/drm").glob("card?/device")):
-        if _read(path / "vendor").strip() == "0x1002":
-            found.append(f"AMD {_line(_read(path / 'product_name')) or _read(path / 'device').strip()}")
+        if read_text(path / "vendor").strip() == "0x1002":
+            found.append(f"AMD {_line(read_text(path / 'product_name')) or read_text(path / 'device').strip()}")
     return sorted(found) or None
 
 
@@ -187,10 +188,3 @@ def _whole(value: object) -> int | None:
 
 def _line(text: str | None) -> str | None:
     return (text or "").strip().split("\n")[0].strip() or None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

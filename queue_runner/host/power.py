@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner.host.filesystem import read_text
+
 _SUPPLIES = "sys/class/power_supply"
 _CPUS = "sys/devices/system/cpu"
 _MAX_CORES_WATCHED = 32
@@ -117,7 +119,4 @@ def _throttle_files(root: Path) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
+    return read_text(path).strip()

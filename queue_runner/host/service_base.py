@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner.atomic_file import replacing
+from queue_runner.errors import MpsqError
+
 DEFAULT_LABEL = "dev.mpsq.worker"
 
 STOP_TIMEOUT_S = 60
@@ -24,6 +27,23 @@ class ServiceStatus:
     pid: int | None
     detail: str
     problems: tuple[tuple[str, str], ...] = ()
+
+
+def write_definition(path: Path, content: bytes, log: Path) -> None:
+    """Write a service's definition, readable by all and writable by its user alone, or launchd refuses it.
+
+    Raises: MpsqError when it, or the service's log, cannot be written.
+    """
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.open("ab").close()  # the manager opens it before it starts the program: fail early
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durable=False, mode=0o644) as partial:
+            partial.write_bytes(content)
+    except OSError as error:
+        raise MpsqError(
+            f"{error.filename or path} cannot be written: {error.strerror}", "mend it, then again"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ExpatError
 
-from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError
 from queue_runner.host.launchctl import LAUNCHCTL, Control, Printed
-from queue_runner.host.service_base import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
+from queue_runner.host.service_base import (
+    DEFAULT_LABEL,
+    RESTART_AFTER_S,
+    STOP_TIMEOUT_S,
+    Program,
+    ServiceStatus,
+    write_definition,
+)
 
 _START_S = 15.0
 _SETTLED_S = 1.0
@@ -82,7 +88,8 @@ class Launchd:
                 return self._see_it_run(domain, "started", job.runs or 0)
         for domain in loaded:
             self._control.bootout(domain, STOP_TIMEOUT_S + 5)
-        self._write(wanted)  # only while nothing is loaded, so that the loaded plist is always the written one
+        # only while nothing is loaded, so that the loaded plist is always the written one
+        write_definition(self.plist, wanted, self.log)
         domain = self._control.bootstrap(self._control.domain(), self.plist)
         return self._see_it_run(domain, "reinstalled" if loaded else "installed", 0)
 
@@ -215,19 +222,6 @@ class Launchd:
             )
         logout = "; it stops when you log out" if domain.startswith("gui/") else ""
         return f"{self.program.label} is {done} and running (process {job.pid}, {domain}{logout})"
-
-    def _write(self, content: bytes) -> None:
-        """Write the plist. It must be its user's and writable by nobody else, or launchd refuses it."""
-        try:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.log.open("ab").close()  # launchd opens it before it starts the program: fail early
-            self.plist.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.plist, durable=False, mode=0o644) as partial:
-                partial.write_bytes(content)
-        except OSError as error:
-            raise MpsqError(
-                f"{error.filename or self.plist} cannot be written: {error.strerror}", "fix that, then try again"
-            ) from error
 
     # -- refusals ---------------------------------------------------------------------------------------------------
 

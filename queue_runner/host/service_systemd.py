@@ -11,10 +11,16 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError
 from queue_runner.host.command import plain_environment
-from queue_runner.host.service_base import DEFAULT_LABEL, RESTART_AFTER_S, STOP_TIMEOUT_S, Program, ServiceStatus
+from queue_runner.host.service_base import (
+    DEFAULT_LABEL,
+    RESTART_AFTER_S,
+    STOP_TIMEOUT_S,
+    Program,
+    ServiceStatus,
+    write_definition,
+)
 
 _TIMEOUT_S = 90.0
 _SHOWN = (
@@ -87,7 +93,7 @@ WantedBy=default.target
             pid = shown.get("MainPID")
             return f"{self.unit} is already installed and running (process {pid}); nothing was changed"
         was_there = self._written() is not None
-        self._write(wanted)
+        write_definition(self.path, wanted.encode(), self.log)
         self._must("daemon-reload")
         self._must("enable", self.unit)
         return self._start("reinstalled" if was_there else "installed")
@@ -212,16 +218,6 @@ WantedBy=default.target
         if self._lingers() is False:
             text += f"; it stops when you log out, unless you run: loginctl enable-linger {self._user()}"
         return text
-
-    def _write(self, text: str) -> None:
-        try:
-            self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.path, durable=False, mode=0o644) as partial:
-                partial.write_text(text, encoding="utf-8")
-        except OSError as error:
-            place = error.filename or self.path
-            raise MpsqError(f"{place} cannot be written: {error.strerror}", "fix that, then try again") from error
 
     def _must(self, *arguments: str) -> str:
         done = self._call(*arguments)

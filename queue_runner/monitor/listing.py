@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis import stats
 from queue_runner.errors import UsageError
 from queue_runner.model import Ending, Outcome, Selector, State
 from queue_runner.monitor.attempts import last_attempts
@@ -109,7 +110,7 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
     runs = [run_object(row) for row in rows]
     first, last = runs[0], last_attempts(runs)
-    times = sorted(r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None)
+    times = [r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
     return (
         {"job": first["job_id"]}
         | {name: first[name] for name in _OF_JOB}
@@ -121,14 +122,10 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
             "ok": _ok(last),
             "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
             "repeats": len(last),
-            "median_s": times[len(times) // 2] if len(times) % 2 else _middle(times),
+            "median_s": stats.median(times) if times else None,
             "runs": runs,
         }
     )
-
-
-def _middle(times: Sequence[float]) -> float | None:
-    return sum(times[len(times) // 2 - 1 : len(times) // 2 + 1]) / 2 if times else None
 
 
 def state_of(runs: Sequence[Row]) -> str:
