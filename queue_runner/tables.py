@@ -115,14 +115,14 @@ def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
 
     Text that a spreadsheet would run as a formula is prefixed with a quote (OWASP, "CSV Injection").
     """
-    import csv as standard
     import io
+    from csv import writer
 
     out = io.StringIO()
-    writer = standard.writer(out, lineterminator="\n")
-    writer.writerow([column.key for column in columns])
+    lines = writer(out, lineterminator="\n")
+    lines.writerow([column.key for column in columns])
     for row in rows:
-        writer.writerow([_csv_cell(row.get(column.key)) for column in columns])
+        lines.writerow([_csv_cell(row.get(column.key)) for column in columns])
     return out.getvalue().rstrip("\n")
 
 

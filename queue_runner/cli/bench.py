@@ -27,7 +27,7 @@ def bench(
     said: dict[str, Any],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
+        bool, typer.Option("--dry-run", help="Print the grid cells and the order of the runs; store nothing.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -36,12 +36,11 @@ def bench(
 
     from queue_runner.cli.submit import print_plan, print_stored, store
     from queue_runner.submit import bench as use_case
-    from queue_runner.submit import options
-    from queue_runner.submit import plan as submitting
+    from queue_runner.submit import options, plan
 
     hint("probing the devices of this machine")
     full, notes = use_case.preset(said)
-    planned = submitting.plan(options.request(full, title(ctx)))
+    planned = plan.plan(options.request(full, title(ctx)))
     for text in (*notes, *planned.warnings):
         remark(text)
     _foretell(planned)

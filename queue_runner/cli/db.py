@@ -40,11 +40,11 @@ def upgrade() -> None:
 def check(json: Json = False) -> None:
     """Check the database for damage."""
     from queue_runner.errors import DamageError, SchemaError
-    from queue_runner.store import backup as backups
+    from queue_runner.store import backup as use_case
     from queue_runner.store.read import HEAD, schema_revision
 
     layout = home()
-    found = backups.problems(layout.db)
+    found = use_case.problems(layout.db)
     revision = None if found else schema_revision(layout.db)
     if json:
         print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
@@ -54,7 +54,7 @@ def check(json: Json = False) -> None:
         for problem in found:
             print(f"  {problem}")
     if found:
-        raise DamageError("the database is damaged", backups.remedy(layout))
+        raise DamageError("the database is damaged", use_case.remedy(layout))
     if revision != HEAD:
         newer = revision is not None and revision > HEAD
         remedy = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
@@ -64,9 +64,9 @@ def check(json: Json = False) -> None:
 @app.command("backup")
 def backup() -> None:
     """Copy the database to the backups folder, even while it is in use, and check the copy."""
-    from queue_runner.store import backup as backups
+    from queue_runner.store import backup as use_case
 
-    print(backups.make(home()))
+    print(use_case.make(home()))
 
 
 @app.command("restore")

@@ -23,7 +23,7 @@ def drain(
     """
     from queue_runner import units
     from queue_runner.control import edit
-    from queue_runner.monitor import wait as waiting
+    from queue_runner.monitor import wait
     from queue_runner.monitor.queue_state import idle
 
     layout = home()
@@ -31,5 +31,5 @@ def drain(
     edit.pause(layout, "drained")
     if not idle(layout):
         say("no new job starts; waiting for the running job to end")
-    waiting.until_idle(layout, limit_s)
+    wait.until_idle(layout, limit_s)
     print("nothing runs, and nothing starts until mpsq resume")

@@ -39,13 +39,13 @@ def edit(
 
     Notes and tags can be changed at any time, the rest until a job has ended.
     """
-    from queue_runner.control import edit as change
+    from queue_runner.control import edit as use_case
     from queue_runner.errors import UsageError
 
     for said, unsaid, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
         if said and unsaid:
             raise UsageError(f"--{option} and --no-{option} exclude each other", "use one of them")
-    wanted = change.Edit(
+    wanted = use_case.Edit(
         priority=priority,
         after=tuple(after) if after else () if no_after else None,
         at=at or ("" if no_at else None),
@@ -55,9 +55,9 @@ def edit(
         untags=tuple(untag or ()),
         retries=retries,
     )
-    if wanted == change.Edit():
+    if wanted == use_case.Edit():
         raise UsageError("edit needs a change to make", "--priority, --after, --at, --deadline, --note, --tag, ...")
-    jobs = change.edit(home(), chosen(ids, None), wanted)
+    jobs = use_case.edit(home(), chosen(ids, None), wanted)
     if json:
         print_json("mpsq.edit/1", jobs=jobs)
     else:

@@ -36,7 +36,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     from queue_runner.cli.submit import sentence, store
     from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
-    from queue_runner.submit import options as asking
+    from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
     from queue_runner.worker.spawn import Helper
 
@@ -44,7 +44,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
         raise UsageError(
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq release to release it"
         )
-    planned = use_case.plan(asking.request(said, title(ctx)))
+    planned = use_case.plan(options.request(said, title(ctx)))
     for warning in planned.warnings:
         remark(warning)
     layout, out = ensure_home(), _outputs(json)

@@ -82,22 +82,22 @@ def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Se
 
     Raises: UsageError (no match; the others do not wait, or are the moved ones), MpsqError (store).
     """
-    from queue_runner.store import edit as order
+    from queue_runner.store import edit as store_edit
     from queue_runner.store import resolve
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        chosen = {row["id"] for row in rows if row["state"] in order.WAITING}
+        chosen = {row["id"] for row in rows if row["state"] in store_edit.WAITING}
         beside = [row for row in resolve.runs_of(connection, others)] if others else []
-        anchors = {row["id"] for row in beside if row["state"] in order.WAITING}
+        anchors = {row["id"] for row in beside if row["state"] in store_edit.WAITING}
         if others and not anchors:
             raise UsageError(
                 f"{others[0].text} has no waiting run", "move it next to a waiting job, or use --top; see mpsq status"
             )
         if anchors & chosen:
             raise UsageError("a run cannot be moved next to itself", "choose another run")
-        order.move(connection, chosen, where, anchors, actor="user")
+        store_edit.move(connection, chosen, where, anchors, actor="user")
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
     return [_after_move(row, done, row["id"] in chosen) for row in rows]
@@ -113,7 +113,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
     Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
     start).
     """
-    from queue_runner.store import edit as order
+    from queue_runner.store import edit as store_edit
     from queue_runner.store import resolve
     from queue_runner.store.engine import open_engine, writing
 
@@ -129,14 +129,14 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
         _refuse_in_vain(resolve.siblings(connection, rows), wanted)
         others = resolve.dependencies(connection, after)
         for job in jobs:
-            order.edit(connection, job, "user", said, **columns)
+            store_edit.edit(connection, job, "user", said, **columns)
             if wanted.at is not None:
-                order.set_time(connection, job, at)
+                store_edit.set_time(connection, job, at)
             if wanted.after is not None:
-                order.set_dependencies(connection, job, others)
+                store_edit.set_dependencies(connection, job, others)
             if tags or wanted.untags:
-                order.set_tags(connection, job, tags, wanted.untags)
-            if (wanted.at or wanted.deadline) and order.is_too_late(connection, job):
+                store_edit.set_tags(connection, job, tags, wanted.untags)
+            if (wanted.at or wanted.deadline) and store_edit.is_too_late(connection, job):
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wakeup.ring(layout.fifo)
     return jobs

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.control.retention import Ended, Keep
-from queue_runner.host import locks
-from queue_runner.host import trash as discard
+from queue_runner.host import locks, trash
 from queue_runner.paths import Layout
 from queue_runner.store import backup, read
 from queue_runner.workloads.environments import RECORD
@@ -49,7 +48,7 @@ class Item:
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
     """Find everything that these rules let go. Raises: MpsqError if there is no queue."""
-    leftovers = [*_leftovers(layout, now), *_half_made(layout, now)]
+    leftovers = [*_leftovers(layout, now), *_incomplete(layout, now)]
     folders = sorted(path for path in _entries(layout.runs) if _RUN.fullmatch(path.name))  # before the rows are read
     with read.reading(layout.db) as connection:
         jobs = list(connection.execute(_JOBS))
@@ -78,21 +77,21 @@ def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
     """Yield what an earlier removal, copy or backup left when it was killed."""
     for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups, layout.envs):
         for path in sorted(_entries(folder)):
-            trash = path.name.startswith(discard.TRASH)
+            removed = path.name.startswith(trash.TRASH)
             half = path.name.startswith(".partial-") or path.suffix == ".partial"
-            if trash or (half and _is_old(path, now)):
-                size = discard.used_bytes(path)
-                why = "left by an interrupted removal" if trash else "left by an interrupted copy"
+            if removed or (half and _is_old(path, now)):
+                size = trash.used_bytes(path)
+                why = "left by an interrupted removal" if removed else "left by an interrupted copy"
                 yield Item("leftover", f"{folder.name}/{path.name}", why, size, path.name, (path,))
 
 
-def _half_made(layout: Layout, now: float) -> Iterator[Item]:
+def _incomplete(layout: Layout, now: float) -> Iterator[Item]:
     """Yield environments whose construction was killed."""
     for path in sorted(_entries(layout.envs)):
         lock = layout.envs / f".{path.name}.lock"
         if path.name.startswith(".") or (path / RECORD).exists() or not _is_old(path, now) or locks.is_held(lock):
             continue
-        size = discard.used_bytes(path)
+        size = trash.used_bytes(path)
         yield Item("leftover", f"envs/{path.name}", "an incomplete environment", size, path.name, (path,))
 
 
@@ -106,9 +105,9 @@ def _runs(layout: Layout, jobs: list[read.Row], keep: Keep, now: float) -> Itera
             if job["deleted_at"] is not None:
                 if folder.exists() or folder.is_symlink():
                     why = "its job was deleted"
-                    yield Item("deleted", folder.name, why, discard.used_bytes(folder), int(run_id), (folder,), job_id)
+                    yield Item("deleted", folder.name, why, trash.used_bytes(folder), int(run_id), (folder,), job_id)
             elif paths := tuple(sorted(path for path in _entries(folder) if path.name not in KEPT)):
-                files.setdefault(job_id, []).append((int(run_id), folder.name, paths, discard.used_bytes(*paths)))
+                files.setdefault(job_id, []).append((int(run_id), folder.name, paths, trash.used_bytes(*paths)))
         if job_id in files:
             ended.append(Ended(job_id, job["ended_at"] or 0.0, sum(size for *_, size in files[job_id])))
     for job_id, why in sorted(keep.dropped(ended, now).items()):
@@ -120,7 +119,7 @@ def _orphans(folders: list[Path], known: Collection[str], now: float) -> Iterato
     for path in folders:
         if path.name not in known and _is_old(path, now):
             yield Item(
-                "orphan", path.name, "its run is not in the database", discard.used_bytes(path), path.name, (path,)
+                "orphan", path.name, "its run is not in the database", trash.used_bytes(path), path.name, (path,)
             )
 
 
@@ -135,7 +134,7 @@ def _snapshots(layout: Layout, connection: sqlite3.Connection, now: float) -> It
     used = {row["h"] for row in connection.execute(_REFERRED)}
     for path in sorted(_entries(layout.snapshots)):
         if _HASH.fullmatch(path.name) and path.name not in used and _is_old(path, now):
-            yield Item("snapshot", path.name[:12], "no job refers to it", discard.used_bytes(path), path.name, (path,))
+            yield Item("snapshot", path.name[:12], "no job refers to it", trash.used_bytes(path), path.name, (path,))
 
 
 def _caches(layout: Layout, connection: sqlite3.Connection, dropped: Collection[int | None]) -> Iterator[Item]:
@@ -145,9 +144,9 @@ def _caches(layout: Layout, connection: sqlite3.Connection, dropped: Collection[
     for path in sorted(_entries(layout.cache / "compile")):
         if not path.name.startswith(".") and path.name not in needed:
             why = "compiled for jobs whose files are removed"
-            yield Item("cache", path.name, why, discard.used_bytes(path), path.name, (path,))
+            yield Item("cache", path.name, why, trash.used_bytes(path), path.name, (path,))
 
 
 def _backups(layout: Layout, keep: int) -> Iterator[Item]:
     for path in backup.stored(layout.backups)[:-keep]:
-        yield Item("backup", path.name, f"older than the {keep} newest", discard.used_bytes(path), path.name, (path,))
+        yield Item("backup", path.name, f"older than the {keep} newest", trash.used_bytes(path), path.name, (path,))

@@ -15,8 +15,7 @@ from sqlalchemy import Connection, Engine
 from queue_runner import failpoints, units
 from queue_runner.control.gc_find import Item
 from queue_runner.errors import MpsqError
-from queue_runner.host import locks
-from queue_runner.host import trash as discard
+from queue_runner.host import locks, trash
 from queue_runner.paths import Layout
 from queue_runner.store import delete
 from queue_runner.store.engine import open_engine, writing
@@ -61,7 +60,7 @@ def _removed(items: Iterable[Item], stuck: Stuck) -> Iterator[Item]:
 
 def _remove(name: str, paths: Iterable[Path], stuck: Stuck) -> bool:
     try:
-        discard.remove_gently(paths)
+        trash.remove_gently(paths)
     except OSError as error:
         stuck(f"{name}: {error.filename or ''}: {error.strerror or error}")
         return False
@@ -71,17 +70,17 @@ def _remove(name: str, paths: Iterable[Path], stuck: Stuck) -> bool:
 def _runs(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck, *, deleted: bool) -> Iterator[Item]:
     for start in range(0, len(items), _BATCH):
         batch = items[start : start + _BATCH]
-        trash: list[Path] = []
+        set_aside: list[Path] = []
         gone = []
         with writing(engine) as connection:
             free = delete.removable(connection, [int(item.key) for item in batch], deleted=deleted)
             for item in batch:
-                if item.key in free and _set_aside(layout.runs, item, trash, stuck):
+                if item.key in free and _set_aside(layout.runs, item, set_aside, stuck):
                     gone.append(item)
                     if not deleted:
                         _note(connection, item)
         failpoints.reach("gc.aside")
-        _remove("runs", trash, stuck)
+        _remove("runs", set_aside, stuck)
         yield from gone
 
 
@@ -91,9 +90,9 @@ def _note(connection: Connection, item: Item) -> None:
     delete.note_files_removed(connection, int(item.key), item.job, said)
 
 
-def _set_aside(folder: Path, item: Item, trash: list[Path], stuck: Stuck) -> bool:
+def _set_aside(folder: Path, item: Item, set_aside: list[Path], stuck: Stuck) -> bool:
     try:
-        trash.append(discard.set_aside(folder, item.paths))
+        set_aside.append(trash.set_aside(folder, item.paths))
     except FileNotFoundError:
         return False  # another process was first
     except OSError as error:
@@ -105,15 +104,15 @@ def _set_aside(folder: Path, item: Item, trash: list[Path], stuck: Stuck) -> boo
 def _caches(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) -> Iterator[Item]:
     if not items:
         return
-    trash: list[Path] = []
+    set_aside: list[Path] = []
     with writing(engine) as connection:
         gone = [
             item
             for item in items
             if delete.cache_is_free(connection, str(item.key))
-            and _set_aside(layout.cache / "compile", item, trash, stuck)
+            and _set_aside(layout.cache / "compile", item, set_aside, stuck)
         ]
-    _remove("compiler caches", trash, stuck)
+    _remove("compiler caches", set_aside, stuck)
     yield from gone
 
 
@@ -128,13 +127,13 @@ def _snapshots(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) 
             stuck("snapshots: mpsq submit is running; the next gc checks them")
             return
         time.sleep(0.02)
-    trash: list[Path] = []
+    set_aside: list[Path] = []
     gone = []
     with lock:
         with writing(engine) as connection:
             free = set(delete.forget_snapshots(connection, [str(item.key) for item in items]))
         for item in items:
-            if item.key in free and _set_aside(layout.snapshots, item, trash, stuck):
+            if item.key in free and _set_aside(layout.snapshots, item, set_aside, stuck):
                 gone.append(item)
-    _remove("snapshots", trash, stuck)
+    _remove("snapshots", set_aside, stuck)
     yield from gone

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from queue_runner import times as when
-from queue_runner import units
+from queue_runner import times, units
 from queue_runner.model import Condition, State
 from queue_runner.monitor.history import ALIKE, PACE, Expected, History, Row
 from queue_runner.spec import JobSpec
@@ -63,7 +62,7 @@ class Eta:
             return f"not known yet: {which} run on this machine before"
         sure = all(turn.finish_sure for turn in self.going)
         told = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
-        told += f", until {when.clock(self.finish_at, now)}" if going else " from its start"
+        told += f", until {times.clock(self.finish_at, now)}" if going else " from its start"
         if self.unknown:
             has = "has" if self.unknown == 1 else "have"
             told += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
@@ -76,7 +75,7 @@ def starting(turn: Turn | None, now: float) -> str:
     if turn is None or turn.start_at is None or turn.start_at <= now + 1:
         return ""
     sure = "in about" if turn.start_sure else "at the earliest in"
-    return f"{sure} {units.duration(turn.start_at - now)}, at {when.clock(turn.start_at, now)}"
+    return f"{sure} {units.duration(turn.start_at - now)}, at {times.clock(turn.start_at, now)}"
 
 
 def clock(turn: Turn | None, now: float) -> str:
@@ -84,7 +83,7 @@ def clock(turn: Turn | None, now: float) -> str:
     soon = turn is not None and turn.start_at is not None and turn.start_at <= now + 1
     if turn is None or turn.start_at is None or (soon and not turn.start_sure):
         return units.MISSING
-    told = "now" if soon else when.clock(turn.start_at, now)
+    told = "now" if soon else times.clock(turn.start_at, now)
     return told if turn.start_sure else f"after {told}"
 
 

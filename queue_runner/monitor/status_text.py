@@ -6,14 +6,13 @@ import textwrap
 import time
 from typing import Any
 
-from queue_runner import tables, units
+from queue_runner import tables, times, units
 from queue_runner.monitor import eta, listing
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.status import Row, Status
 from queue_runner.text import cut, one_line, width
-from queue_runner.times import clock as clock_of_day
 
 SHOWN = 10
 """Number of waiting runs shown unless all are requested."""
@@ -112,7 +111,7 @@ def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
         facts.append(("done in", textwrap.fill(part + told, columns)))
     if found.schedules and (at := found.schedules[0]["next_at"]) is not None:
         missed = "when a worker runs" if not found.queue.worker else "when nothing runs" if found.running else "now"
-        then = clock_of_day(at, now) if at > now else missed
+        then = times.clock(at, now) if at > now else missed
         facts.append(("schedule", one_line(f"{found.schedules[0]['name']} submits next, {then}")))
     for row in found.schedules:
         if row["last_error"]:

@@ -8,8 +8,7 @@ from queue_runner.errors import UsageError
 from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import jobs_dir, layout
 from queue_runner.submit.options import Said
-from queue_runner.workloads import catalog
-from queue_runner.workloads import environments as venvs
+from queue_runner.workloads import catalog, environments
 
 REPEATS = 4
 """Fewest repeats with which a comparison can reach a verdict."""
@@ -50,10 +49,10 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
     return full, notes
 
 
-def _first(environments: str | None) -> str | None:
+def _first(names: str | None) -> str | None:
     """Return the interpreter of the first environment named, which represents all when devices are detected."""
-    names = [name for name in (environments or "").split(",") if name.strip()]
-    return str(venvs.find(layout(), names[0].strip()).python) if names else None
+    given = [name for name in (names or "").split(",") if name.strip()]
+    return str(environments.find(layout(), given[0].strip()).python) if given else None
 
 
 def _one(frameworks: str | None) -> str | None:

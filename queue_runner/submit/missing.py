@@ -15,8 +15,7 @@ from queue_runner.model import Outcome, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import grid
-from queue_runner.submit import plan as submit
-from queue_runner.submit.plan import Plan
+from queue_runner.submit.plan import Plan, drawn
 
 Row = Mapping[str, Any]
 
@@ -116,7 +115,7 @@ def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], titl
             rerun_of=job_id,
         )
         new.append(NewJob(replace(JobSpec.from_json(row["spec_json"]), snapshot=None, find_max=""), repeats, terms))
-    seed = submit.drawn(None)
+    seed = drawn(None)
     return Plan(title, seed, tuple(new), tuple(grid.rounds([job.repeats for job in new], seed)), ())
 
 

@@ -17,7 +17,7 @@ from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import environments as variants
+from queue_runner.submit import environments as submit_environments
 from queue_runner.submit import expand, grid, launchers, policy
 from queue_runner.submit.find_max import first
 from queue_runner.submit.request import Request
@@ -129,7 +129,7 @@ def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     }
     found = []
     for framework, key, value, cwd in sorted(texts, key=str):
-        own = variants.home(request).workloads
+        own = submit_environments.home(request).workloads
         workload = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
         found.append(catalog.absent(workload.params[key], value, cwd))
     return list(dict.fromkeys(filter(None, found)))

@@ -19,8 +19,7 @@ from sqlalchemy import Engine
 from queue_runner.config import Config
 from queue_runner.host import notify, processes
 from queue_runner.paths import Layout
-from queue_runner.store import hook_calls as store
-from queue_runner.store import read
+from queue_runner.store import hook_calls, read
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.text import plain
@@ -80,7 +79,7 @@ class Hooks:
         if pending is None:
             return False
         with writing(self._engine) as connection:
-            call = store.take(connection, pending)
+            call = hook_calls.take(connection, pending)
         self._done_with = pending
         if call is not None:
             self._make(call)
@@ -88,14 +87,14 @@ class Hooks:
 
     def _first_pending(self) -> int | None:
         with looking(self._engine) as connection:
-            pending = store.first_pending(connection, self._done_with)
+            pending = hook_calls.first_pending(connection, self._done_with)
             if pending is None:  # calls never become pending again: no need to look at existing ones
-                self._done_with = store.newest(connection)
+                self._done_with = hook_calls.newest(connection)
         return pending
 
     def _make(self, call: Call) -> None:
         row = self._row(call)
-        title, body = notify.words(call.command, row) if call.kind == store.NOTIFY else ("", "")
+        title, body = notify.words(call.command, row) if call.kind == hook_calls.NOTIFY else ("", "")
         command = notify.argv(title, body) if title else ["/bin/sh", "-c", call.command]
         ended = hook_process.run(
             [*NICE, *command] if hook_process.is_there(command[0]) else command,
@@ -109,7 +108,7 @@ class Hooks:
         if ended.missing and title:
             output = f"{command[0]} was not found: {notify.remedy()}"
         with writing(self._engine) as connection:
-            store.end(
+            hook_calls.end(
                 connection, call.id, ended.state, exit_code=ended.exit_code, dur_s=ended.dur_s, output=plain(output)
             )
         self._layout.hook.unlink(missing_ok=True)
@@ -135,12 +134,12 @@ class Hooks:
     def _reap(self) -> None:
         """End what a dead worker left running and record it as lost: its result is unknown."""
         with looking(self._engine) as connection:
-            left = store.running(connection)
+            left = hook_calls.running(connection)
         for call_id in left:
             processes.end_all(_traces(self._layout, call_id), 0.0, _LOST_GRACE_S)
             with writing(self._engine) as connection:
                 said = "the worker died while it ran"
-                store.end(connection, call_id, "lost", exit_code=None, dur_s=None, output=said)
+                hook_calls.end(connection, call_id, "lost", exit_code=None, dur_s=None, output=said)
             self._log(f"hook call {call_id}: lost: {said}")
 
 
@@ -151,7 +150,7 @@ def environment(layout: Layout, call: Call, row: Mapping[str, Any] | None, tag: 
         "HOME": str(layout.home),
         "LOCKS": os.environ.get("MPSQ_LOCKS"),
         "TAG": tag,
-        "HOOK": call.command if call.kind == store.NOTIFY else call.kind,
+        "HOOK": call.command if call.kind == hook_calls.NOTIFY else call.kind,
     }
     if row is not None:
         told |= {

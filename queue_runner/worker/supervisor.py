@@ -23,9 +23,8 @@ from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
-from queue_runner.store import hook_calls as calls
-from queue_runner.store import jobs, lanes, ready, results, retries
-from queue_runner.store import schedules as stored
+from queue_runner.store import hook_calls, jobs, lanes, ready, results, retries
+from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import schedules
@@ -88,7 +87,7 @@ class Supervisor:
         submits."""
         with looking(self._engine) as connection:
             now = time.time()
-            times = (ready.next_change_at(connection, DEFAULT_LANE, now), stored.next_at(connection, now))
+            times = (ready.next_change_at(connection, DEFAULT_LANE, now), store_schedules.next_at(connection, now))
         return min((at for at in times if at is not None), default=None)
 
     def _skip_hopeless(self) -> None:
@@ -102,7 +101,7 @@ class Supervisor:
                 for run_id, ending in skipped:
                     jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
                 if skipped:
-                    calls.note_idle(connection, self._orders)
+                    hook_calls.note_idle(connection, self._orders)
 
     # -- the run that is there ------------------------------------------------------------------------------------
 

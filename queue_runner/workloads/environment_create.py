@@ -18,8 +18,7 @@ from pathlib import Path
 
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import locks
-from queue_runner.host import trash as discard
+from queue_runner.host import locks, trash
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.workloads import environments, pip_install
@@ -53,13 +52,13 @@ def create(
         if (folder / RECORD).exists():
             raise UsageError(f'environment "{name}" already exists', f"mpsq env remove {name}, or choose another name")
         if folder.is_symlink() or folder.exists():
-            discard.remove(folder)  # incomplete, from a killed process
+            trash.remove(folder)  # incomplete, from a killed process
         on_start()
         try:
             return _make(Venv(name, folder), base, words, lock)
         except BaseException:
             with contextlib.suppress(OSError):
-                discard.remove(folder)
+                trash.remove(folder)
             raise
 
 
@@ -70,8 +69,8 @@ def remove(layout: Layout, name: str) -> Path:
     be removed.
     """
     folder = layout.envs / name
-    half_made = environments.NAME.fullmatch(name) and folder.is_dir() and not (folder / RECORD).exists()
-    if not half_made:
+    incomplete = environments.NAME.fullmatch(name) and folder.is_dir() and not (folder / RECORD).exists()
+    if not incomplete:
         folder = _known(layout, name)
     with _making(layout, name), _alone(layout):
         if scheduled := _schedules(layout, name):
@@ -85,11 +84,11 @@ def remove(layout: Layout, name: str) -> Path:
                 f"wait until they end, or run mpsq cancel {' '.join(map(str, users[:5]))}",
             )
         try:
-            trash = discard.set_aside(layout.envs, [folder])
+            removed = trash.set_aside(layout.envs, [folder])
         except OSError as error:
             raise MpsqError(f"{folder} cannot be removed: {error.strerror}", "fix its permissions") from error
     with contextlib.suppress(OSError):  # already renamed; gc finishes the removal
-        discard.remove(trash)
+        trash.remove(removed)
     return folder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine
 
-from queue_runner.control import cancel as cancelling
+from queue_runner.control import cancel
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -72,7 +72,7 @@ def test_a_cancel_takes_the_retry_that_is_stored_meanwhile(
         return whole(engine)
 
     monkeypatch.setattr("queue_runner.store.engine.writing", fails_just_before)
-    found = cancelling.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
+    found = cancel.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
     assert [(one.run, one.result.value) for one in found] == [("1.1", "had already ended"), ("1.2", "cancelled")]
     assert states(layout) == {"1.1": "FAILED", "1.2": "CANCELLED"}
 

@@ -13,16 +13,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from queue_runner.control import edit as change
-from queue_runner.control import retry as second_tries
+from queue_runner.control import edit, retry
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import edit as order
-from queue_runner.store import jobs, lanes, read
-from queue_runner.store import ready as waiting
-from queue_runner.store import retries as attempts
+from queue_runner.store import edit as store_edit
+from queue_runner.store import jobs, lanes, read, ready, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
 
@@ -142,14 +139,14 @@ class Queue(RuleBasedStateMachine):
 
     @rule(job=named)
     def hold(self, job: int) -> None:
-        change.hold(self.layout, [Selector(str(job), job=job)])
+        edit.hold(self.layout, [Selector(str(job), job=job)])
         for name in self.of(job):
             if self.runs[name].state is State.QUEUED:
                 self.runs[name].state = State.HELD
 
     @rule(job=named)
     def release(self, job: int) -> None:
-        change.release(self.layout, [Selector(str(job), job=job)])
+        edit.release(self.layout, [Selector(str(job), job=job)])
         for name in self.of(job):
             if self.runs[name].state is State.HELD:
                 self.runs[name].state = State.QUEUED
@@ -164,31 +161,31 @@ class Queue(RuleBasedStateMachine):
             if self.runs[name].state in (State.HELD, State.QUEUED):
                 self.end(name, Outcome.CANCELLED)
 
-    @rule(job=named, other=named, where=st.sampled_from(order.Where))
-    def move(self, job: int, other: int, where: order.Where) -> None:
-        others = [Selector(str(other), job=other)] if where in (order.Where.BEFORE, order.Where.AFTER) else []
+    @rule(job=named, other=named, where=st.sampled_from(store_edit.Where))
+    def move(self, job: int, other: int, where: store_edit.Where) -> None:
+        others = [Selector(str(other), job=other)] if where in (store_edit.Where.BEFORE, store_edit.Where.AFTER) else []
         moved = [name for name in self.queued() if self.runs[name].job == job]
         rest = [name for name in self.queued() if self.runs[name].job != job]
         anchors = [place for place, name in enumerate(rest) if self.runs[name].job == other]
         if others and (job == other or not anchors):
             with pytest.raises(UsageError):
-                change.move(self.layout, [Selector(str(job), job=job)], where, others)
+                edit.move(self.layout, [Selector(str(job), job=job)], where, others)
             return
-        change.move(self.layout, [Selector(str(job), job=job)], where, others)
+        edit.move(self.layout, [Selector(str(job), job=job)], where, others)
         if not moved:
             return
         at = {
-            order.Where.TOP: 0,
-            order.Where.BOTTOM: len(rest),
-            order.Where.BEFORE: min(anchors, default=0),
-            order.Where.AFTER: max(anchors, default=-1) + 1,
+            store_edit.Where.TOP: 0,
+            store_edit.Where.BOTTOM: len(rest),
+            store_edit.Where.BEFORE: min(anchors, default=0),
+            store_edit.Where.AFTER: max(anchors, default=-1) + 1,
         }[where]
         self.places = [*rest[:at], *moved, *rest[at:]]
         before = self.jobs[self.runs[rest[at - 1]].job].priority if at > 0 else None
         after = self.jobs[self.runs[rest[at]].job].priority if at < len(rest) else None
         own = self.jobs[job]
         if (before is not None and own.priority > before) or (after is not None and own.priority < after):
-            up = after if where in (order.Where.TOP, order.Where.BEFORE) else before
+            up = after if where in (store_edit.Where.TOP, store_edit.Where.BEFORE) else before
             assert up is not None
             own.priority = up
 
@@ -196,9 +193,9 @@ class Queue(RuleBasedStateMachine):
     def edit(self, job: int, priority: int) -> None:
         if all(self.runs[name].state is State.DONE for name in self.of(job)):
             with pytest.raises(UsageError):
-                change.edit(self.layout, [Selector(str(job), job=job)], change.Edit(priority=priority))
+                edit.edit(self.layout, [Selector(str(job), job=job)], edit.Edit(priority=priority))
             return
-        change.edit(self.layout, [Selector(str(job), job=job)], change.Edit(priority=priority))
+        edit.edit(self.layout, [Selector(str(job), job=job)], edit.Edit(priority=priority))
         self.jobs[job].priority = priority
 
     @rule(job=named)
@@ -210,9 +207,9 @@ class Queue(RuleBasedStateMachine):
         ]
         if not again or self.met(job) is None:  # nothing to try, or only to be skipped at once
             with pytest.raises(MpsqError):
-                second_tries.retry(self.layout, [Selector(str(job), job=job)])
+                retry.retry(self.layout, [Selector(str(job), job=job)])
             return
-        found = second_tries.retry(self.layout, [Selector(str(job), job=job)])
+        found = retry.retry(self.layout, [Selector(str(job), job=job)])
         assert {one.old: one.new for one in found} == {
             name: self.again(name, first=False) for name in sorted(again, key=list(self.runs).index)
         }
@@ -228,7 +225,7 @@ class Queue(RuleBasedStateMachine):
         """What a worker does before it claims."""
         while True:
             with writing(self.engine) as connection:
-                late = waiting.unsatisfiable(connection, 0.0)
+                late = ready.unsatisfiable(connection, 0.0)
                 for run_id, ending in late:
                     jobs.move(connection, run_id, Verb.SKIP, actor="test", ending=ending)
             gone = [name for name in self.places if self.met(self.runs[name].job) is None]
@@ -261,7 +258,7 @@ class Queue(RuleBasedStateMachine):
             assert run is not None and str(run.id) == name
             asked = jobs.cancel_requested(connection, run.run_id)
             jobs.move(connection, run.run_id, Verb.FINISH, actor="test", ending=ENDINGS[how])
-            attempts.retry_as_agreed(connection, run.run_id, ENDINGS[how], 0.0)
+            retries.retry_as_agreed(connection, run.run_id, ENDINGS[how], 0.0)
         self.end(name, ENDINGS[how].outcome)
         if how == "failed" and not asked and self.runs[name].attempt <= self.jobs[self.runs[name].job].retries:
             self.again(name, first=True)

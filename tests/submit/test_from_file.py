@@ -15,7 +15,7 @@ from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from queue_runner.submit import from_file
-from queue_runner.submit import options as asking
+from queue_runner.submit import options as submit_options
 from queue_runner.submit.request import OPTIONS, Request
 from tests.cli_support import Cli, Ran, empty_queue, use_toy_workloads
 
@@ -56,7 +56,9 @@ def query(layout: Layout, sql: str) -> list[Any]:
 
 
 def test_options_become_the_fields_of_a_request() -> None:
-    kept = asking.request({"device": "cpu", "seed": 3, "timeout": "2h", "snapshot": "copy", "set": ["a=1"]}, "t")
+    kept = submit_options.request(
+        {"device": "cpu", "seed": 3, "timeout": "2h", "snapshot": "copy", "set": ["a=1"]}, "t"
+    )
     assert kept == Request(device="cpu", seed=3, timeout_s=7200.0, copy=True, sets=("a=1",), title="t")
 
 
@@ -66,7 +68,7 @@ def test_an_option_declared_in_the_request_is_one_of_the_command_line_and_of_a_f
         if option.name not in ("workload", "command"):
             assert f"{option.flag} " in shown
         with pytest.raises(UsageError, match=rf'"{option.name}(\.no)?" (is|holds) '):
-            asking.of_json({option.field: {"no": None}}, whole=True)
+            submit_options.of_json({option.field: {"no": None}}, whole=True)
 
 
 def test_a_file_says_what_options_say(layout: Layout, mpsq: Cli, submit: From) -> None:

@@ -15,7 +15,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Orders
-from queue_runner.worker import finish as use_case
+from queue_runner.worker import finish
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, l
         results.save_events(
             connection, run.run_id, [Iter(offset=i, t=0.0, i=i, dur_s=0.1, loss=x) for i, x in enumerate(losses)]
         )
-    use_case.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
     with read.reading(layout.db) as connection:
         (row,) = read.runs(connection)
     assert (row["loss_first"], row["loss_last"], row["valid"]) == (4.0, None, 0) and "diverged" in row["taints"]
@@ -53,7 +53,7 @@ def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
         run = jobs.claim(connection, "machine", "t" * 32, "boot")
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
-    use_case.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None, Orders())
+    finish.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None, Orders())
     with read.reading(layout.db) as connection:
         first, second = read.runs(connection)
         (taint,) = read.detail(connection, "taints", run.run_id)

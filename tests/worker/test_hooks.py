@@ -16,8 +16,7 @@ from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import hook_calls as store
-from queue_runner.store import jobs, read
+from queue_runner.store import hook_calls, jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.worker import hook_process, hooks
@@ -48,10 +47,10 @@ def run_id(connection: Any) -> int:
 def test_what_each_ending_orders(queue: Layout) -> None:
     engine = open_engine(queue.db)
     with writing(engine) as connection:
-        store.note_end(connection, run_id(connection), Outcome.SUCCEEDED, ALL)
-        store.note_end(connection, run_id(connection), Outcome.LOST, ALL)
-        store.note_end(connection, run_id(connection), Outcome.CANCELLED, ALL)
-        store.note_end(connection, run_id(connection), Outcome.FAILED, Orders())
+        hook_calls.note_end(connection, run_id(connection), Outcome.SUCCEEDED, ALL)
+        hook_calls.note_end(connection, run_id(connection), Outcome.LOST, ALL)
+        hook_calls.note_end(connection, run_id(connection), Outcome.CANCELLED, ALL)
+        hook_calls.note_end(connection, run_id(connection), Outcome.FAILED, Orders())
     engine.dispose()
     assert calls(queue) == [
         ("done", "4.1", "d", "pending"),
@@ -65,14 +64,14 @@ def test_idle_is_when_nothing_is_left(queue: Layout) -> None:
     with writing(engine) as connection:
         run = run_id(connection)
         jobs.move(connection, run, Verb.FINISH, actor="worker", ending=Ending(Outcome.CANCELLED), ended_at=1.0)
-        store.note_end(connection, run, Outcome.CANCELLED, ALL)
+        hook_calls.note_end(connection, run, Outcome.CANCELLED, ALL)
         waiting = [row["run_id"] for row in _rows(queue) if row["state"] == State.QUEUED]
         jobs.request_cancel(connection, waiting[:1], "user")
-        store.note_idle(connection, ALL)
+        hook_calls.note_idle(connection, ALL)
     assert calls(queue) == []
     with writing(engine) as connection:
         jobs.move(connection, waiting[1], Verb.HOLD, actor="user")
-        store.note_idle(connection, ALL)
+        hook_calls.note_idle(connection, ALL)
     engine.dispose()
     assert calls(queue) == [("idle", None, "i", "pending"), ("notify", None, "idle", "pending")]
 
@@ -85,14 +84,14 @@ def _rows(layout: Layout) -> list[read.Row]:
 def test_a_call_is_taken_once(queue: Layout) -> None:
     engine = open_engine(queue.db)
     with writing(engine) as connection:
-        store.note_end(connection, run_id(connection), Outcome.FAILED, ALL)
-        first = store.first_pending(connection, 0)
+        hook_calls.note_end(connection, run_id(connection), Outcome.FAILED, ALL)
+        first = hook_calls.first_pending(connection, 0)
         assert first is not None
-        assert store.take(connection, first) == Call(first, "failed", run_id(connection), "f")
-        assert store.take(connection, first) is None and store.running(connection) == [first]
-        store.end(connection, first, "ok", exit_code=0, dur_s=0.5, output="")
-        store.end(connection, first, "lost", exit_code=None, dur_s=None, output="")  # too late
-        assert store.first_pending(connection, 0) is None
+        assert hook_calls.take(connection, first) == Call(first, "failed", run_id(connection), "f")
+        assert hook_calls.take(connection, first) is None and hook_calls.running(connection) == [first]
+        hook_calls.end(connection, first, "ok", exit_code=0, dur_s=0.5, output="")
+        hook_calls.end(connection, first, "lost", exit_code=None, dur_s=None, output="")  # too late
+        assert hook_calls.first_pending(connection, 0) is None
     engine.dispose()
     assert calls(queue) == [("failed", "4.1", "f", "ok")]
 
@@ -183,11 +182,13 @@ def test_show_and_status(queue: Layout, capsys: pytest.CaptureFixture[str]) -> N
     engine: Engine = open_engine(queue.db)
     with writing(engine) as connection:
         for _ in range(2):
-            store.note_end(connection, run_id(connection), Outcome.FAILED, ALL)
-        first = store.first_pending(connection, 0)
+            hook_calls.note_end(connection, run_id(connection), Outcome.FAILED, ALL)
+        first = hook_calls.first_pending(connection, 0)
         assert first is not None
-        store.take(connection, first)
-        store.end(connection, first, "failed", exit_code=7, dur_s=0.5, output="one\ntwo \x1b[31mred\nthree\nfour " * 3)
+        hook_calls.take(connection, first)
+        hook_calls.end(
+            connection, first, "failed", exit_code=7, dur_s=0.5, output="one\ntwo \x1b[31mred\nthree\nfour " * 3
+        )
     engine.dispose()
     mpsq = Cli(capsys)
     status = mpsq.ok("status").out
