@@ -107,14 +107,14 @@ def default_home() -> str:
 
 
 def battery() -> str:
-    """pmset tells the power source."""
+    """pmset reports the power source."""
     text = _asked("/usr/bin/pmset", "-g", "batt")
     assert power.parse_battery(text).on_battery is not None, text
     return text
 
 
 def low_power() -> str:
-    """pmset tells low power mode."""
+    """pmset reports low power mode."""
     text = _asked("/usr/bin/pmset", "-g")
     if power.parse_low_power(text) is None:
         raise Unknown(f"neither lowpowermode nor powermode: {text}")
@@ -122,28 +122,28 @@ def low_power() -> str:
 
 
 def thermal() -> str:
-    """notifyutil tells thermal pressure."""
+    """notifyutil reports thermal pressure."""
     text = _asked("/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel")
     assert power.parse_pressure(text) is not None, text
     return text
 
 
 def gpu_use() -> str:
-    """ioreg tells the GPU's use."""
+    """ioreg reports the GPU's use."""
     text = _asked("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
     assert conditions.parse_accelerators(text) is not None, text
     return f"{conditions.parse_accelerators(text)}; {text}"
 
 
 def priority() -> str:
-    """ps tells a priority of 31."""
+    """ps reports a priority of 31."""
     text = _asked("/bin/ps", "-o", "pri=", "-p", str(os.getpid()))
     assert conditions.parse_priority(text) == 31, text
     return text
 
 
 def swap() -> str:
-    """vm_stat tells swapping."""
+    """vm_stat reports swapping."""
     text = _asked("/usr/bin/vm_stat")
     assert conditions.parse_vm_stat(text) is not None, text
     return f"{conditions.parse_vm_stat(text)}; {text}"
@@ -165,7 +165,7 @@ def one_counter() -> str:
 
 
 def own_process() -> str:
-    """libproc tells of a process what psutil does."""
+    """libproc reports the same of a process as psutil."""
     import psutil
 
     seen, process = host_processes.look(os.getpid()), psutil.Process()
@@ -186,7 +186,7 @@ def a_zombie() -> str:
 
 
 def a_stop() -> str:
-    """wait4 tells a child's stop and its going on."""
+    """wait4 reports that a child stops and continues."""
     with subprocess.Popen(BUSY) as child:
         try:
             os.kill(child.pid, signal.SIGSTOP)
@@ -284,7 +284,7 @@ def kept_awake() -> str:
 
 
 def launchd_answers() -> str:
-    """launchctl's codes for what is not there."""
+    """launchctl's codes for missing jobs."""
     label = "dev.mpsq.is-not-there"
     answer = launchctl.call(launchctl.LAUNCHCTL, ["print", f"gui/{os.getuid()}/{label}"])
     assert answer.code in (launchctl.NOT_FOUND, launchctl.NO_SUCH_DOMAIN), str(answer)
