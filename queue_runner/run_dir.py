@@ -131,7 +131,7 @@ class RunDir:
                 found.append(note)
         return found
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Restore the owner's access to folders whose permissions a job has removed."""
         for folder in (self.path, self.path / "warden"):
             try:

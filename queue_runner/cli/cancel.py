@@ -28,7 +28,7 @@ def cancel(
 ) -> None:
     """Cancel waiting and running jobs.
 
-    What waits is cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL; it works without a worker.
+    Waiting jobs are cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL. No worker is needed.
     """
     from dataclasses import asdict
 

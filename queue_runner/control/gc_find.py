@@ -47,7 +47,7 @@ class Item:
 
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
-    """Find everything that these rules let go. Raises: MpsqError if there is no queue."""
+    """Find everything that these rules allow to remove. Raises: MpsqError if there is no queue."""
     leftovers = [*_leftovers(layout, now), *_incomplete(layout, now)]
     folders = sorted(path for path in _entries(layout.runs) if _RUN.fullmatch(path.name))  # before the rows are read
     with read.reading(layout.db) as connection:

@@ -103,7 +103,7 @@ class Launchd:
         try:
             self.plist.unlink(missing_ok=True)
         except OSError as error:
-            raise MpsqError(f"{self.plist} cannot be removed: {error.strerror}", "remove it by hand") from error
+            raise MpsqError(f"{self.plist} cannot be removed: {error.strerror}", "remove it manually") from error
         if not was_there:
             return f"{self.program.label} was not installed"
         return (

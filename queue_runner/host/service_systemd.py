@@ -107,7 +107,7 @@ WantedBy=default.target
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            raise MpsqError(f"{self.path} cannot be removed: {error.strerror}", "remove it by hand") from error
+            raise MpsqError(f"{self.path} cannot be removed: {error.strerror}", "remove it manually") from error
         self._must("daemon-reload")
         self._call("reset-failed", self.unit)  # returns an error if nothing had failed
         return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and an active run continues"

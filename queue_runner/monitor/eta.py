@@ -35,7 +35,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Eta:
-    """The turns of all runs that have not ended, by run. `finish_at` is None if nothing will run by itself."""
+    """The turns of all runs that have not ended, by run. `finish_at` is None if nothing runs without user action."""
 
     turns: Mapping[str, Turn] = field(default_factory=dict)
     finish_at: float | None = None

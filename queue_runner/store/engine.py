@@ -1,7 +1,7 @@
 """Connections that write: WAL, every transaction BEGIN IMMEDIATE, durable before an id is printed.
 
 SQLite before 3.51.3 can corrupt a database when two connections commit and checkpoint at once (the "WAL-reset"
-bug), so no connection checkpoints by itself; the worker, under worker.lock, calls `checkpoint`.
+bug), so no connection checkpoints automatically; the worker, under worker.lock, calls `checkpoint`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def note_end(connection: Connection, run_id: int, outcome: Outcome, orders: Orde
 
 
 def note_idle(connection: Connection, orders: Orders) -> None:
-    """Order the idle call when nothing runs and no waiting run would start by itself. To be called when a run has left
+    """Order the idle call when nothing runs and no waiting run can start. To be called when a run has left
     the queue in this transaction."""
     left = select(runs.c.id).where(runs.c.state.in_((State.RUNNING, State.QUEUED))).limit(1)
     if connection.execute(left).first() is None:

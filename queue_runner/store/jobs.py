@@ -20,7 +20,7 @@ from queue_runner.store.schema import dependencies, groups, job_events, job_tags
 
 
 class StateConflict(Exception):
-    """An error: the run was not in a source state of the verb, since somebody else acted first."""
+    """An error: the run was not in a source state of the verb, since another process acted first."""
 
 
 @dataclass(frozen=True)

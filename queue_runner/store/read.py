@@ -132,7 +132,7 @@ def stamp(db: Path) -> tuple[object, ...]:
 def schema_revision(db: Path) -> str | None:
     """Return the revision of the schema in `db`; None where there is no schema yet.
 
-    Raises: MpsqError when the file is no SQLite database.
+    Raises: MpsqError when the file is not an SQLite database.
     """
     if not db.exists() or db.stat().st_size == 0:
         return None

@@ -94,7 +94,7 @@ def run(
 
 
 def _follow(process: subprocess.Popen[bytes], pipe: int, tail: _Tail, deadline: float, stop: threading.Event) -> str:
-    """Read until the process ends. Returns why it has to be ended, "" when it has ended by itself."""
+    """Read until the process ends. Returns why it has to be ended, "" when it has ended on its own."""
     open_ = True
     stopping = False
     while True:

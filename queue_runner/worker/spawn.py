@@ -104,7 +104,7 @@ class Helper:
             raise MpsqError("no worker can be started: the helper shell has exited", "mpsq worker") from None
 
     def _has_ended(self) -> bool:
-        """Return whether the started worker has ended. Raises: MpsqError when it ended by itself with an error."""
+        """Return whether the started worker has ended. Raises: MpsqError when it exited with an error."""
         assert self._starter.stdout is not None
         if not select.select([self._starter.stdout], [], [], 0)[0]:
             return False

@@ -1,4 +1,4 @@
-"""Supervise: reap what ended, start what waits. One `step` at a time, only from the state on disk.
+"""Supervise: reap the ended run, start the next one. One `step` at a time, only from the state on disk.
 
 A new worker and one that has run for weeks do the same: they look at the run that is RUNNING in the database, at its
 warden's lock and at the lane, and act on what they find (docs/supervision.md, Deaths).
@@ -103,7 +103,7 @@ class Supervisor:
                 if skipped:
                     hook_calls.note_idle(connection, self._orders)
 
-    # -- the run that is there ------------------------------------------------------------------------------------
+    # -- the current run ------------------------------------------------------------------------------------------
 
     def _running(self) -> Claimed | None:
         with looking(self._engine) as connection:
@@ -112,7 +112,7 @@ class Supervisor:
     def _reap(self, run: Claimed) -> bool:
         """Watch a run; return True once it is no longer RUNNING."""
         folder = RunDir(self._layout.run_dir(run.id))
-        folder.mend()
+        folder.repair()
         ended = folder.exit() is not None  # its warden may still be sweeping
         if not ended and self._is_supervised(folder):
             self._watch(run, folder)
@@ -188,7 +188,7 @@ class Supervisor:
         """Requeue a run without a fence, unless its wardens keep dying before that."""
         if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
             self._unclaim(run, "it never started: no fence was written")
-            self._fruitless += 1  # only now: a refusal by the store is no fault of the run
+            self._fruitless += 1  # only now: a refusal by the store is not the run's fault
             return True
         said = last_line(read_end(folder.warden_log)) or "warden.log is empty"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"

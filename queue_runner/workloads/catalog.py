@@ -136,7 +136,7 @@ def refuse(param: Param, found: Value) -> None:
 
 
 def absent(param: Param, found: Value, folder: str) -> str:
-    """Return a sentence if a path does not exist yet; empty if it does, or if the parameter is no path. Relative paths
+    """Return a sentence if a path does not exist yet; empty if it does, or if it is not a path. Relative paths
     start at `folder`, in which the job runs. Another job may create the path by then."""
     if param.path_or is None or found in param.path_or:
         return ""

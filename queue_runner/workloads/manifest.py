@@ -44,7 +44,7 @@ class Param:
     limits: Mapping[str, Number] = field(default_factory=dict)
     """limits of a number, by the names of LIMITS"""
     path_or: tuple[str, ...] | None = None
-    """the words accepted instead of a path; None: it is no path"""
+    """the words accepted instead of a path; None: it is not a path"""
 
     def takes(self) -> str:
         """Return the accepted values in words; empty if all of its type are."""

@@ -24,7 +24,7 @@ TEMPLATE = '''\
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.9", "numpy"]
 # ///
-"""@NAME@, in PyTorch. Queue it: mpsq submit @NAME@ --device cpu. By hand: PYTHONPATH=@JOBS@ python @FILE@"""
+"""@NAME@, in PyTorch. Queue it: mpsq submit @NAME@ --device cpu. Directly: PYTHONPATH=@JOBS@ python @FILE@"""
 
 import math
 import sys
