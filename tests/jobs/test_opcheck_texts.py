@@ -17,7 +17,7 @@ sys.path.insert(0, str(JOBS))
 
 from harness.errors import JobError  # noqa: E402
 from harness.opcheck import messages  # noqa: E402 - the path comes first
-from harness.opcheck.sweep import Found, Sweep, Unit  # noqa: E402
+from harness.opcheck.sweep import Finding, Sweep, Unit  # noqa: E402
 
 pytestmark = pytest.mark.process
 
@@ -122,8 +122,8 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
         one.__exit__()
 
 
-def run(sweep: Sweep, *names: str) -> dict[tuple[str, str], Found]:
-    found: dict[tuple[str, str], Found] = {}
+def run(sweep: Sweep, *names: str) -> dict[tuple[str, str], Finding]:
+    found: dict[tuple[str, str], Finding] = {}
     sweep.run(
         [Unit(name, "fp32") for name in names],
         lambda unit, dur_s, said: found.update({(one.unit.op, one.direction): one for one in said}),
