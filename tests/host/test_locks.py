@@ -144,11 +144,11 @@ def test_the_directory_is_private_and_ours(tmp_path: Path, monkeypatch: pytest.M
     open_one = tmp_path / "open"
     open_one.mkdir(mode=0o755)
     monkeypatch.setenv("MPSQ_LOCKS", str(open_one))
-    with pytest.raises(MpsqError, match="open to others"):
+    with pytest.raises(MpsqError, match="open to other users"):
         locks.lock_dir()
     (tmp_path / "file").touch()
     monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "file"))
-    with pytest.raises(MpsqError, match="not yours"):
+    with pytest.raises(MpsqError, match="belongs to another user"):
         locks.lock_dir()
 
 
@@ -166,7 +166,7 @@ def test_the_default_directory_does_not_hang_on_the_session(tmp_path: Path, monk
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.rename(tmp_path / "other")
     folder.symlink_to(tmp_path / "other")
-    with pytest.raises(MpsqError, match="not yours"):
+    with pytest.raises(MpsqError, match="belongs to another user"):
         locks.lock_dir()
 
 

@@ -87,6 +87,6 @@ def test_submit_says_which_limit_holds_for_a_command() -> None:
     def notes(*stall: str) -> str:
         return " ".join(plan.plan(Request(argv=("/bin/true",), parser="nanogpt", stall=stall)).warnings)
 
-    assert "the longest limit, 30 min 00 s, holds" in notes("60s", "eval=30m")
-    assert "no limit holds" in notes("eval=30m")
+    assert "the longest limit, 30 min 00 s, applies" in notes("60s", "eval=30m")
+    assert "no limit applies" in notes("eval=30m")
     assert notes("60s") == ""
