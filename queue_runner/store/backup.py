@@ -38,8 +38,8 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
                     f"the database is damaged and was not backed up: {found[0]}",
                     f"mpsq db check says more; {remedy(layout)}",
                 )
-                if schema_revision(partial) is None:
-                    raise no_queue(layout.db)
+            if schema_revision(partial) is None:
+                raise no_queue(layout.db)
     except OSError as error:
         raise MpsqError(f"the backup could not be written: {error.strerror or error}", _FREE) from error
     return target

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from queue_runner.analysis import stats
-from queue_runner.analysis.significance import Word, compare
+from queue_runner.analysis.significance import Word, compare_all
 from tests.compare_support import ask, row
 
 pytestmark = pytest.mark.process
@@ -27,7 +27,7 @@ def run_median(rng: random.Random, effect: float = 1.0, n: int = 40) -> float:
 def judged(effect: float, trials: int, seed: int) -> list[Word]:
     rng = random.Random(seed)
     return [
-        compare([run_median(rng, effect) for _ in range(5)], [run_median(rng) for _ in range(5)]).word
+        compare_all([([run_median(rng, effect) for _ in range(5)], [run_median(rng) for _ in range(5)])])[0].word
         for _ in range(trials)
     ]
 

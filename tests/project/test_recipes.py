@@ -18,7 +18,7 @@ from tests.recipes_support import blocks
 
 pytestmark = pytest.mark.process
 
-STAND_IN = Path(__file__).with_name("stand_in_train.py")
+STAND_IN = Path(__file__).resolve().parents[1] / "stand_in_train.py"
 
 
 def _shell(folder: Path) -> dict[str, str]:
