@@ -44,6 +44,7 @@ class Config:
     cooldown_s: float = 0.0
     output_limit_bytes: int = 2 * 2**30
     min_free_bytes: int = 2**30
+    hold_after_failures: int = 3
     keep_log_bytes: int = 64 * 2**20
     keep_worker_log_bytes: int = 16 * 2**20
     keep_backups: int = 10
@@ -92,6 +93,7 @@ KEYS: dict[str, Key] = {
         Key("cooldown_s", "duration", "s", "pause between two runs", most=_DAY_S),
         Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
         Key("min_free_bytes", "size", "bytes", "a run is stopped when less disk space is free"),
+        Key("hold_after_failures", "count", "runs", "a group whose runs fail at once so many times is held; 0 never"),
         Key("keep_log_bytes", "size", "bytes", "a longer log is cut to its head and tail after the run", least=4096),
         Key("keep_worker_log_bytes", "size", "bytes", "a longer worker log is trimmed", least=65536),
         Key("keep_backups", "count", "", "number of database backups to keep", least=1, most=10_000),

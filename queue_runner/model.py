@@ -30,6 +30,7 @@ class Outcome(StrEnum):
     STALLED = "STALLED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     OUTPUT_LIMIT = "OUTPUT_LIMIT"
+    DISK_FULL = "DISK_FULL"
     CODE_CHANGED = "CODE_CHANGED"
     CANCELLED = "CANCELLED"
     SKIPPED = "SKIPPED"
@@ -45,7 +46,9 @@ class Condition(StrEnum):
 
 
 RETRY_ON: dict[str, frozenset[Outcome]] = {
-    "failed": frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.SPAWN_FAILED, Outcome.OUT_OF_MEMORY}),
+    "failed": frozenset(
+        {Outcome.FAILED, Outcome.KILLED, Outcome.SPAWN_FAILED, Outcome.OUT_OF_MEMORY, Outcome.DISK_FULL}
+    ),
     "lost": frozenset({Outcome.LOST}),
     "stalled": frozenset({Outcome.STALLED}),
 }

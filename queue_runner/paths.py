@@ -67,6 +67,11 @@ class Layout:
         return self.home / "cache"
 
     @property
+    def reserve(self) -> Path:
+        """Path of the file of queue_runner.host.reserve."""
+        return self.home / "reserve"
+
+    @property
     def envs(self) -> Path:
         """Path of the environments of mpsq env."""
         return self.home / "envs"

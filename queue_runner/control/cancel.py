@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from queue_runner import failpoints
-from queue_runner.host import wakeup
+from queue_runner.host import reserve, wakeup
 from queue_runner.model import Outcome, RunId, Selector, State
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
@@ -55,6 +55,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
     from queue_runner.store import jobs, resolve
     from queue_runner.store.engine import open_engine, writing
 
+    reserve.release(layout)
     engine = open_engine(layout.db)
     who = os.environ.get("USER") or f"user {os.getuid()}"
     if grace_s is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from queue_runner import failpoints
 from queue_runner.errors import UsageError
-from queue_runner.host import trash
+from queue_runner.host import reserve, trash
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
 
@@ -42,6 +42,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
             )
     with reading(layout.db):
         pass  # reports a missing queue or another schema
+    reserve.release(layout)
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})

@@ -66,7 +66,7 @@ def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, 
         for row in resolve.runs_of(connection, selectors):
             state = State(row["state"])
             if state in move.sources:
-                jobs.move(connection, row["id"], verb, actor="user")
+                jobs.move(connection, row["id"], verb, actor="user", blocked_reason=None)
                 found.append(Changed(row["run"], True, done))
             elif state is move.target:
                 found.append(Changed(row["run"], True, "was held already" if verb is Verb.HOLD else "was not held"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.model import Selector, State, parse_selector
-from queue_runner.monitor import listing, logs, queue_state
+from queue_runner.monitor import listing, logs, queue_state, wait
 from queue_runner.monitor.log_text import Outputs
 from queue_runner.monitor.logs import Row, Source
 from queue_runner.monitor.queue_state import START_A_WORKER
@@ -118,6 +118,8 @@ class Follower:
             if started:
                 return min(started, key=lambda row: row["claimed_at"] or row["ended_at"] or 0.0)
             self._tell_why(left)
+            if all(wait.is_stopped(row) for row in left):
+                return None
             self._look_for_a_worker(None)
             self._wait(POLL_S)
             rows = self._queue.look() or rows

@@ -210,6 +210,8 @@ def ending(row: Row) -> str:
 def fate(row: Row, after: str = "") -> str:
     """Return how a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
     inserted between the two: ` after 3.2 s`."""
+    if row["outcome"] is None:
+        return f"{row['state']}: {row['blocked_reason']}" if row["blocked_reason"] else str(row["state"])
     told, reason = ending(row), row["reason"] or ""
     kind, _, rest = reason.partition(": ")
     if told.endswith(f"({kind})"):

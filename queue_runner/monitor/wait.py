@@ -64,8 +64,13 @@ def until_idle(layout: Layout, timeout_s: float | None) -> None:
 
 
 def left(rows: Sequence[Row]) -> list[Row]:
-    """Return the runs that have not ended."""
-    return [row for row in rows if row["state"] != State.DONE]
+    """Return the runs to wait for: those that have not ended, except for runs that mpsq holds after failures."""
+    return [row for row in rows if row["state"] != State.DONE and not is_stopped(row)]
+
+
+def is_stopped(row: Row) -> bool:
+    """Return whether a run is held by mpsq, which has a reason, and not by a user."""
+    return row["state"] == State.HELD and row["blocked_reason"] is not None
 
 
 def held(rows: Sequence[Row]) -> list[Row]:
@@ -84,9 +89,9 @@ def held_sentence(rows: Sequence[Row]) -> str:
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:
-    """Return the last attempts that ended in anything but SUCCEEDED, except probes of --find-max that ran out of
-    memory: that is what the search looks for."""
-    ended = [r for r in last_attempts(rows) if r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED]
+    """Return the last attempts that ended in anything but SUCCEEDED or that mpsq holds, except probes of --find-max
+    that ran out of memory: that is what the search looks for."""
+    ended = [r for r in last_attempts(rows) if is_stopped(r) or r["outcome"] not in (None, Outcome.SUCCEEDED)]
     return [row for row in ended if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
 
 

@@ -49,7 +49,8 @@ def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Ro
 def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
     job = row["job_id"]
     if row["state"] == State.HELD:
-        sentence = "it does not start until it is released"
+        sentence = f"{row['blocked_reason']}; " if row["blocked_reason"] else ""
+        sentence += "it does not start until it is released"
         return Reason("held", "its release", sentence, f"mpsq release {job} releases it, mpsq cancel {job} cancels it")
     if row["deadline_at"] is not None and row["deadline_at"] <= now:
         return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")

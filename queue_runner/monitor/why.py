@@ -146,6 +146,11 @@ def _done(row: Row) -> tuple[str, str]:
                 f"it wrote more output than allowed{ran}{told}",
                 "make it write less, or raise output_limit_bytes: mpsq config list",
             )
+        case Outcome.DISK_FULL:
+            return (
+                f"it was stopped because the disk was nearly full{ran}{told}",
+                "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
+            )
         case Outcome.CODE_CHANGED:
             step = "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later"
             return f"its code is no longer what was submitted{told}", step

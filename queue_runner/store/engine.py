@@ -21,10 +21,11 @@ from queue_runner.store.read import DAMAGE, HEAD, no_queue, schema_revision
 BUSY_TIMEOUT_S = 30.0
 
 
-def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Engine:
+def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreign_keys: bool = True) -> Engine:
     """Return an engine on `db` whose transactions take the write lock when they begin.
 
     `keep_open` keeps one connection for the life of the engine: SQLite checkpoints when the last connection closes.
+    Without `foreign_keys` references are not enforced.
 
     Raises: SchemaError when the schema of the file is not the one this code writes; MpsqError when there is none, or
     when the file cannot be opened.
@@ -37,6 +38,8 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False) -> Eng
         f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, connect_args={"timeout": BUSY_TIMEOUT_S}
     )
     event.listen(engine, "connect", _on_connect)
+    if not foreign_keys:
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=OFF"))
     event.listen(engine, "begin", _on_begin)
     return engine
 

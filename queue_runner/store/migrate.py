@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner.errors import RunActive, SchemaError
+from queue_runner.errors import DamageError, RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import access_lock, backup
@@ -100,9 +100,15 @@ def create(db: Path) -> None:
     from queue_runner.store.engine import open_engine, writing
 
     os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it contains the environment of the jobs
-    engine = open_engine(db, check=False)
+    engine = open_engine(db, check=False, foreign_keys=False)  # a table that is made anew is missing for a moment
     config = _config()
     with writing(engine, alone=True) as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+        if dangling:
+            raise DamageError(
+                f"the database was not upgraded: {len(dangling)} dangling references in {dangling[0][0]}",
+                "mpsq db check shows them; mpsq db restore restores a backup",
+            )
     engine.dispose()

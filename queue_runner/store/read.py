@@ -21,7 +21,7 @@ Row = dict[str, Any]
 DAMAGE = ("malformed", "not a database")
 """SQLite's messages for a damaged file."""
 
-HEAD = "0002"
+HEAD = "0003"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 

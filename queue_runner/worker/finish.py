@@ -19,6 +19,7 @@ from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit.find_max import next
 from queue_runner.text import last_line, plain
+from queue_runner.worker import group_guard
 from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
@@ -29,9 +30,16 @@ _LAST_BYTES = 4096
 
 
 def finish(
-    engine: Engine, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None, orders: Orders
+    engine: Engine,
+    run: Claimed,
+    folder: RunDir,
+    ending: Ending,
+    exit_: Mapping[str, Any] | None,
+    orders: Orders,
+    hold_after: int = 0,
 ) -> Ending:
-    """Store how the run ended and which hooks to call, all or nothing. Returns the ending with its reason.
+    """Store how the run ended and which hooks to call, all or nothing. Return the ending with its reason. `hold_after`
+    is the limit of group_guard.
 
     Raises: MpsqError (store).
     """
@@ -68,6 +76,7 @@ def finish(
             again = retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
         if again is None:
             next.go_on(connection, run.id.job, run.spec, next.memory_bytes(machine))
+        group_guard.guard(connection, run, ending, hold_after, time.time())
         hook_calls.note_end(connection, run.run_id, ending.outcome, orders)
         failpoints.reach("finish.before_commit")
     return ending

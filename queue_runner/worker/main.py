@@ -24,7 +24,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, paths
 from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
-from queue_runner.host import locks, open_file_limit, wakeup
+from queue_runner.host import locks, open_file_limit, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
 from queue_runner.store import backup, migrate, read
@@ -71,6 +71,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until told to stop. A run in progress then continues under its warden (detach)."""
+        reserve.keep(self._layout)
         bell = wakeup.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopped.set())
@@ -108,6 +109,7 @@ class Worker:
                 job.modify(next_run_time=datetime.now(UTC))
 
     def _upkeep(self) -> None:
+        reserve.keep(self._layout)
         checkpoint(self._layout.db)
         trim_log(self._layout.worker_log, self._log_bytes)
         self._held.touch()  # cleaners of temporary files spare a young lock

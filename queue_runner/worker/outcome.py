@@ -16,7 +16,7 @@ _STOPPED = {
     "timeout": Outcome.TIMED_OUT,
     "stall": Outcome.STALLED,
     "output": Outcome.OUTPUT_LIMIT,
-    "disk": Outcome.OUTPUT_LIMIT,
+    "disk": Outcome.DISK_FULL,
 }
 
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}

@@ -6,16 +6,20 @@ warden's lock and at the lane, and act on what they find (docs/supervision.md, D
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import failpoints
+from queue_runner import failpoints, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
+from queue_runner.errors import MpsqError
 from queue_runner.host import locks, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
@@ -170,7 +174,7 @@ class Supervisor:
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
-        ending = finish(self._engine, run, folder, ending, exit_, self._orders)
+        ending = self._finish(run, folder, ending, exit_)
         failpoints.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
@@ -179,6 +183,9 @@ class Supervisor:
         self._not_before = time.monotonic() + self._config.cooldown_s
         self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
         return True
+
+    def _finish(self, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None = None) -> Ending:
+        return finish(self._engine, run, folder, ending, exit_, self._orders, self._config.hold_after_failures)
 
     def _was_seen(self, run: Claimed) -> bool:
         with looking(self._engine) as connection:
@@ -192,7 +199,15 @@ class Supervisor:
             return True
         said = last_line(read_end(folder.warden_log)) or "warden.log is empty"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
-        finish(self._engine, run, folder, Ending(Outcome.SPAWN_FAILED, reason=reason), None, self._orders)
+        finish(
+            self._engine,
+            run,
+            folder,
+            Ending(Outcome.SPAWN_FAILED, reason=reason),
+            None,
+            self._orders,
+            self._config.hold_after_failures,
+        )
         self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
         return True
@@ -234,6 +249,10 @@ class Supervisor:
             self.close()
             return False
         if time.monotonic() < self._not_before:
+            self.close()
+            return False
+        if (free := shutil.disk_usage(self._layout.runs).free) < self._config.min_free_bytes:
+            self._block_for_disk(free)
             self.close()
             return False
         if not self._take_lane():
@@ -292,12 +311,30 @@ class Supervisor:
     def _refuse(self, run: Claimed, ending: Ending) -> bool:
         """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
         failpoints.reach("worker.refusing")
-        finish(self._engine, run, RunDir(self._layout.run_dir(run.id)), ending, None, self._orders)
+        finish(
+            self._engine,
+            run,
+            RunDir(self._layout.run_dir(run.id)),
+            ending,
+            None,
+            self._orders,
+            self._config.hold_after_failures,
+        )
         failpoints.reach("worker.refused")
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
         wakeup.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
+
+    def _block_for_disk(self, free: int) -> None:
+        needed = units.size(self._config.min_free_bytes)
+        reason = (
+            f"only {units.size(free)} are free on the disk of {self._layout.home}, and a run needs {needed}"
+            " (min_free_bytes): free some space, for example with mpsq gc; the queue then continues"
+        )
+        if not str(self._blocked).startswith("only "):  # the free space changes all the time
+            with contextlib.suppress(MpsqError):  # a full disk does not take the reason either
+                self._block(reason)
 
     def _take_lane(self) -> bool:
         if self._lane is None:

@@ -60,6 +60,7 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
         (row("DONE", outcome="TIMED_OUT"), Around(WORKER), "longer than --timeout", "longer --timeout"),
         (row("DONE", outcome="STALLED"), Around(WORKER), "reported nothing for too long", "mpsq logs"),
         (row("DONE", outcome="OUT_OF_MEMORY"), Around(WORKER), "ran out of memory", "smaller batch"),
+        (row("DONE", outcome="DISK_FULL"), Around(WORKER), "the disk was nearly full", "mpsq gc"),
         (row("DONE", outcome="OUTPUT_LIMIT"), Around(WORKER), "wrote more output than allowed", "output_limit_bytes"),
         (row("DONE", outcome="CODE_CHANGED"), Around(WORKER), "no longer what was submitted", "submit it again"),
         (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "mpsq retry 12.3"),

@@ -30,7 +30,7 @@ def exit_of(**said: object) -> dict[str, object]:
         ({"signal": 2, "stop": STOP, "stopped": True}, {}, "CANCELLED"),
         ({"exit_code": 130, "stop": {**STOP, "cause": "timeout"}, "stopped": True}, {}, "TIMED_OUT"),
         ({"signal": 9, "stop": {**STOP, "cause": "stall"}, "stopped": True}, {}, "STALLED"),
-        ({"signal": 9, "stop": {**STOP, "cause": "disk"}, "stopped": True}, {}, "OUTPUT_LIMIT"),
+        ({"signal": 9, "stop": {**STOP, "cause": "disk"}, "stopped": True}, {}, "DISK_FULL"),
         ({"exit_code": 0, "stop": STOP, "stopped": False}, {}, "SUCCEEDED"),  # it had ended by itself before the signal
         ({"stop": STOP}, {}, "CANCELLED"),  # cancelled before the trainer was started
     ],

@@ -116,3 +116,26 @@ def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
         schema.metadata.create_all(connection)
         connection.exec_driver_sql("not SQL")
     assert shape(layout.db) == {}
+
+
+def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -> None:
+    """0003 rebuilds the table of runs, to which many others refer."""
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec, 3)], [(0, 1), (0, 2), (0, 3)])
+    with sqlite3.connect(layout.db) as old:  # back to 0002
+        old.execute("DELETE FROM runs WHERE number = 3")
+        old.execute("UPDATE runs SET state = 'DONE', outcome = 'OUTPUT_LIMIT' WHERE number = 1")
+        old.execute("INSERT INTO exits (run_id, real_s, exit_json) VALUES (1, 2.5, '{}')")
+        old.execute("UPDATE alembic_version SET version_num = '0002'")
+        before = old.execute("SELECT * FROM v_run ORDER BY run_id").fetchall()
+    old.close()
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as new:
+        after = new.execute("SELECT * FROM v_run ORDER BY run_id").fetchall()
+        assert after == before
+        assert new.execute("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").fetchone() == (3,)
+        assert new.execute("SELECT real_s FROM exits").fetchall() == [(2.5,)]
+    new.close()
+    assert backup.problems(layout.db) == []

@@ -16,6 +16,7 @@ import pytest
 
 from queue_runner.host import locks
 from queue_runner.paths import Layout
+from queue_runner.store import read
 from tests.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.process
@@ -83,6 +84,7 @@ def test_a_run_held_by_its_warden_is_adopted_and_its_snapshots_run(queue: Queue,
     lock = locks.worker_lock_path(queue.layout.home)
     until(lambda: (locks.read_holder(lock) or {}).get("pid") == new.pid, "the new worker")
     (queue.folder / "go").touch()
+    until(lambda: read.schema_revision(queue.layout.db) == read.HEAD, "the upgrade, once the run has ended")
     rows = queue.done(2)
     assert [(row["outcome"], row["n_iters"]) for row in rows] == [("SUCCEEDED", 2)] * 2
     assert [line.split()[:2] for line in queue.written()] == [["old", "first"], ["old", "second"]]

@@ -1,0 +1,66 @@
+"""cancel, delete and gc on a disk without a free byte: a small file system of its own, which root may mount."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.host import reserve
+from queue_runner.paths import Layout
+from tests.cli_support import Cli
+from tests.queue_support import Queue
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root may mount a small file system, and not in every container")
+    monkeypatch.setenv("MPSQ_HOME", str(disk / "home"))
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+
+
+def test_what_frees_space_works_on_a_full_disk(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mpsq = Cli(capsys)
+    mpsq.ok("submit", "--", "true")
+    layout = Layout(small_disk / "home")
+    queue = Queue(layout, tmp_path)
+    try:
+        queue.submit("head -c 3000000 /dev/zero > $MPSQ_EVENTS.other")
+        queue.worker("", "--until-idle").wait(60)
+        assert layout.reserve.stat().st_size == reserve.SIZE_BYTES
+        waits = queue.submit("true")
+        fill(small_disk)
+        with pytest.raises(OSError) as refused:
+            (small_disk / "more").write_bytes(b"x" * 65536)
+        assert refused.value.errno == errno.ENOSPC
+        refused_submit = mpsq("submit", "--", "true")
+        assert refused_submit.code == 1 and "hint: free some space" in refused_submit.err
+        assert "cancelled" in mpsq.ok("cancel", str(waits)).out.lower()
+        assert not layout.reserve.exists()
+        assert "deleted" in mpsq.ok("delete", "1").out
+        assert "run" in mpsq.ok("gc", "--keep", "last:0").out
+        (small_disk / "ballast").unlink()
+        queue.submit("true")
+        queue.worker("", "--until-idle").wait(60)
+        assert layout.reserve.exists(), "made anew once there is room"
+    finally:
+        queue.close()
