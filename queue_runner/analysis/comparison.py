@@ -40,7 +40,7 @@ class Question:
 class Pair:
     """An arm, its baseline and the verdict, which is corrected for all pairs of the family."""
 
-    cell: Arm
+    arm: Arm
     baseline: Arm
     verdict: Verdict
 
@@ -56,23 +56,23 @@ class Family:
     sample, "" if they are of the time per iteration."""
 
     common: Mapping[str, Any]
-    cells: Sequence[Arm]
+    arms: Sequence[Arm]
     baseline: Arm | None = None
     why: str = ""
     pairs: Sequence[Pair] = ()
     twins: Sequence[Pair] = ()
     per_work: str = ""
 
-    def pair(self, cell: Arm) -> Pair | None:
+    def pair(self, arm: Arm) -> Pair | None:
         """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
-        return next((pair for pair in self.pairs if pair.cell is cell), None)
+        return next((pair for pair in self.pairs if pair.arm is arm), None)
 
-    def twin(self, cell: Arm) -> Arm | None:
+    def twin(self, arm: Arm) -> Arm | None:
         """Return the eager twin of a compiled arm: the same without compilation; None if there is none."""
-        if not cell.key.get("compile"):
+        if not arm.key.get("compile"):
             return None
-        wanted = {**cell.key, "compile": 0}
-        return next((other for other in self.cells if other.key == wanted), None)
+        wanted = {**arm.key, "compile": 0}
+        return next((other for other in self.arms if other.key == wanted), None)
 
 
 def compare(rows: Iterable[Row], question: Question) -> list[Family]:
@@ -94,9 +94,9 @@ def families(rows: Iterable[Row], question: Question) -> list[Family]:
     fixed = [name for name in SUBJECT if not (across and name == "subject")]
     fixed += [name for name in question.settings if name not in question.vs]
     found: dict[tuple[Any, ...], list[Arm]] = {}
-    for cell in group(rows, question.names, question.include_invalid):
-        work = (cell.median("flops_per_iter"), *map(cell.work, WORK)) if across else ()
-        found.setdefault((*(cell.key.get(name) for name in fixed), *work), []).append(cell)
+    for arm in group(rows, question.names, question.include_invalid):
+        work = (arm.median("flops_per_iter"), *map(arm.work, WORK)) if across else ()
+        found.setdefault((*(arm.key.get(name) for name in fixed), *work), []).append(arm)
     made = []
     for key in sorted(found, key=lambda key: [(value is not None, str(value)) for value in key]):
         common = dict(zip(fixed, key, strict=False))
@@ -110,19 +110,19 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     said = ",".join(_asked(name, value) for name, value in vs.items())
     chosen = []
     for family in families:
-        match = [c for c in family.cells if all(_same(c.key.get(name), value) for name, value in vs.items())]
+        match = [c for c in family.arms if all(_same(c.key.get(name), value) for name, value in vs.items())]
         if "resumed" not in vs:
-            match = [cell for cell in match if not cell.key.get("resumed")] or match
+            match = [arm for arm in match if not arm.key.get("resumed")] or match
         if len(match) > 1:
-            apart = [name for name in match[0].key if len({cell.key[name] for cell in match}) > 1]
+            apart = [name for name in match[0].key if len({arm.key[name] for arm in match}) > 1]
             raise UsageError(
-                f"--vs {said} matches {len(match)} rows: {', '.join(cell.label for cell in match[:6])}",
+                f"--vs {said} matches {len(match)} rows: {', '.join(arm.label for arm in match[:6])}",
                 "add what distinguishes them, as in --vs "
                 + ",".join([said, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
         chosen.append(replace(family, baseline=match[0] if match else None, why="chosen by --vs"))
     if families and not any(family.baseline for family in chosen):
-        rows = list(dict.fromkeys(cell.label for family in families for cell in family.cells))
+        rows = list(dict.fromkeys(arm.label for family in families for arm in family.arms))
         raise UsageError(f"--vs {said} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
     return chosen
 
@@ -139,10 +139,10 @@ def _asked(name: str, value: Any) -> str:
 
 def _default_baseline(family: Family) -> Family:
     """Choose eager on the CPU; else the slowest eager arm; else the slowest arm; of each kind fp32 and torch first."""
-    able = [cell for cell in family.cells if cell.times]
+    able = [arm for arm in family.arms if arm.times]
     if len(able) < 2:
         return family
-    best = min(able, key=lambda cell: (_distance(cell), -(cell.median_s or 0)))
+    best = min(able, key=lambda arm: (_distance(arm), -(arm.median_s or 0)))
     return replace(family, baseline=best, why=f"{_why(best, able)}; --vs selects another")
 
 
@@ -150,14 +150,14 @@ def _why(best: Arm, able: Sequence[Arm]) -> str:
     away, compiled, *chosen = _distance(best)
     if not away:
         return "eager on the cpu"
-    others = [rest for cell in able for a, b, *rest in [_distance(cell)] if (a, b) == (away, compiled)]
+    others = [rest for arm in able for a, b, *rest in [_distance(arm)] if (a, b) == (away, compiled)]
     names = " in fp32", " of torch"
     of = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]
     return f"the slowest {'row' if compiled else 'eager row'}{''.join(of)}"
 
 
-def _distance(cell: Arm) -> tuple[bool, ...]:
-    key = cell.key
+def _distance(arm: Arm) -> tuple[bool, ...]:
+    key = arm.key
     compiled = bool(key.get("compile"))
     away = key.get("device") != "cpu" or compiled
     other = key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
@@ -166,14 +166,14 @@ def _distance(cell: Arm) -> tuple[bool, ...]:
 
 def _judged(family: Family, most_splits: int) -> Family:
     """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
-    able = [cell for cell in family.cells if cell.times]
-    per_work = next((unit for unit in WORK if len({cell.work(unit) for cell in able} - {None}) > 1), "")
-    able = [cell for cell in able if not per_work or cell.work(per_work)]
+    able = [arm for arm in family.arms if arm.times]
+    per_work = next((unit for unit in WORK if len({arm.work(unit) for arm in able} - {None}) > 1), "")
+    able = [arm for arm in able if not per_work or arm.work(per_work)]
     base = family.baseline
-    pairs = [(cell, base) for cell in able if base is not None and base in able and cell is not base]
-    twins = [(cell, twin) for cell in able if (twin := family.twin(cell)) is not None and twin in able]
+    pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
+    twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
     verdicts = judge([*pairs, *twins], per_work, most_splits)
-    judged = [[Pair(cell, against, verdicts[cell, against]) for cell, against in of] for of in (pairs, twins)]
+    judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in of] for of in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 
@@ -189,16 +189,17 @@ def judge(
 
     affordable = [n for n in (8, 7) if len(pairs) * math.comb(2 * n, n) <= most_splits]
     n_most = max(significance.needed_repeats(len(pairs)), *affordable[:1], FEWEST_BATCHES)
-    found = significance.compare_all([fold(_arm(cell, per_work), _arm(base, per_work), n_most) for cell, base in pairs])
+    times = [(_times(arm, per_work), _times(base, per_work)) for arm, base in pairs]
+    found = significance.compare_all([fold(arm, base, n_most) for arm, base in times])
     judged = {}
-    for (cell, base), v in zip(pairs, found, strict=True):
-        judged[cell, base] = replace(v, n=len(cell.times), n_baseline=len(base.times))
-        judged[base, cell] = judged[cell, base].mirrored()
+    for (arm, base), v in zip(pairs, found, strict=True):
+        judged[arm, base] = replace(v, n=len(arm.times), n_baseline=len(base.times))
+        judged[base, arm] = judged[arm, base].mirrored()
     return judged
 
 
-def _arm(cell: Arm, per_work: str) -> list[float]:
-    return [time / (cell.work(per_work) or 1.0) for time in cell.times] if per_work else cell.times
+def _times(arm: Arm, per_work: str) -> list[float]:
+    return [time / (arm.work(per_work) or 1.0) for time in arm.times] if per_work else arm.times
 
 
 def fold(arm: Sequence[float], baseline: Sequence[float], n_most: int) -> tuple[list[float], list[float]]:
@@ -219,30 +220,30 @@ def _batches(times: Sequence[float], size: float) -> list[float]:
     return [math.exp(math.fsum(map(math.log, times[a:b])) / (b - a)) for a, b in pairwise(cuts)]
 
 
-def compile_cost_s(cell: Arm, twin: Arm | None, cache: str | None = None) -> float | None:
+def compile_cost_s(arm: Arm, twin: Arm | None, cache: str | None = None) -> float | None:
     """Return the cost of compilation in seconds: the excess of the first iteration over the median, minus that of the
     eager twin; over the runs that started with the compiler's `cache` in that state, or over all."""
-    runs = [row for row in cell.shown if cache is None or row["compile_cache"] == cache]
+    runs = [row for row in arm.shown if cache is None or row["compile_cache"] == cache]
     ours = middle(runs, "first_iter_excess_s")
     theirs = twin.median("first_iter_excess_s") if twin is not None else None
     return None if ours is None or theirs is None else ours - theirs
 
 
-def first_iter_s(cell: Arm, cache: str | None) -> float | None:
+def first_iter_s(arm: Arm, cache: str | None) -> float | None:
     """Return the seconds of the first iteration over the runs that started with the compiler's `cache` in that state: a
     median of cold and warm starts would describe neither."""
-    return middle((row for row in cell.shown if row["compile_cache"] == cache), "first_iter_s")
+    return middle((row for row in arm.shown if row["compile_cache"] == cache), "first_iter_s")
 
 
-def main_cache(cell: Arm) -> str | None:
+def main_cache(arm: Arm) -> str | None:
     """Return the state of the compiler's cache to report first: cold if any run was cold, None if unknown."""
-    states = {row["compile_cache"] for row in cell.shown} - {None}
+    states = {row["compile_cache"] for row in arm.shown} - {None}
     return "cold" if "cold" in states else min(states, default=None)
 
 
-def break_even_iters(cell: Arm, twin: Arm | None, cost_s: float | None) -> float | None:
+def break_even_iters(arm: Arm, twin: Arm | None, cost_s: float | None) -> float | None:
     """Return the number of iterations after which compilation pays off; None if never."""
-    if twin is None or not cost_s or cell.median_s is None or twin.median_s is None:
+    if twin is None or not cost_s or arm.median_s is None or twin.median_s is None:
         return None
-    gain_s = twin.median_s - cell.median_s
+    gain_s = twin.median_s - arm.median_s
     return cost_s / gain_s if gain_s > 0 and cost_s > 0 else None

@@ -44,17 +44,17 @@ def describe(family: Family, details: RunDetails) -> list[str]:
     return [
         *_ratios(family),
         *(line for pair in family.twins for line in _twin_costs(pair, details)),
-        *drifts(family.cells),
-        *_step0(family.cells, details),
-        *not_falling(family.cells),
+        *drifts(family.arms),
+        *_step0(family.arms, details),
+        *not_falling(family.arms),
         *others_that_differ(family),
     ]
 
 
 def _ratios(family: Family) -> list[str]:
-    twins = {frozenset((pair.cell, pair.baseline)) for pair in family.twins}
+    twins = {frozenset((pair.arm, pair.baseline)) for pair in family.twins}
     against = sorted(family.pairs, key=lambda pair: -pair.ratio)
-    pairs = [pair for pair in against if frozenset((pair.cell, pair.baseline)) not in twins]
+    pairs = [pair for pair in against if frozenset((pair.arm, pair.baseline)) not in twins]
     lines = [ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
     lines += [ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     need = max((p.verdict.need for p in [*pairs, *family.twins] if not p.verdict.decided), default=0)
@@ -64,7 +64,7 @@ def _ratios(family: Family) -> list[str]:
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     """Compare an arm with its baseline, with the limits of the result: "is" marks a verdict, "measured" a ratio without
     one."""
-    arm, base, verdict = pair.cell.label, pair.baseline.label, pair.verdict
+    arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
     slower = pair.ratio < 1
     times = units.ratio(1 / pair.ratio if slower else pair.ratio)
     how = "slower" if slower else "faster"
@@ -82,9 +82,9 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         text = f"{arm} {'is' if judged else 'measured'} {times} {how} than {base}"
     if not per_work:
-        numbers = f", {units.ms(pair.cell.median_s)} vs {units.ms(pair.baseline.median_s)} ms/iter"
+        numbers = f", {units.ms(pair.arm.median_s)} vs {units.ms(pair.baseline.median_s)} ms/iter"
     else:
-        a, b = (units.number((c.work(per_work) or 0) / (c.median_s or math.inf)) for c in (pair.cell, pair.baseline))
+        a, b = (units.number((c.work(per_work) or 0) / (c.median_s or math.inf)) for c in (pair.arm, pair.baseline))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
     return f"{text}{numbers} ({_limits(pair, slower and not same)})"
 
@@ -109,7 +109,7 @@ def without_mode(arm: Arm) -> str:
 
 def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
     """Report the costs of compilation: in the first iteration, in evaluations, in the real time."""
-    arm, twin = pair.cell, pair.baseline
+    arm, twin = pair.arm, pair.baseline
     cache = main_cache(arm)
     cost_s = compile_cost_s(arm, twin, cache)
     if cost_s is not None and cost_s > 0:
@@ -205,7 +205,7 @@ def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
 
 def others_that_differ(family: Family) -> Iterable[str]:
     """Report factors that differ along with those in the labels: a ratio is not due to device and mode alone."""
-    arms = [arm for arm in family.cells if arm.times]
+    arms = [arm for arm in family.arms if arm.times]
     alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for name in arms[0].key if len(arms) > 1 else ():
         values: dict[Any, list[Arm]] = {}

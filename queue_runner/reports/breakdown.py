@@ -39,13 +39,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     raw: list[dict[str, Any]] = []
     sections, notes = [], []
     for family in families:
-        spent = [(arm, _spent(arm)) for arm in family.cells if _timed(arm)]
+        spent = [(arm, _spent(arm)) for arm in family.arms if _timed(arm)]
         raw += [part for arm, parts in spent for part in _rows(arm, parts)]
-        title = arm_tables.caption(family, [dict(row) for arm in family.cells for row in arm.shown])
+        title = arm_tables.caption(family, [dict(row) for arm in family.arms for row in arm.shown])
         for k, group in enumerate(_side_by_side(spent)):
             sections.append(_section("" if k else f"{title}: seconds and % of real", group))
-        notes += [note for arm in family.cells for note in _notes(arm)]
-    if any(len(_timed(arm)) > 1 for family in families for arm in family.cells):
+        notes += [note for arm in family.arms for note in _notes(arm)]
+    if any(len(_timed(arm)) > 1 for family in families for arm in family.arms):
         notes.insert(0, "rows of several runs: mean, because medians do not add up")
     return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
 

@@ -47,13 +47,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     families = newest_first(compare(rows, prepare.question(rows, context)))
     n_shown = len(families) if context.options.chosen else MOST_FAMILIES
     taints = footnotes.Taints(rows, context)
-    caveats = taints.caveats(row for family in families[:n_shown] for arm in family.cells for row in arm.shown)
+    caveats = taints.caveats(row for family in families[:n_shown] for arm in family.arms for row in arm.shown)
     peaks, details = Peaks(context), _details(families, context)
     raw: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
     for k, family in enumerate(families):
-        family_rows = [row_of(family, arm, peaks) for arm in family.cells]
+        family_rows = [row_of(family, arm, peaks) for arm in family.arms]
         raw += family_rows
         if k >= n_shown:
             continue
@@ -66,7 +66,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
         lines = ["no run has ended yet: see mpsq status"]
-    shown = raw[: sum(len(family.cells) for family in families[:n_shown])]
+    shown = raw[: sum(len(family.arms) for family in families[:n_shown])]
     notes = [*footnotes.few(shown), *footnotes.notes(families[:n_shown], shown, taints, caveats, context)]
     if (n_left := len(families) - n_shown) > 0:
         older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
@@ -76,7 +76,7 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 def _details(families: Sequence[Family], context: Context) -> RunDetails:
     """Read data missing from the summaries, for one run of each arm."""
-    arms = [arm for family in families if len(family.cells) > 1 for arm in family.cells if arm.shown]
+    arms = [arm for family in families if len(family.arms) > 1 for arm in family.arms if arm.shown]
     runs = [arm.shown[0] for arm in arms][:MOST_DETAILED]
     ids = ", ".join(str(int(row["run_id"])) for row in runs)
     step0: dict[int, dict[str, float]] = {}

@@ -60,7 +60,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     n_left = 0
     for family in families:
         if len(sections) >= _MOST_FAMILIES and not context.options.chosen:
-            n_left += len(family.cells) > 1
+            n_left += len(family.arms) > 1
             continue
         base = _baseline(family)
         found = _divergences(family, base, context) if base is not None else []
@@ -82,7 +82,7 @@ def _baseline(family: Family) -> Arm | None:
     """Return the requested baseline, else the family's, else the first arm if there are no times to choose by."""
     if family.baseline is not None:
         return family.baseline
-    return family.cells[0] if family.why == "" and family.cells else None
+    return family.arms[0] if family.why == "" and family.arms else None
 
 
 def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence]:
@@ -92,7 +92,7 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
         known.setdefault((row["seed"], row["data_sha256"]), row)
     read: dict[int, dict[int, float]] = {}
     found = []
-    for arm in [base, *(arm for arm in family.cells if arm is not base)]:
+    for arm in [base, *(arm for arm in family.arms if arm is not base)]:
         for row in arm.used:
             against = known.get((row["seed"], row["data_sha256"]))
             if against is None or against["run_id"] == row["run_id"]:
@@ -131,7 +131,7 @@ def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
 
 
 def _title(family: Family) -> str:
-    shown = [dict(row) for arm in family.cells for row in arm.used or arm.runs]
+    shown = [dict(row) for arm in family.arms for row in arm.used or arm.runs]
     return arm_tables.caption(family, shown)
 
 

@@ -14,11 +14,11 @@ from tests.compare_support import NAMES, ask, row
 
 
 def labels(family: Family) -> list[str]:
-    return [cell.label for cell in family.cells]
+    return [arm.label for arm in family.arms]
 
 
 def by_label(family: Family) -> dict[str, Arm]:
-    return {cell.label: cell for cell in family.cells}
+    return {arm.label: arm for arm in family.arms}
 
 
 def test_cells_come_cpu_first_and_eager_before_compiled() -> None:
@@ -55,8 +55,8 @@ def test_workloads_that_do_the_same_work_are_compared_where_the_baseline_names_o
     work = {"flops_per_iter": 1e9}
     rows = [row(**work), row(subject="lightning_gpt", median_s=0.2, **work), row(subject="bert", flops_per_iter=2e9)]
     assert len(ask(rows)) == 3
-    other, same = sorted(ask(rows, vs={"subject": "nanogpt"}), key=lambda family: len(family.cells))
-    assert labels(same) == ["cpu eager lightning_gpt", "cpu eager nanogpt"] and len(other.cells) == 1
+    other, same = sorted(ask(rows, vs={"subject": "nanogpt"}), key=lambda family: len(family.arms))
+    assert labels(same) == ["cpu eager lightning_gpt", "cpu eager nanogpt"] and len(other.arms) == 1
     assert [pair.verdict.speedup for pair in same.pairs] == pytest.approx([0.5])
 
 
@@ -64,7 +64,7 @@ def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
     rows = [row("cpu", factors={"n_layer": n}) for n in (2, 4)]
     assert len(ask(rows)) == 2
     (family,) = ask(rows, vs={"n_layer": "2"})
-    assert [pair.cell.key["n_layer"] for pair in family.pairs] == [4]
+    assert [pair.arm.key["n_layer"] for pair in family.pairs] == [4]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_compile_cost_is_over_the_eager_twin_and_by_state_of_the_cache() -> None
 
 def test_without_a_twin_there_is_no_compile_cost() -> None:
     (family,) = ask([row("mps", 1)])
-    assert family.twin(family.cells[0]) is None and compile_cost_s(family.cells[0], None) is None
+    assert family.twin(family.arms[0]) is None and compile_cost_s(family.arms[0], None) is None
 
 
 def test_folding_keeps_order_and_geometric_mean_and_makes_batches_of_equal_size() -> None:

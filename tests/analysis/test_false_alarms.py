@@ -52,7 +52,7 @@ def alarms(sizes: dict[tuple[str, int], int], trials: int, faster: float = 1.0) 
         level = {"cpu": 0.1, "mps": 0.1 * faster}
         rows = [row(d, c, level[d] * draw.gauss(1, 0.01)) for (d, c), n in sizes.items() for _ in range(n)]
         (family,) = ask(rows)
-        pairs = [p for p in [*family.pairs, *family.twins] if p.cell.key["device"] == p.baseline.key["device"]]
+        pairs = [p for p in [*family.pairs, *family.twins] if p.arm.key["device"] == p.baseline.key["device"]]
         wrong += any(p.verdict.word in (Word.FASTER, Word.SLOWER) for p in (pairs if faster != 1 else family.pairs))
     return wrong
 

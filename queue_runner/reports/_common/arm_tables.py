@@ -52,9 +52,9 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
     """Return what all rows of the family have in common."""
     common = family.common
     names = ("framework", "framework_version", "dtype", "device_name")
-    pooled = [row for arm in family.cells for row in arm.shown]  # --group-by may pool several frameworks
+    pooled = [row for arm in family.arms for row in arm.shown]  # --group-by may pool several frameworks
     alike = {name: {row[name] for row in [*rows, *pooled]} - {None} for name in names}
-    subject = [", ".join(dict.fromkeys(str(arm.key["subject"]) for arm in family.cells))]
+    subject = [", ".join(dict.fromkeys(str(arm.key["subject"]) for arm in family.arms))]
     if common["config"] is not None:
         subject.append(str(common["config"]))
     words = [" ".join(subject)]
@@ -65,14 +65,14 @@ def caption(family: Family, rows: Sequence[Raw]) -> str:
         words.append(*alike["dtype"])
     known = {"subject", "config", "machine"}
     words += [word(name, value) for name, value in common.items() if name not in known and value is not None]
-    shared = set(family.cells[0].key) - set(common) - {*MAIN, *DETAILS}
+    shared = set(family.arms[0].key) - set(common) - {*MAIN, *DETAILS}
     for name in sorted(shared):
-        values = {arm.key[name] for arm in family.cells}
+        values = {arm.key[name] for arm in family.arms}
         if len(values) == 1 and values != {None}:
             words.append(word(name, *values))
     if len(alike["device_name"]) == 1:
         words.append("on " + next(iter(alike["device_name"])))
-    if place := family.cells[0].runs[0]["where"]:
+    if place := family.arms[0].runs[0]["where"]:
         words.append(place)
     return ", ".join(words)
 

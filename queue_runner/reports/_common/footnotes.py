@@ -93,7 +93,7 @@ def notes(
     times: str = "ms/iter: median",
 ) -> list[str]:
     """Return all footnotes of compared families, those on the numbers first; `times` says what the spread is of."""
-    arms = [arm for family in families for arm in family.cells]
+    arms = [arm for family in families for arm in family.arms]
     return [
         *spreads(times, {row["spread_over"] for row in raw}),
         *_window(context),
@@ -174,11 +174,11 @@ def peaks(raw: Sequence[Mapping[str, Any]], subject: str) -> Iterable[str]:
 
 
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
-    machines = {family.common["machine"]: family.cells[0].runs[0]["where"] for family in families}
+    machines = {family.common["machine"]: family.arms[0].runs[0]["where"] for family in families}
     if len(machines) > 1:
         yield f"runs of {len(machines)} machines: in separate tables, never compared"
         yield from (f"{where}: {_machine(machine, context)}" for machine, where in machines.items() if machine)
-    if any(f.common["machine"] is None and len(f.cells) > 1 and any(arm.used for arm in f.cells) for f in families):
+    if any(f.common["machine"] is None and len(f.arms) > 1 and any(arm.used for arm in f.arms) for f in families):
         yield "imported logs do not name their machine and count as one (mpsq import --set machine=NAME separates them)"
 
 

@@ -60,13 +60,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     families = newest_first(families)
     peaks, taints = Peaks(context), footnotes.Taints(rows, context)
     n_shown = len(families) if context.options.chosen else _MOST_FAMILIES
-    caveats = taints.caveats(row for family in families[:n_shown] for arm in family.cells for row in arm.shown)
+    caveats = taints.caveats(row for family in families[:n_shown] for arm in family.arms for row in arm.shown)
     raw: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
     for k, family in enumerate(families):
-        losses = _losses(family, context) if k < n_shown else ((arm, None) for arm in family.cells)
+        losses = _losses(family, context) if k < n_shown else ((arm, None) for arm in family.arms)
         found = [_row(family, arm, peaks, loss) for arm, loss in losses]
         _mark_fastest(family, found)
         raw += found
@@ -111,7 +111,7 @@ def _losses(family: Family, context: Context) -> Iterable[tuple[Arm, _Loss | Non
     """Compare the losses of one run per arm with a baseline run of the same seed and data."""
     base = family.baseline.shown if family.baseline is not None else []
     read = {row["run_id"]: divergence.losses(row, context) for row in base[:1]}
-    for arm in family.cells:
+    for arm in family.arms:
         pair = next(((one, other) for other in base[:1] for one in arm.shown if _same_data(one, other)), None)
         if pair is None:
             yield arm, None
@@ -145,7 +145,7 @@ def _row(family: Family, arm: Arm, peaks: Peaks, loss: _Loss | None) -> dict[str
 
 
 def _mark_fastest(family: Family, found: Sequence[dict[str, Any]]) -> None:
-    able = [(arm, row) for arm, row in zip(family.cells, found, strict=True) if arm.times]
+    able = [(arm, row) for arm, row in zip(family.arms, found, strict=True) if arm.times]
     if len(able) > 1:
         min(able, key=lambda one: text.cost(family, one[0]))[1]["is_fastest"] = True
 

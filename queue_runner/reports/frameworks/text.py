@@ -19,7 +19,7 @@ from queue_runner.reports._common.settings import effective
 
 def frameworks(family: Family) -> set[str]:
     """Return the frameworks with numbers to show."""
-    return {str(arm.key.get("framework")) for arm in family.cells if arm.shown}
+    return {str(arm.key.get("framework")) for arm in family.arms if arm.shown}
 
 
 def cost(family: Family, arm: Arm) -> float:
@@ -29,15 +29,15 @@ def cost(family: Family, arm: Arm) -> float:
 
 def findings(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
     """Return the answer, followed by its caveats."""
-    if (n := sum(bool(arm.times) for arm in family.cells)) < 2:
+    if (n := sum(bool(arm.times) for arm in family.arms)) < 2:
         yield f"nothing to compare: {'only one' if n else 'no'} row has a valid run with a time"
     yield from _fastest(family, found)
-    by_framework = by_key((arm for arm in family.cells if arm.times), lambda arm: arm.key["framework"])
+    by_framework = by_key((arm for arm in family.arms if arm.times), lambda arm: arm.key["framework"])
     best = {min(arms, key=lambda arm: cost(family, arm)) for arms in by_framework.values()}
-    pairs = sorted((pair for pair in family.pairs if pair.cell in best), key=lambda pair: -pair.ratio)
+    pairs = sorted((pair for pair in family.pairs if pair.arm in best), key=lambda pair: -pair.ratio)
     yield from (ratio(pair, family.per_work) for pair in pairs)
-    yield from drifts(family.cells)
-    yield from not_falling(family.cells)
+    yield from drifts(family.arms)
+    yield from not_falling(family.arms)
     yield from others_that_differ(family)
     unlike = [row for row in found if row["trains_alike"] is False]
     alike = [row for row in found if row["trains_alike"]]
@@ -59,7 +59,7 @@ def findings(family: Family, found: Sequence[Mapping[str, Any]], context: Contex
 
 def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
-    able = sorted((arm for arm in family.cells if arm.times), key=lambda arm: cost(family, arm))
+    able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: cost(family, arm))
     if family.per_work:
         able = [arm for arm in able if arm.work(family.per_work)]
     if len(able) < 2:
@@ -78,8 +78,8 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str
 
 def _differing_defaults(family: Family, context: Context) -> Iterable[str]:
     """Warn of settings that differ without having been requested: defaults of the workload files."""
-    reported = effective([arm.shown[0] for arm in family.cells if arm.shown], context)
-    shown = {arm.label: reported.get(arm.shown[0]["run_id"], {}) for arm in family.cells if arm.shown}
+    reported = effective([arm.shown[0] for arm in family.arms if arm.shown], context)
+    shown = {arm.label: reported.get(arm.shown[0]["run_id"], {}) for arm in family.arms if arm.shown}
     names = {name for settings in shown.values() for name in settings}
     for name in sorted(names):
         values = {label: settings[name] for label, settings in shown.items() if name in settings}
@@ -92,7 +92,7 @@ def unlike(families: Sequence[Family]) -> Iterable[str]:
     """Report frameworks that were not compared because their settings differ."""
 
     def place(family: Family) -> tuple[Any, ...]:
-        first = family.cells[0].runs[0]
+        first = family.arms[0].runs[0]
         return *(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"]
 
     for (_, subject, config, device, dtype), several in by_key(families, place).items():

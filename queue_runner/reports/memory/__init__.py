@@ -60,7 +60,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     left = len(rows) if context.options.chosen else _MOST_RUNS
     n_left = 0
     for table in _tables(found):
-        runs = [(arm, row) for family in table for arm in family.cells for row in arm.runs]
+        runs = [(arm, row) for family in table for arm in family.arms for row in arm.runs]
         n_left += len(runs[left:])
         series = [one for arm, row in runs[:left] if (one := _series(arm, row, context)) is not None]
         left -= len(runs[:left])
@@ -90,7 +90,7 @@ def _tables(found: Sequence[Family]) -> list[list[Family]]:
 
 def _labelled(family: Family, differ: Sequence[str]) -> Family:
     words = [word(name, value) for name in differ if (value := family.common.get(name)) is not None]
-    return replace(family, cells=[replace(arm, label=" ".join([arm.label, *words])) for arm in family.cells])
+    return replace(family, arms=[replace(arm, label=" ".join([arm.label, *words])) for arm in family.arms])
 
 
 def _series(arm: Arm, row: Mapping[str, Any], context: Context) -> Series | None:

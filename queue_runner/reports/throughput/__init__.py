@@ -47,7 +47,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not context.options.vs:
         families = [_cpu_baseline_only(family) for family in families]
     taints = footnotes.Taints(rows, context)
-    caveats = taints.caveats(row for family in families for arm in family.cells for row in arm.shown)
+    caveats = taints.caveats(row for family in families for arm in family.arms for row in arm.shown)
     tables = _tables(families, Peaks(context))
     raw = [row for table in tables for row in table.rows]
     notes = footnotes.notes(families, raw, taints, caveats, context, "rate: at the median iteration, synchronized")
@@ -97,12 +97,12 @@ def _tables(families: Sequence[Family], peaks: Peaks) -> list[Table]:
 
 def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> Table:
     first = next(iter(families.values()))
-    arms = {_place(arm): arm for family in families.values() for arm in family.cells}
+    arms = {_place(arm): arm for family in families.values() for arm in family.arms}
     named = labelled(sorted(arms.values(), key=order), {**first.common, "optimizer": None})
     labels = {_place(arm): arm.label for arm in named}
     rows = []
     for mode, family in families.items():
-        for arm in family.cells:
+        for arm in family.arms:
             row = {**row_of(family, arm, peaks), "model": model, "mode": mode, "label": labels[_place(arm)]}
             rows.append(row)
     at = {label: at for at, label in enumerate(labels.values())}
