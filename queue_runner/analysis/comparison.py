@@ -63,6 +63,11 @@ class Family:
     twins: Sequence[Pair] = ()
     per_work: str = ""
 
+    @property
+    def shown(self) -> list[Row]:
+        """Runs whose numbers are shown."""
+        return [row for arm in self.arms for row in arm.shown]
+
     def pair(self, arm: Arm) -> Pair | None:
         """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
         return next((pair for pair in self.pairs if pair.arm is arm), None)

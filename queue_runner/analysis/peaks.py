@@ -106,17 +106,6 @@ def _apple(family: str, variant: str | None, gpu_cores: int | None, dtype: str) 
     return Peak(flops, f"{gpu_cores} cores x 128 x 2 x {clock_hz / 1e9:.3f} GHz; clock: {source}")
 
 
-def given_peak(tflops: float) -> Peak:
-    """Return a peak given by the user (`--peak-tflops`)."""
-    return Peak(tflops * 1e12, "given by the user")
-
-
-def measured_peak(flops: float, by: str) -> Peak:
-    """Return a peak measured on this device (`mpsq submit matmul --config peak`), in FLOP per second: the rate of
-    matrix products, so that MFU is a share of what is attainable. `by` names the measurement."""
-    return Peak(flops, f"measured by {by}")
-
-
 def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
     """Return the model FLOP utilization (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second as a
     share of the peak, not capped at 1; None if a value is unknown or the time is not positive."""

@@ -61,6 +61,16 @@ class Summary:
     peak_reserved_bytes: int | None = None
 
 
+def describe(times: Sequence[float]) -> dict[str, float | None]:
+    """Return the centre and spread of times in seconds, as fields of Summary; None where there are no times."""
+    if not times:
+        return dict.fromkeys(("median_s", "mad_s", "q1_s", "q3_s", "mean_s"))
+    middle = stats.median(times)
+    q1, q3 = stats.quartiles(times)
+    mean = math.fsum(times) / len(times)
+    return {"median_s": middle, "mad_s": stats.mad(times, middle), "q1_s": q1, "q3_s": q3, "mean_s": mean}
+
+
 def summarize(
     *,
     iterations: Rows,
@@ -80,10 +90,10 @@ def summarize(
     """
     measured = [row for row in iterations if row["phase"] == _MEASURE]
     times = [row["dur_s"] for row in measured]
-    middle = stats.median(times) if times else None
+    centre = describe(times)
+    middle = centre["median_s"]
     drift = stats.drift([row["i"] for row in measured], times)
     first = _first_iteration(iterations)
-    q1, q3 = stats.quartiles(times) if times else (None, None)
     losses = [row["loss"] for row in iterations if row["loss"] is not None]
     lost = nan_loss and iterations[-1]["loss"] is None if iterations else False
     val = [row["value"] for row in evals if row["split"] == "val" and row["metric"] == "loss"]
@@ -95,11 +105,7 @@ def summarize(
     return Summary(
         n_iters=len(iterations),
         n_measure=len(times),
-        median_s=middle,
-        mad_s=stats.mad(times, middle) if times else None,
-        q1_s=q1,
-        q3_s=q3,
-        mean_s=math.fsum(times) / len(times) if times else None,
+        **centre,
         min_s=min(times, default=None),
         max_s=max(times, default=None),
         first_iter_s=first,

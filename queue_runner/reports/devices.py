@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.findings import RunDetails, describe
+from queue_runner.analysis.grouping import taints
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import columns
@@ -29,10 +29,8 @@ COLUMNS = columns(
     Column("break_even_iters", "break-even", units.count, True),
     "real_s user_s sys_s max_rss_bytes n_iters",
     Column("loss_first", "first loss", units.loss, True),
-    Column("loss_last", "train loss", units.loss, True),
-    Column("val_loss_last", "val loss", units.loss, True),
-    Column("projected_real_s", "projected total", units.duration, True),
-    "is_baseline speedup speedup_low speedup_high p p_corrected verdict taints",
+    "loss_last val_loss_last projected_real_s is_baseline speedup speedup_low speedup_high p p_corrected verdict",
+    "taints",
 )
 
 MOST_FAMILIES = 4
@@ -43,34 +41,30 @@ MOST_DETAILED = 64
 
 def finish(rows: list[Row], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
-    rows = prepare.windowed(prepare.prepare(rows, context), context)
+    rows = prepare.windowed(rows, context)
     families = newest_first(compare(rows, prepare.question(rows, context)))
-    n_shown = len(families) if context.options.chosen else MOST_FAMILIES
-    taints = footnotes.Taints(rows, context)
-    caveats = taints.caveats(row for family in families[:n_shown] for arm in family.arms for row in arm.shown)
+    shown = families if context.options.chosen else families[:MOST_FAMILIES]
+    found = footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
-    raw: list[dict[str, Any]] = []
+    tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
     sections: list[Section] = []
     lines: list[str] = []
-    for k, family in enumerate(families):
-        family_rows = [row_of(family, arm, peaks) for arm in family.arms]
-        raw += family_rows
-        if k >= n_shown:
-            continue
-        sections += arm_tables.sections(family, family_rows, caveats)
+    for family, table in zip(shown, tables, strict=False):
+        sections += arm_tables.sections(family, table, found)
         findings = describe(family, details)
         if len(families) > 1 and findings:
-            lines.append(arm_tables.caption(family, family_rows) + ":")
+            lines.append(arm_tables.caption(family, table) + ":")
         lines += findings
     if not rows:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
         lines = ["no run has ended yet: see mpsq status"]
-    shown = raw[: sum(len(family.arms) for family in families[:n_shown])]
-    notes = [*footnotes.few(shown), *footnotes.notes(families[:n_shown], shown, taints, caveats, context)]
-    if (n_left := len(families) - n_shown) > 0:
+    shown_rows = [row for table in tables[: len(shown)] for row in table]
+    notes = [*footnotes.few(shown_rows), *footnotes.notes(shown, shown_rows, found, context)]
+    if n_left := len(families) - len(shown):
         older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
         notes.append(f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all")
+    raw = [row for table in tables for row in table]
     return Result(COLUMNS, raw, sections, lines, notes, text=None if sections or not rows else "")
 
 
@@ -78,21 +72,18 @@ def _details(families: Sequence[Family], context: Context) -> RunDetails:
     """Read data missing from the summaries, for one run of each arm."""
     arms = [arm for family in families if len(family.arms) > 1 for arm in family.arms if arm.shown]
     runs = [arm.shown[0] for arm in arms][:MOST_DETAILED]
-    ids = ", ".join(str(int(row["run_id"])) for row in runs)
-    step0: dict[int, dict[str, float]] = {}
-    for sql in (
-        f"SELECT run_id, split AS name, value FROM v_eval WHERE run_id IN ({ids}) AND i = 0 AND metric = 'loss'",
-        f"SELECT run_id, 'on the device' AS name, value FROM metrics WHERE run_id IN ({ids})"
-        " AND name = 'reference_loss_device'",
-    ):
-        for loss in context.read(sql):
-            if loss["value"] is not None:
-                step0.setdefault(loss["run_id"], {})[loss["name"]] = loss["value"]
+    losses = context.by_run(
+        "SELECT run_id, split AS name, value FROM v_eval"
+        " WHERE run_id IN ({runs}) AND i = 0 AND metric = 'loss' AND value IS NOT NULL"
+        " UNION ALL SELECT run_id, 'on the device', value FROM metrics"
+        " WHERE run_id IN ({runs}) AND name = 'reference_loss_device' AND value IS NOT NULL",
+        runs,
+    )
+    step0 = {run_id: {loss["name"]: loss["value"] for loss in found} for run_id, found in losses.items()}
     last_eval = {}
+    sql = "SELECT i, dur_s, phase FROM v_iteration WHERE run_id = ? ORDER BY offset DESC LIMIT 1"
     for row in runs:
-        if "unsynced" in (row["taints"] or ""):
-            sql = "SELECT i, dur_s, phase FROM v_iteration WHERE run_id = ? ORDER BY offset DESC LIMIT 1"
-            for iteration in context.read(sql, [row["run_id"]]):
-                if iteration["phase"] == "eval_iter":
-                    last_eval[row["run_id"]] = (iteration["i"], iteration["dur_s"])
+        for last in context.read(sql, [row["run_id"]]) if "unsynced" in taints(row) else ():
+            if last["phase"] == "eval_iter":
+                last_eval[row["run_id"]] = (last["i"], last["dur_s"])
     return RunDetails(step0, last_eval)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from queue_runner import units
@@ -32,6 +33,16 @@ COLUMNS = columns(
     Column("baseline_loss", "baseline loss", units.loss, True),
     Column("relative", "relative difference", units.number, True),
 )
+_SHOWN = (
+    arm_tables.LABEL,
+    Column("n_runs", "runs", units.count, True),
+    Column("n_iters", "iters", units.count, True),
+    *(Column(f"above{level:g}", f"> {units.percent(level, 1)}", right=True) for level in LEVELS),
+    Column("greatest", "max", format_difference, True),
+    Column("last", "last", format_difference, True),
+    Column("device", "step 0", units.loss, True),
+    Column("cpu", "on CPU", units.loss, True),
+)
 _UNUSABLE = "log_rewritten"
 """The only taint that invalidates losses; others, such as contended, affect only times."""
 _MOST_FAMILIES = 4
@@ -50,8 +61,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     rows = [{**row, "valid": _UNUSABLE not in taints(row)} for row in rows]
     for row in rows:  # losses of a failed run are usable up to its end
         row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
-    families = compare(rows, prepare.question(rows, context)) if rows else []
-    families = newest_first(families)
+    families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
     sections: list[Section] = []
     lines: list[str] = []
     raw: list[dict[str, Any]] = []
@@ -90,14 +100,14 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
     known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in base.used:
         known.setdefault((row["seed"], row["data_sha256"]), row)
-    read: dict[int, dict[int, float]] = {}
+    read = cache(lambda run_id: losses(run_id, context))
     found = []
     for arm in [base, *(arm for arm in family.arms if arm is not base)]:
         for row in arm.used:
             against = known.get((row["seed"], row["data_sha256"]))
             if against is None or against["run_id"] == row["run_id"]:
                 continue
-            a, b = (read.setdefault(run["run_id"], losses(run, context)) for run in (row, against))
+            a, b = read(row["run_id"]), read(against["run_id"])
             points = [(i, a[i], b[i], relative(a[i], b[i])) for i in sorted(a.keys() & b.keys())]
             if points:
                 found.append(Divergence(arm, row, against, points))
@@ -106,15 +116,14 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
 
 def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, float]]:
     """Read by run the loss of the first batch before training, computed on the CPU and on the device."""
-    ids = ", ".join(str(int(row["run_id"])) for row in rows)
     sql = (
-        f"SELECT run_id, name, value FROM metrics WHERE run_id IN ({ids}) AND value IS NOT NULL"
+        "SELECT run_id, name, value FROM metrics WHERE run_id IN ({runs}) AND value IS NOT NULL"
         " AND name IN ('reference_loss_cpu', 'reference_loss_device')"
     )
-    found: dict[int, dict[str, float]] = {}
-    for metric in context.read(sql):
-        found.setdefault(metric["run_id"], {})[metric["name"].rpartition("_")[2]] = float(metric["value"])
-    return found
+    found = context.by_run(sql, rows)
+    return {
+        run_id: {one["name"].rpartition("_")[2]: one["value"] for one in losses} for run_id, losses in found.items()
+    }
 
 
 def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
@@ -139,36 +148,23 @@ def _section(
     family: Family, base: Arm, found: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
 ) -> Section:
     """Build a row for each arm, from its run with the largest difference, with the number of runs."""
-    columns = [
-        Column("label", "", flexible=True),
-        Column("runs", "runs", units.count, True),
-        Column("n", "iters", units.count, True),
-        *(Column(f"above{level:g}", f"> {units.percent(level, 1)}", right=True) for level in LEVELS),
-        Column("greatest", "max", right=True),
-        Column("last", "last", right=True),
-        Column("device", "step 0", right=True),
-        Column("cpu", "on CPU", right=True),
-    ]
     shown = []
     for arm in dict.fromkeys(divergence.arm for divergence in found):
         group = [divergence for divergence in found if divergence.arm is arm]
         worst = _worst(group)
-        reported = reference.get(worst.run["run_id"], {})
-        firsts = {f"above{level:g}": _first(worst, level) for level in LEVELS}
         shown.append(
             {
                 "label": f"{arm.label}, rerun" if arm is base else arm.label,
-                "runs": len(group),
-                "n": len(worst.points),
-                **firsts,
-                "greatest": format_difference(worst.greatest[1] if worst.greatest else None),
-                "last": format_difference(worst.last),
-                "cpu": units.loss(reported.get("cpu")),
-                "device": units.loss(reported.get("device")),
+                "n_runs": len(group),
+                "n_iters": len(worst.points),
+                **{f"above{level:g}": _first(worst, level) for level in LEVELS},
+                "greatest": worst.greatest[1] if worst.greatest else None,
+                "last": worst.last,
+                **reference.get(worst.run["run_id"], {}),
             }
         )
     why = f" ({family.why})" if family.why else ""
-    return Section(_title(family), columns, shown, [f"relative to {base.label}{why}"])
+    return Section(_title(family), _SHOWN, shown, [f"relative to {base.label}{why}"])
 
 
 def _worst(group: Sequence[Divergence]) -> Divergence:

@@ -6,7 +6,7 @@ import pytest
 
 from queue_runner import units
 from queue_runner.analysis import peaks
-from queue_runner.analysis.peaks import given_peak, mfu, peak
+from queue_runner.analysis.peaks import Peak, mfu, peak
 
 STEP_FLOP = 1.1626e12
 """FLOP of one shakespeare_char iteration (docs/methodology.md)."""
@@ -93,7 +93,6 @@ def test_every_card_has_a_source_and_ordered_rates() -> None:
 
 
 def test_mfu_needs_all_three() -> None:
-    assert (
-        mfu(None, 1, given_peak(1)) is None and mfu(1, None, given_peak(1)) is None and mfu(1, 0, given_peak(1)) is None
-    )
-    assert mfu(2e12, 1, given_peak(1)) == 2
+    of = Peak(1e12, "given by the user")
+    assert mfu(None, 1, of) is None and mfu(1, None, of) is None and mfu(1, 0, of) is None
+    assert mfu(2e12, 1, of) == 2

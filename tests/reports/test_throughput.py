@@ -158,3 +158,10 @@ def test_probes_of_a_search_are_left_to_the_report_scaling(store: Models) -> Non
     store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.find_max', 'batch_size')")
     store.train("cpu", 10.0)
     assert [row["device"] for row in store.report("throughput").rows] == ["cpu"]
+
+
+def test_a_device_that_only_trains_has_no_mark_of_evaluation(store: Models) -> None:
+    store.train("cpu", 1.0)
+    store.train("cuda", 0.1)
+    store.evaluate("cpu", 0.25, taints={"battery": ("caveat", "the machine ran on battery")})
+    assert "None" not in shown(store)

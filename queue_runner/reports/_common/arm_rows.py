@@ -8,6 +8,7 @@ from typing import Any
 from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.peaks import mfu
+from queue_runner.analysis.significance import Verdict
 from queue_runner.reports._common.peaks import Peaks
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
@@ -56,14 +57,23 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
         "compile_cost_warm_s": compile_cost_s(arm, twin, "warm") if cache == "cold" else None,
         "break_even_iters": break_even_iters(arm, twin, cost_s),
         "is_baseline": arm is family.baseline,
-        "speedup": 1.0 if arm is family.baseline and arm.times else pair.ratio if pair else None,
-        "speedup_low": pair.verdict.low if pair else None,
-        "speedup_high": pair.verdict.high if pair else None,
-        "p": pair.verdict.p if pair else None,
-        "p_corrected": pair.verdict.p_corrected if pair else None,
-        "verdict": str(pair.verdict) if pair else None,
-        "judged": pair.verdict if pair else None,  # for the readable tables: not a column
+        **values_of(pair.verdict if pair else None),
+        **({"speedup": 1.0} if arm is family.baseline and arm.times else {}),
         "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
+        "excluded": len(arm.used) < len(arm.ended),  # marks the row: not a column
+    }
+
+
+def values_of(verdict: Verdict | None) -> dict[str, Any]:
+    """Return the values that reports have for a verdict; `judged` is for the readable tables, not a column."""
+    return {
+        "speedup": verdict.speedup if verdict else None,
+        "speedup_low": verdict.low if verdict else None,
+        "speedup_high": verdict.high if verdict else None,
+        "p": verdict.p if verdict else None,
+        "p_corrected": verdict.p_corrected if verdict else None,
+        "verdict": str(verdict) if verdict else None,
+        "judged": verdict,
     }
 
 

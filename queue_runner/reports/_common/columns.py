@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from queue_runner import units
-from queue_runner.tables import Column
+from queue_runner.tables import Column, Row
+from queue_runner.text import one_line
+
+
+@dataclass(frozen=True)
+class RowColumn(Column):
+    """A column whose text is made of several values of a row: `words` takes the whole row."""
+
+    words: Callable[[Row], str] = str
+
+    def show(self, row: Row) -> str:
+        return one_line(self.words(row))
+
+
+def short(x_s: Any) -> str:
+    """Format seconds with 3 digits, in the fitting unit."""
+    return units.short_duration(x_s, 3)
+
 
 _SHARED = (
     Column("workload", "workload"),
@@ -31,6 +52,9 @@ _SHARED = (
     Column("n_samples", "samples", units.count, True),
     Column("i", "i", units.count, True),
     Column("loss", "loss", units.loss, True),
+    Column("loss_last", "train loss", units.loss, True),
+    Column("val_loss_last", "val loss", units.loss, True),
+    Column("projected_real_s", "projected total", units.duration, True),
     Column("median_s", "time", units.short_duration, True),
     Column("spread_s", "spread", units.short_duration, True),
     Column("spread_over", "spread over"),

@@ -61,8 +61,8 @@ def relative(a: float, b: float) -> float | None:
     return math.inf
 
 
-def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
-    """Read losses by iteration, limited by --iters; of an iteration repeated by a resumed job, the last one.
+def losses(run_id: int, context: Context) -> dict[int, float]:
+    """Read a run's losses by iteration, limited by --iters; of an iteration repeated by a resumed job, the last one.
 
     SQLite has no NaN: a missing loss in a run with the note nan_loss is NaN.
     """
@@ -71,7 +71,7 @@ def losses(row: Mapping[str, Any], context: Context) -> dict[int, float]:
         "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss') AS is_nan"
         " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
     )
-    found = context.read(sql, [row["run_id"], first, last])
+    found = context.read(sql, [run_id, first, last])
     known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in found}
     return known if any(one["is_nan"] for one in found) else {i: x for i, x in known.items() if not math.isnan(x)}
 

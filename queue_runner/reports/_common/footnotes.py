@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any
 
 from queue_runner import units
@@ -12,8 +12,10 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import MAIN, Arm, by_key, taints, value_of
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.listing import ending
+from queue_runner.reports._common.columns import RowColumn
 from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import FEW_ITERS
+from queue_runner.tables import Column
 
 MOST_NAMED = 5
 """Maximum number of runs or reasons named in a note; the rest is counted."""
@@ -22,48 +24,38 @@ EXCLUDED = "!"
 """Marks a row with excluded runs; if all were, it shows their numbers and is not compared."""
 
 
-@dataclass(frozen=True)
-class Caveats:
-    """Caveats of the shown runs: by kind the runs that have it, with its detail. Each kind has a letter as its mark."""
-
-    runs: Mapping[str, Sequence[tuple[Mapping[str, Any], str]]]
-
-    @property
-    def letters(self) -> dict[str, str]:
-        return dict(zip(self.runs, "abcdefghijklmnopqrstuvwxyz", strict=False))
-
-    def mark(self, kinds: Iterable[str], excluded: bool) -> str:
-        """Return the letters of `kinds`, after EXCLUDED if runs of the row are `excluded`."""
-        letters = self.letters
-        return EXCLUDED * excluded + "".join(sorted(letters[kind] for kind in kinds if kind in letters))
-
-    def notes(self) -> Iterable[str]:
-        """Explain each mark by the details stored with the runs, and name these runs."""
-        for kind, mark in self.letters.items():
-            details = by_key(self.runs[kind], lambda run: run[1])
-            named_runs = [(detail, named([row["run"] for row, _ in group])) for detail, group in details.items()]
-            each = [f"{detail} ({runs})" for detail, runs in named_runs[:MOST_DETAILS]]
-            more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield f"{mark} {kind}: {'; '.join(each)}{more}"
-
-
 class Taints:
-    """The taints of a report's runs, read once and only if there are any."""
+    """The taints of a report's `rows`, read once and only if there are any. Each kind of caveat of the runs `shown` has
+    a letter, which marks the rows of a table."""
 
-    def __init__(self, rows: Sequence[Row], context: Context) -> None:
+    def __init__(self, rows: Sequence[Row], shown: Iterable[Mapping[str, Any]], context: Context) -> None:
         chosen = "SELECT run_id FROM v_run WHERE {chosen}"
         sql = f"SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({chosen})"
         taints = context.read(sql) if any(row["taints"] for row in rows) else []
         self._by_run = by_key(taints, lambda taint: taint["run_id"])
+        runs = {row["run_id"]: row["run"] for row in shown}  # a run may be shown twice
+        found = [(taint, run) for run_id, run in runs.items() for taint in self._by_run.get(run_id, [])]
+        self._caveats = by_key((one for one in found if one[0]["severity"] == "caveat"), lambda one: one[0]["kind"])
+        self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
+        self.column = RowColumn("marks", "", self.mark)
 
-    def caveats(self, rows: Iterable[Mapping[str, Any]]) -> Caveats:
-        """Return the caveats of the runs whose numbers are shown; a run may be named twice."""
-        found: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
-        for run_id, row in {row["run_id"]: row for row in rows}.items():
-            for taint in self._by_run.get(run_id, []):
-                if taint["severity"] == "caveat":
-                    found.setdefault(taint["kind"], []).append((row, taint["detail"]))
-        return Caveats(found)
+    def mark(self, row: Mapping[str, Any]) -> str:
+        """Return the letters of the row's `taints`, after EXCLUDED if some of its runs are `excluded`."""
+        letters = sorted(self._letters[kind] for kind in row["taints"] if kind in self._letters)
+        return (EXCLUDED if row["excluded"] else "") + "".join(letters)
+
+    def columns(self, rows: Iterable[Mapping[str, Any]]) -> list[Column]:
+        """Return the column of marks; none if no row has one."""
+        return [self.column] if any(map(self.mark, rows)) else []
+
+    def notes(self) -> Iterable[str]:
+        """Explain each letter by the details stored with the runs, and name these runs."""
+        for kind, letter in self._letters.items():
+            details = by_key(self._caveats[kind], lambda one: one[0]["detail"])
+            named_runs = [(detail, named([run for _, run in group])) for detail, group in details.items()]
+            each = [f"{detail} ({runs})" for detail, runs in named_runs[:MOST_DETAILS]]
+            more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
+            yield f"{letter} {kind}: {'; '.join(each)}{more}"
 
     def excluded(self, rows: Iterable[Mapping[str, Any]], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
@@ -88,7 +80,6 @@ def notes(
     families: Sequence[Family],
     raw: Sequence[Mapping[str, Any]],
     found: Taints,
-    caveats: Caveats,
     context: Context,
     times: str = "ms/iter: median",
 ) -> list[str]:
@@ -97,7 +88,7 @@ def notes(
     return [
         *spreads(times, {row["spread_over"] for row in raw}),
         *_window(context),
-        *caveats.notes(),
+        *found.notes(),
         *_excluded(arms, found, context),
         *_pending(arms),
         *_mixed_first_iteration(arms),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from queue_runner.analysis.grouping import Arm
-from queue_runner.analysis.peaks import Peak, given_peak, measured_peak, peak
-from queue_runner.reports._common.report import Context
+from queue_runner.analysis.grouping import Arm, by_key
+from queue_runner.analysis.peaks import Peak, peak
+from queue_runner.reports._common.report import Context, Row
 
 _PEAKS = (
     "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value"
     " FROM v_run r JOIN v_metric m ON m.run_id = r.run_id WHERE r.workload = 'matmul' AND m.name = 'peak'"
     " AND m.value > 0 AND r.outcome = 'SUCCEEDED' AND r.valid ORDER BY r.ended_at DESC, r.run_id DESC"
 )
+
+_DISTINCT = ("machine_hash", "device", "dtype", "framework", "compile")
 
 
 class Peaks:
@@ -42,27 +44,24 @@ class Peaks:
         given = self._context.options.peak_tflops
         for key in (str(device), str(device).partition(":")[0], str(name)):
             if key in given:
-                return given_peak(given[key])
+                return Peak(given[key] * 1e12, "given by the user")
         if device is None or device == "cpu":  # a CPU may have the name of the chip, and so of its GPU
             return None
         return peak(name, self._gpu_cores(machine, name), dtype)
 
     def _measured_on(self, machine: str | None, device: str | None, dtype: str | None) -> Peak | None:
         """Return the highest of the newest valid peaks of each framework and mode, so that a slower framework does
-        not lower the peak."""
+        not lower the peak: the rate of matrix products, so that MFU is a share of what is attainable."""
         if self._measured is None:
-            self._measured = {}
-            newest: set[tuple[Any, ...]] = set()
+            newest: dict[tuple[Any, ...], Row] = {}
             for row in self._context.read(_PEAKS):
-                place = (row["machine_hash"], row["device"], row["dtype"])
-                if (by := (*place, row["framework"], row["compile"])) in newest:
-                    continue
-                newest.add(by)
-                before = self._measured.get(place)
-                if before is None or row["value"] > before.flops:
-                    self._measured[place] = measured_peak(
-                        row["value"], f"run {row['run']}, matmul in {row['framework']} {row['framework_version']}"
-                    )
+                newest.setdefault(tuple(row[name] for name in _DISTINCT), row)
+            by_place = by_key(newest.values(), lambda row: (row["machine_hash"], row["device"], row["dtype"]))
+            self._measured = {}
+            for place, rows in by_place.items():
+                row = max(rows, key=lambda row: row["value"])
+                by = f"measured by run {row['run']}, matmul in {row['framework']} {row['framework_version']}"
+                self._measured[place] = Peak(row["value"], by)
         return self._measured.get((machine, device, dtype))
 
     def _gpu_cores(self, machine: str | None, name: str | None) -> int | None:

@@ -155,37 +155,21 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def windowed(rows: Sequence[Row], context: Context) -> list[Row]:
-    """Return the rows with iteration times recomputed over --iters, from `measure` iterations only.
+def windowed(rows: Iterable[Row], context: Context) -> list[Row]:
+    """Prepare the rows, with iteration times recomputed over --iters, from `measure` iterations only.
 
     The centre is the median: over iterations 10 to 50 of the three logs in docs/recipes/metal-post.md it reproduces the
     published 8.99 x, 6.50 x and 1.38, whereas the mean gives 9.00 x.
     """
+    prepared = prepare(rows, context)
     if context.options.iters is None:
-        return list(rows)
-    from queue_runner.analysis import stats
+        return prepared
+    from queue_runner.analysis.summary import describe
 
     sql = (
         "SELECT run_id, dur_s FROM v_iteration WHERE phase = 'measure' AND i BETWEEN ? AND ?"
-        f" AND run_id IN ({', '.join(str(int(row['run_id'])) for row in rows)}) ORDER BY run_id"
+        " AND run_id IN ({runs}) ORDER BY run_id"
     )
-    times: dict[int, list[float]] = {}
-    for found in context.read(sql, context.options.iters):
-        times.setdefault(found["run_id"], []).append(found["dur_s"])
-    windows = []
-    for row in rows:
-        xs = times.get(row["run_id"], [])
-        middle = stats.median(xs) if xs else None
-        q1, q3 = stats.quartiles(xs) if xs else (None, None)
-        windows.append(
-            {
-                **row,
-                "n_measure": len(xs),
-                "median_s": middle,
-                "mad_s": stats.mad(xs, middle) if xs else None,
-                "q1_s": q1,
-                "q3_s": q3,
-                "mean_s": sum(xs) / len(xs) if xs else None,
-            }
-        )
-    return windows
+    found = context.by_run(sql, prepared, context.options.iters)
+    times = [[one["dur_s"] for one in found.get(row["run_id"], [])] for row in prepared]
+    return [{**row, "n_measure": len(xs), **describe(xs)} for row, xs in zip(prepared, times, strict=True)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from queue_runner.analysis.grouping import by_key
 from queue_runner.model import Selector
 from queue_runner.tables import Column
 
@@ -75,6 +76,11 @@ class Context:
         """Return the rows of a SELECT; `{chosen}` stands for the condition, whose values come before `more`."""
         values = [*self.values, *more] if "{chosen}" in sql else list(more)
         return list(self.connection.execute(sql.replace("{chosen}", self.chosen), values))
+
+    def by_run(self, sql: str, rows: Iterable[Mapping[str, Any]], more: Sequence[Any] = ()) -> dict[int, list[Row]]:
+        """Return the rows of a SELECT by their run_id; `{runs}` stands for the IDs of the runs in `rows`."""
+        ids = ", ".join(str(int(row["run_id"])) for row in rows)
+        return by_key(self.read(sql.replace("{runs}", ids), more), lambda row: row["run_id"])
 
 
 class Report(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner.reports._common.report import Context, Row
@@ -26,13 +26,11 @@ def ignore_length(rows: Iterable[Row], context: Context) -> list[Row]:
     ]
 
 
-def effective(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
+def effective(rows: Sequence[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
     """Return by run the settings its job reported, overridden by the requested ones, from prepared rows."""
-    rows = list(rows)
-    ids = ", ".join(str(int(row["run_id"])) for row in rows)
     sql = (
         "SELECT run_id, json_extract(hello_json, '$.settings') AS settings FROM hellos"
-        f" WHERE run_id IN ({ids}) AND json_type(hello_json, '$.settings') = 'object'"
+        " WHERE run_id IN ({runs}) AND json_type(hello_json, '$.settings') = 'object'"
     )
-    reported = {row["run_id"]: json.loads(row["settings"]) for row in context.read(sql)}
+    reported = {run_id: json.loads(found[0]["settings"]) for run_id, found in context.by_run(sql, rows).items()}
     return {row["run_id"]: {**reported.get(row["run_id"], {}), **row["settings"]} for row in rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,10 @@ from queue_runner.model import Outcome
 from queue_runner.monitor.listing import ending
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports._common.settings import ignore_length
-from queue_runner.reports.memory import text
-from queue_runner.reports.memory.series import Point, Series
+from queue_runner.reports.memory.series import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, Point, Series
 from queue_runner.tables import Column
 
 NAME = "memory"
@@ -45,6 +44,10 @@ COLUMNS = columns(
     Column("leak", "leak"),
     "valid taints",
 )
+PER = 1000
+"""Number of iterations for which growth is given."""
+FRAGMENTED = 1.5
+"""Minimum ratio of reserved to allocated, at the peak of reserved, that is reported."""
 _MOST_RUNS = 24
 _LABEL_WIDTH = 18
 """Characters available for a label in the narrowest table."""
@@ -69,14 +72,14 @@ def finish(rows: list[Row], context: Context) -> Result:
         kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
         sections += [_section(kind) for kind in kinds if kind]
     without = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {one["run"] for one in raw}
-    notes = [*text.notes(shown)] if raw else []
+    notes = [*_notes(shown)] if raw else []
     if without:
         notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
     if n_left:
         notes.append(f"{n_left} older runs not read: select with mpsq report memory g4, --since 2d or --where")
     if not raw:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
-    return Result(COLUMNS, raw, sections, [*text.findings(shown)], notes)
+    return Result(COLUMNS, raw, sections, [*_findings(shown)], notes)
 
 
 def _tables(found: Sequence[Family]) -> list[list[Family]]:
@@ -121,9 +124,9 @@ def _row(one: Series) -> dict[str, Any]:
         "last_allocated_bytes": last.allocated,
         "last_reserved_bytes": last.reserved,
         "grows": one.grows,
-        "growth_bytes_per_1000": slope.middle * text.PER if slope else None,
-        "growth_low": slope.low * text.PER if slope else None,
-        "growth_high": slope.high * text.PER if slope else None,
+        "growth_bytes_per_1000": slope.middle * PER if slope else None,
+        "growth_low": slope.low * PER if slope else None,
+        "growth_high": slope.high * PER if slope else None,
         "leak": one.leak,
         "valid": bool(row["valid"]),
         "taints": sorted(taints(row)),
@@ -132,39 +135,43 @@ def _row(one: Series) -> dict[str, Any]:
 
 def _section(series: Sequence[Series]) -> Section:
     device = not series[0].resident
-    columns = [
-        Column("label", "", flexible=True),
-        Column("run", "run"),
-        *([] if device else [Column("n", "iters", units.count, True)]),
-        *([Column("allocated", "allocated", right=True)] if device else []),
-        Column("reserved", "reserved" if device else "RSS", right=True),
-        *([Column("ratio", "ratio", right=True)] if device else []),
-        Column("growth", "growth", right=True),
-        Column("interval", "95 % CI", right=True),
-        Column("what", ""),
-    ]
     shared = _shared(series)
-    shown = []
-    for one in series:
-        slope = one.slope
-        shown.append(
-            {
-                "label": " ".join(part for part in one.arm.label.split(" ") if part not in shared),
-                "run": one.run["run"],
-                "n": len(one.points),
-                "allocated": units.size(one.peak_allocated),
-                "reserved": units.size(one.peak_reserved),
-                "ratio": units.number(one.ratio, 3),
-                "growth": text.n_bytes(slope.middle * text.PER) if slope else units.MISSING,
-                "interval": text.interval(slope) if slope else units.MISSING,
-                "what": "leak" if one.leak else "",
-            }
-        )
+    on_device = (
+        Column("peak_allocated_bytes", "allocated", units.size, True),
+        Column("peak_reserved_bytes", "reserved", units.size, True),
+        Column("reserved_over_allocated", "ratio", lambda ratio: units.number(ratio, 3), True),
+    )
+    on_cpu = (Column("n", "iters", units.count, True), Column("peak_reserved_bytes", "RSS", units.size, True))
+
+    def label(text: str) -> str:
+        return " ".join(part for part in text.split(" ") if part not in shared)
+
+    shown = (
+        Column("label", "", label, flexible=True),
+        Column("run", "run"),
+        *(on_device if device else on_cpu),
+        Column("growth_bytes_per_1000", "growth", _n_bytes, True),
+        RowColumn("interval", "95 % CI", lambda row: _interval(row["growth_low"], row["growth_high"]), True),
+        Column("leak", "", lambda leak: "leak" if leak else ""),
+    )
     run = series[0].run
     name = " ".join(str(part) for part in (run["subject"], run["config"]) if part)
-    alike = [*_alike(series, "framework", "dtype"), *shared, *_alike(series, "where")]
-    alike = [*dict.fromkeys(alike)]
-    return Section(", ".join([name, *alike, "peaks"]), columns, shown)
+    alike = dict.fromkeys([*_alike(series, "framework", "dtype"), *shared, *_alike(series, "where")])
+    return Section(", ".join([name, *alike, "peaks"]), shown, [_row(one) for one in series])
+
+
+def _n_bytes(x: float | None) -> str:
+    """Format bytes; zero is 0, without a unit."""
+    return "0" if x == 0 else units.size(None if x is None else round(x))
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """Format an interval of bytes, with a common unit once: "208 to 250 MiB"."""
+    if low is None:
+        return units.MISSING
+    least, most = _n_bytes(low), _n_bytes(high)
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(' ' + unit) else least} to {most}"
 
 
 def _shared(series: Sequence[Series]) -> list[str]:
@@ -179,3 +186,75 @@ def _alike(series: Sequence[Series], *names: str) -> list[str]:
     """Return the values of `names` that all rows share."""
     found = [{str(one.run[name]) for one in series if one.run[name]} for name in names]
     return [next(iter(values)) for values in found if len(values) == 1]
+
+
+def _findings(series: Sequence[Series]) -> Iterable[str]:
+    """Report leaks, then memory kept unused, then runs out of memory."""
+    for one in series:
+        if one.leak and (slope := one.slope) is not None:
+            yield (
+                f"{one.run['run']} ({one.arm.label}) leaks: {one.grows} grows by {_n_bytes(slope.middle * PER)} per"
+                f" 1,000 iterations (95 % CI {_interval(slope.low * PER, slope.high * PER)}), also in the second half"
+            )
+    unknown = [one for one in series if one.leak is None]
+    well = [one for one in series if one.leak is False]
+    if well:
+        yield f"no leak detected in {_runs(well)}"
+    if unknown:
+        yield f"growth unknown in {_runs(unknown)}: fewer than {FEWEST} measured iterations"
+    yield from _unused(series)
+    for one in series:
+        if one.run["outcome"] == Outcome.OUT_OF_MEMORY:
+            i, _, allocated, reserved = one.points[-1]
+            known = [f"{units.size(allocated)} allocated"] if allocated is not None else []
+            known += [f"{units.size(reserved)} {'resident' if one.resident else 'reserved'}"] if reserved else []
+            yield (
+                f"{one.run['run']} ({one.arm.label}) ran out of memory; after its last reported iteration,"
+                f" {units.count(i)}: {' and '.join(known)}"
+            )
+
+
+def _unused(series: Sequence[Series]) -> Iterable[str]:
+    """Report memory reserved between iterations beyond what is allocated, from FRAGMENTED on."""
+    fragmented: dict[tuple[str, str, bool], list[Series]] = {}
+    for one in series:
+        if one.ratio is not None and one.ratio >= FRAGMENTED:
+            jax = one.run["framework"] == "jax"
+            key = ("", "", jax) if jax else (one.run["subject"], one.arm.label, jax)
+            fragmented.setdefault(key, []).append(one)
+    for (subject, label, jax), group in fragmented.items():
+        most = units.ratio(max(one.ratio or 0.0 for one in group))
+        if jax:
+            yield (
+                f"jax, {_runs(group)}, reserves up to {most} the size of its arrays between iterations: XLA reserves"
+                " most of a device's memory at start unless XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what"
+                " the model needs"
+            )
+            continue
+        label = f"{subject} {label}" if len({other.run["subject"] for other in series}) > 1 else label
+        yield (
+            f"{label}, {_runs(group)}, reserves up to {most} the size of its tensors between iterations: kept for"
+            " temporary tensors of an iteration, or fragmented"
+        )
+
+
+def _runs(series: Sequence[Series]) -> str:
+    return f"{len(series)} run{'s' if len(series) > 1 else ''} ({footnotes.named([one.run['run'] for one in series])})"
+
+
+def _notes(series: Sequence[Series]) -> Iterable[str]:
+    """Explain the columns, and name the runs included that did not succeed."""
+    if any(not one.resident for one in series):
+        yield "allocated: in tensors; reserved: from the driver; both after each iteration, not the peak within it"
+        yield "ratio: reserved over allocated, at the peak of reserved"
+    if any(one.resident for one in series):
+        yield "RSS: resident set size after each iteration, including libraries and data; rows of the CPU"
+    yield (
+        f"growth: per 1,000 iterations, Theil-Sen slope of the measured ones; leak: 95 % CI above 0, overall and in the"
+        f" second half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in total"
+    )
+    failed = [f"{one.run['run']} {ending(one.run)}" for one in series if one.run["outcome"] != Outcome.SUCCEEDED]
+    if failed:
+        yield f"included up to their end: {footnotes.named(failed)}"
+    if any(not one.run["valid"] for one in series):
+        yield "runs with invalid times are included: their memory is valid, except that swapping lowers RSS"

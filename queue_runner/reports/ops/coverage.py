@@ -70,6 +70,15 @@ class Coverage:
         words += [f"{name}={value}" for name, value in self.key.items() if value and name not in _SAID]
         return ", ".join(words)
 
+    def put(self, run: str, name: str, value: float | None, details: Mapping[tuple[str, ...], str]) -> None:
+        """Add a metric of a run, with its detail by cell and verdict."""
+        group, *parts = name.split("/")
+        if group == "op" and len(parts) == 4 and parts[3] in VERDICTS:
+            op, dtype, direction, verdict = parts
+            self.cells[op, dtype, direction] = Verdict(run, verdict, value, details.get(tuple(parts), ""))
+        elif group != "op" and value is not None:
+            self.inventory[name.removeprefix("inventory.")] = value
+
     def counts(self) -> dict[tuple[str, str], Counter[str]]:
         """Count verdicts by dtype and direction, in the order in which they were checked."""
         found: dict[tuple[str, str], Counter[str]] = {}
@@ -86,42 +95,22 @@ def gather(rows: Sequence[Row], context: Context) -> list[Coverage]:
     names = [_named(context, name, "--group-by") for name in context.options.group_by] or list(_KEY)
     able = [r for r in rows if r["outcome"] == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
     able.sort(key=lambda r: (r["job_id"], r["number"]))
-    metrics, details = _read(able, context)
+    metrics = context.by_run(  # in reported order, since a later one corrects an earlier one
+        "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs})"
+        " AND (name LIKE 'op/%' OR name LIKE 'inventory.%') ORDER BY run_id, offset",
+        able,
+    )
+    notes = context.by_run("SELECT run_id, text FROM notes WHERE run_id IN ({runs}) AND kind = 'opcheck'", able)
     found: dict[tuple[Any, ...], Coverage] = {}
     for row in able:
         key = {name: value_of(row, name) for name in ["machine", *names]}
         table = found.setdefault(tuple(key.values()), Coverage(key))
         table.runs.append(row)
-        for name, value in metrics.get(row["run_id"], ()):
-            _put(table, row, name, value, details.get(row["run_id"], {}))
+        texts = [_NOTE.fullmatch(note["text"]) for note in notes.get(row["run_id"], [])]
+        details = {match.groups()[:4]: match[5] or "" for match in texts if match}
+        for metric in metrics.get(row["run_id"], []):
+            table.put(row["run"], metric["name"], metric["value"], details)
     return [table for table in found.values() if table.cells]
-
-
-def _put(table: Coverage, row: Row, name: str, value: float | None, details: Mapping[tuple[str, ...], str]) -> None:
-    group, _, rest = name.partition("/")
-    if group != "op":
-        if value is not None:
-            table.inventory[name.removeprefix("inventory.")] = value
-        return
-    parts = rest.split("/")
-    if len(parts) == 4 and parts[3] in VERDICTS:
-        op, dtype, direction, verdict = parts
-        detail = details.get((op, dtype, direction, verdict), "")
-        table.cells[op, dtype, direction] = Verdict(row["run"], verdict, value, detail)
-
-
-def _read(rows: Sequence[Row], context: Context) -> tuple[dict[int, list[Any]], dict[int, dict[tuple[str, ...], str]]]:
-    """Read by run the details and the metrics, in reported order, since a later one corrects an earlier one."""
-    ids = ", ".join(str(int(row["run_id"])) for row in rows)
-    metrics: dict[int, list[Any]] = {}
-    where = f"run_id IN ({ids}) AND (name LIKE 'op/%' OR name LIKE 'inventory.%')"
-    for found in context.read(f"SELECT run_id, name, value FROM v_metric WHERE {where} ORDER BY run_id, offset"):
-        metrics.setdefault(found["run_id"], []).append((found["name"], found["value"]))
-    details: dict[int, dict[tuple[str, ...], str]] = {}
-    for found in context.read(f"SELECT run_id, text FROM notes WHERE run_id IN ({ids}) AND kind = 'opcheck'"):
-        if match := _NOTE.fullmatch(found["text"]):
-            details.setdefault(found["run_id"], {})[match.groups()[:4]] = match[5] or ""
-    return metrics, details
 
 
 def _named(context: Context, name: str, option: str) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
+from queue_runner.monitor import listing
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
-from queue_runner.reports.scaling import text
 from queue_runner.reports.scaling.curves import KNOWN, Curve, Point, find_curves
+from queue_runner.spec import JobSpec
+from queue_runner.submit.find_max import search
+from queue_runner.submit.find_max.next import standing_of
 from queue_runner.tables import Column
 
 NAME = "scaling"
@@ -22,6 +27,7 @@ SQL = (
     " NULLIF(json_extract(spec_json, '$.find_max'), '') AS find_max"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
+_SHARE = Column("share_of_best", "of best", units.percent, True)
 COLUMNS = columns(
     "workload config framework framework_version device device_name compile dtype factors",
     Column("setting", "setting"),
@@ -29,7 +35,7 @@ COLUMNS = columns(
     "runs",
     Column("n_timed", "timed", units.count, True),
     "valid median_s spread_s spread_over tokens_per_s samples_per_s",
-    Column("share_of_best", "of best", units.percent, True),
+    _SHARE,
     Column("memory_bytes", "memory", units.size, True),
     Column("memory_is", "memory kind"),
     "allocated_bytes",
@@ -41,6 +47,10 @@ COLUMNS = columns(
 )
 MOST_CURVES = 6
 """Maximum number of curves shown when no runs were chosen."""
+KNEE = (
+    f"knee: smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none if that is the"
+    f" largest value, or with fewer than {FEWEST} values"
+)
 _NAMED = ("config", "framework", "framework_version", "device", "device_name", "compile", "dtype")
 
 
@@ -53,20 +63,19 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --vs: curves are not compared", "name the swept setting with --group-by batch_size"
         )
-    rows = prepare.windowed(prepare.prepare(rows, context), context)
+    rows = prepare.windowed(rows, context)
     curves = find_curves(rows, context) if rows else []
     if not curves:
         which = "that ended and differs from another in one number only (--set batch_size=8,16,32)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
-    found = footnotes.Taints(rows, context)
-    n_shown = len(curves) if context.options.chosen else MOST_CURVES
-    shown = curves[:n_shown]
-    caveats = found.caveats(row for curve in shown for point in curve.points for row in point.timed)
-    sections = [_section(curve, caveats) for curve in shown]
-    lines = [line for curve in shown for line in text.findings(curve, shown)]
-    notes = [*text.notes(shown, found, caveats, context)]
-    if len(curves) > n_shown:
-        notes.append(f"{len(curves) - n_shown} older curves not shown: select with mpsq report scaling g4")
+    shown = curves if context.options.chosen else curves[:MOST_CURVES]
+    points = [point for curve in shown for point in curve.points]
+    found = footnotes.Taints(rows, (row for point in points for row in point.timed), context)
+    sections = [_section(curve, found) for curve in shown]
+    lines = [line for curve in shown for line in _findings(curve, shown)]
+    notes = [*_notes(shown, found, context)]
+    if n_left := len(curves) - len(shown):
+        notes.append(f"{n_left} older curves not shown: select with mpsq report scaling g4")
     return Result(COLUMNS, [_row(curve, point) for curve in curves for point in curve.points], sections, lines, notes)
 
 
@@ -83,6 +92,8 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
         "setting": curve.name,
         "value": int(point.value) if point.value == int(point.value) else point.value,
         "runs": [row["run"] for row in point.runs],
+        "n_runs": len(point.runs),
+        "n_valid": point.n_counting,
         "n_timed": len(point.timed),
         "valid": point.valid,
         "median_s": point.median_s,
@@ -95,28 +106,28 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
         "memory_is": memory_is,
         "allocated_bytes": max(allocated, default=None),
         "fits": point.decided_by_memory,
-        "outcome": str(text.ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
+        "outcome": str(_ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
         "is_knee": bool(knee and knee.at and knee.at.size == point.value),
         "is_largest": point is curve.largest,
         "taints": sorted({kind for row in point.timed for kind in taints(row)}),
+        "excluded": bool(point.timed) and not point.valid,
     }
 
 
-def _section(curve: Curve, caveats: footnotes.Caveats) -> Section:
-    unit = curve.unit
-    shown = [_shown(curve, point, caveats) for point in curve.points]
-    kinds = {point.memory[1] for point in curve.points} - {None}
+def _section(curve: Curve, found: footnotes.Taints) -> Section:
+    rows = [_row(curve, point) for point in curve.points]
+    kinds = {row["memory_is"] for row in rows} - {None}
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
-    columns = [
-        Column("value", curve.name, right=True),
-        Column("runs", "runs", right=True),
-        Column("time", arm_tables.MS, right=True),
-        *([Column("mark", "")] if any(row["mark"] for row in shown) else []),
-        *([Column("rate", f"{unit}s/s", right=True), Column("share", "of best", right=True)] if unit else []),
-        Column("memory", str(memory), right=True),
-        Column("remarks", "", flexible=True),
-    ]
-    return Section(_title(curve), columns, shown)
+    shown = columns(
+        Column("value", curve.name, _value, True),
+        arm_tables.RUNS,
+        arm_tables.MS,
+        *found.columns(rows),
+        *((f"{curve.unit}s_per_s", _SHARE) if curve.unit else ()),
+        Column("memory_bytes", str(memory), units.size, True),
+        RowColumn("remarks", "", lambda row: _remarks(row, curve), flexible=True),
+    )
+    return Section(_title(curve), shown, rows)
 
 
 def _title(curve: Curve) -> str:
@@ -130,18 +141,120 @@ def _title(curve: Curve) -> str:
     return ", ".join([*words, *filter(None, [first["where"]])])
 
 
-def _shown(curve: Curve, point: Point, caveats: footnotes.Caveats) -> dict[str, str]:
-    row = _row(curve, point)
+def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
     remarks = ["knee"] if row["is_knee"] else []
     remarks += ["largest that fits"] if row["is_largest"] and curve.too_large else []
-    remarks += [row["outcome"]] if not point.fits else []
-    return {
-        "value": text.value(point.value),
-        "runs": f"{point.n_counting}/{len(point.runs)}",
-        "time": arm_tables.ms(row),
-        "mark": caveats.mark(row["taints"], bool(point.timed) and not point.valid),
-        "rate": units.number(point.rate(curve.unit)) if curve.unit else "",
-        "share": units.percent(row["share_of_best"]),
-        "memory": units.size(row["memory_bytes"]),
-        "remarks": ", ".join(remarks),
-    }
+    remarks += [row["outcome"]] if row["outcome"] != Outcome.SUCCEEDED else []
+    return ", ".join(remarks)
+
+
+def _ending(row: Row) -> str:
+    """Return how a run that does not fit ended."""
+    return "swapping" if row["outcome"] == Outcome.SUCCEEDED else listing.ending(row)
+
+
+def _findings(curve: Curve, curves: Sequence[Curve]) -> Iterable[str]:
+    """Report the knee, what fits, and bytes per unit; preceded by the curve's name if there are several."""
+    if len(curves) > 1:
+        yield f"{_short(curve, curves)}:"
+    yield _knee_words(curve)
+    yield _fit_words(curve)
+    if (grows := curve.bytes_each) is not None:
+        kinds = {point.memory[1] for point in curve.points} - {None}
+        constant = f", plus a constant {units.size(grows[1])}" if grows[1] > 0 else ""
+        yield f"memory per unit of {curve.name}: {units.size(grows[0])} ({', '.join(map(str, kinds))}{constant})"
+
+
+def _short(curve: Curve, curves: Sequence[Curve]) -> str:
+    """Return a short name of the curve, with the settings that distinguish it from the others."""
+    key = curve.key
+    words = [key["subject"], key["config"], key["framework"], key["device"], word("compile", key["compile"])]
+    differ = [n for n in key if n not in KNOWN and len({str(other.key.get(n)) for other in curves}) > 1]
+    words += [key["dtype"], *(word(n, key[n]) for n in differ)]
+    return " ".join(str(text) for text in [*words, curve.first["where"]] if text)
+
+
+def _knee_words(curve: Curve) -> str:
+    knee, name, unit = curve.knee, curve.name, curve.unit
+    if unit is None:
+        return "no knee: the runs do not report tokens or samples per iteration"
+    if knee is None:
+        return f"no knee: fewer than {FEWEST} values of {name} have a valid time"
+    best = f"the maximum, {units.number(knee.best.rate)} {unit}s/s at {_value(knee.best.size)}"
+    doubt = "; uncertain: the times vary by more than the deciding 5 % (increase --repeats)" if knee.noisy else ""
+    if knee.at is None:
+        return f"no knee up to {name} {_value(knee.best.size)}: throughput still rises{doubt}"
+    if knee.at is not knee.best and knee.at.size != knee.best.size:
+        text = f"knee: {name} {_value(knee.at.size)}, {units.percent(knee.share(knee.at))} of {best}"
+    else:
+        text = f"knee: {name} {_value(knee.at.size)}, the maximum, {units.number(knee.best.rate)} {unit}s/s"
+    below = knee.below
+    where = f"; {_value(below.size)} reaches {units.percent(knee.share(below))}" if below else "; the smallest tried"
+    return f"{text}{where}{_falls(curve, knee)}{doubt}"
+
+
+def _falls(curve: Curve, knee: Knee) -> str:
+    """Describe a fall of the rate beyond the maximum, if there is one."""
+    assert curve.unit is not None
+    rates = [(point.value, rate) for point in curve.points if point.valid and (rate := point.rate(curve.unit))]
+    size, rate = rates[-1]
+    fell = rate < ENOUGH * knee.best.rate
+    return f"; it falls to {units.percent(rate / knee.best.rate)} at {_value(size)}" if fell else ""
+
+
+def _fit_words(curve: Curve) -> str:
+    largest, beyond, name = curve.largest, curve.too_large, curve.name
+    works = f"largest {name} that fits: {_value(largest.value)}" if largest else f"no {name} fits"
+    if largest and (size := largest.memory[0]):
+        works += f", using {units.size(size)} ({largest.memory[1]})"
+    if beyond is None:
+        return f"{works}; no larger value failed"
+    row = beyond.decided[-1]
+    reason = f": {row['reason']}" if row["reason"] else ""
+    too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # success by swapping
+    failed = "does not fit" if too_large else "fails otherwise"
+    return f"{works}; smallest that {failed}: {_value(beyond.value)}, {_ending(row)}{reason}"
+
+
+def _value(x: float) -> str:
+    """Format a value of the setting, as an integer where possible."""
+    return units.count(int(x)) if x == int(x) else units.number(x, 6)
+
+
+def _notes(curves: Sequence[Curve], found: footnotes.Taints, context: Context) -> Iterable[str]:
+    """Return all footnotes, searches first."""
+    yield from _searches(curves, context)
+    if any(curve.unit for curve in curves):
+        yield KNEE
+    jax = [curve.first for curve in curves if curve.first["framework"] == "jax"]
+    if any(row["device"] not in ("cpu", None) for row in jax):
+        yield (
+            "reserved by jax: XLA reserves most of a device's memory at start unless"
+            " XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the size needs"
+        )
+    points = [(curve, point) for curve in curves for point in curve.points]
+    yield from footnotes.spreads("ms/iter: median", {point.spread_s[1] for _, point in points})
+    yield from found.notes()
+    bad = [row for _, point in points for row in point.runs if not row["valid"] and row["median_s"]]
+    for note in found.excluded(bad, context.options.include_invalid):
+        yield f"times {note}; whether they fit is used"
+    for curve, point in points:
+        if curve.largest and point.failed and point.value < curve.largest.value:
+            row, at = point.failed, f"{curve.name} {_value(point.value)}"
+            yield f"{row['run']} ({at}) failed although a larger value fits: {_ending(row)}"
+
+
+def _searches(curves: Sequence[Curve], context: Context) -> Iterable[str]:
+    """Report the state of each --find-max."""
+    seen: set[tuple[Any, ...]] = set()
+    for curve in curves:
+        for row in (row for point in curve.points for row in point.runs if row["find_max"]):
+            request = search.parse(row["find_max"])
+            spec = search.without(JobSpec.from_json(row["spec_json"]), request.key)
+            key = row["group_id"], row["find_max"], spec
+            if key not in seen:
+                seen.add(key)
+                standing = standing_of(context.connection, row["job_id"])
+                if standing is not None:
+                    which = f" ({_short(curve, curves)})" if len(curves) > 1 else ""
+                    yield f"--find-max {request} of g{row['group_id']}{which}: {standing.sentence(request.key)}"

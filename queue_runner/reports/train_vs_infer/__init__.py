@@ -10,7 +10,8 @@ from queue_runner.analysis.grouping import by_key, taints, word
 from queue_runner.analysis.significance import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.arm_rows import values_of
+from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.train_vs_infer import speedups
 from queue_runner.reports.train_vs_infer.speedups import TRAIN, ThroughputArm
@@ -22,19 +23,21 @@ SQL = (
     f"SELECT {prepare.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
     " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
 )
+_BATCH = Column("batch_size", "batch", units.count, True)
+_TIMES_TRAINING = Column("times_training", "vs training", units.ratio, True)
 COLUMNS = columns(
     "model config framework framework_version compile dtype",
     Column("n_params", "parameters", units.short_count, True),
     "device device_name",
     Column("kind", "kind"),
     "settings",
-    Column("batch_size", "batch", units.count, True),
+    _BATCH,
     "runs",
     Column("counts", "valid"),
     Column("rate", "rate", units.number, True),
     Column("unit", "unit"),
     Column("spread", "spread", units.number, True),
-    Column("times_training", "vs training", units.ratio, True),
+    _TIMES_TRAINING,
     "speedup speedup_low speedup_high p_corrected verdict taints",
 )
 _PLACE = ("machine", "model", "config", "dtype", "n_params")
@@ -58,17 +61,16 @@ def finish(rows: list[Row], context: Context) -> Result:
     raw: list[dict[str, Any]] = []
     sections: list[Section] = []
     lines: list[str] = []
-    found = footnotes.Taints(rows, context)
-    caveats = found.caveats(row for arm in arms for row in arm.used)
+    found = footnotes.Taints(rows, (row for arm in arms for row in arm.used), context)
     tables = by_key(arms, lambda arm: tuple(arm.key[name] for name in _PLACE))
     for table in tables.values():
         verdicts = speedups.judge(table)
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
         raw += rows_of_table
-        sections += _sections(table, rows_of_table, caveats)
+        sections += _sections(table, rows_of_table, found)
         findings = [*_findings(table, verdicts)]
         lines += [_title(table[0]) + ":", *findings] if len(tables) > 1 and findings else findings
-    notes = [*_notes(arms, rows, found, caveats, context)]
+    notes = [*_notes(arms, rows, found, context)]
     if n_left := sum(arm.alike not in inferred for arm in all_arms):
         rows_left = f"{n_left} row{'s' * (n_left > 1)} of training not shown"
         notes.append(f"{rows_left}: no inference of the same model, framework, version and dtype")
@@ -76,7 +78,6 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _row(arm: ThroughputArm, arms: Sequence[ThroughputArm], verdicts: Verdicts) -> dict[str, Any]:
-    verdict = verdicts.get(arm)
     key = arm.key
     return {
         **{name: key[name] for name in ("model", "config", "framework", "framework_version", "compile", "dtype")},
@@ -84,18 +85,15 @@ def _row(arm: ThroughputArm, arms: Sequence[ThroughputArm], verdicts: Verdicts) 
         "kind": arm.kind,
         "batch_size": arm.batch,
         "runs": [row["run"] for row in arm.used],
+        "n_runs": len(arm.used),
         "counts": arm.counts,
         "rate": arm.rate,
         "unit": f"{arm.unit}/s",
         "spread": arm.spread,
         "times_training": _times_training(arm, arms),
-        "speedup": verdict.speedup if verdict else None,
-        "speedup_low": verdict.low if verdict else None,
-        "speedup_high": verdict.high if verdict else None,
-        "p_corrected": verdict.p_corrected if verdict else None,
-        "verdict": str(verdict) if verdict else None,
-        "judged": verdict,  # for the readable table: not a column
+        **values_of(verdicts.get(arm)),
         "taints": sorted({kind for row in arm.used for kind in taints(row)}),
+        "excluded": not arm.counts,
     }
 
 
@@ -138,34 +136,26 @@ def _label(arm: ThroughputArm, arms: Sequence[ThroughputArm]) -> str:
 
 
 def _sections(
-    arms: Sequence[ThroughputArm], rows: Sequence[dict[str, Any]], caveats: footnotes.Caveats
+    arms: Sequence[ThroughputArm], rows: Sequence[dict[str, Any]], found: footnotes.Taints
 ) -> Iterable[Section]:
-    shown = [
-        {
-            **row,
-            "label": _label(arm, arms),
-            "n": len(arm.used),
-            "rate": units.plus_minus(arm.rate, arm.spread),
-            "unit": arm.unit,
-            "mark": caveats.mark(row["taints"], not arm.counts),
-        }
-        for arm, row in zip(arms, rows, strict=True)
-    ]
+    shown = [{**row, "label": _label(arm, arms), "work": arm.unit} for arm, row in zip(arms, rows, strict=True)]
     work_units = {arm.unit for arm in arms}
-    columns = [
+    kind = Column("kind", "")
+    rate_title = f"{next(iter(work_units))}/s" if len(work_units) == 1 else "per second"
+    table = columns(
         arm_tables.LABEL,
-        Column("kind", ""),
-        Column("batch_size", "batch", units.count, True),
-        Column("n", "runs", units.count, True),
-        *arm_tables.right(rate=f"{next(iter(work_units))}/s" if len(work_units) == 1 else "per second"),
-        *([Column("mark", "")] if any(row["mark"] for row in shown) else []),
-        *([Column("unit", "of")] if len(work_units) > 1 else []),
-        Column("times_training", "vs training", units.ratio, True),
+        kind,
+        _BATCH,
+        Column("n_runs", "runs", units.count, True),
+        RowColumn("rate", rate_title, lambda row: units.plus_minus(row["rate"], row["spread"]), True),
+        *found.columns(shown),
+        *([Column("work", "of")] if len(work_units) > 1 else []),
+        _TIMES_TRAINING,
         Column("speedup", "vs CPU", units.ratio, True),
-    ]
-    yield Section(_title(arms[0]), columns, shown)
+    )
+    yield Section(_title(arms[0]), table, shown)
     if tested := [row for row in shown if row["speedup_low"] is not None]:
-        yield arm_tables.verdict_table(tested, "vs CPU", "", Column("kind", ""))
+        yield arm_tables.verdict_table(tested, "vs CPU", "", kind)
 
 
 def _findings(arms: Sequence[ThroughputArm], verdicts: Verdicts) -> Iterable[str]:
@@ -201,7 +191,6 @@ def _notes(
     arms: Sequence[ThroughputArm],
     rows: Sequence[Row],
     found: footnotes.Taints,
-    caveats: footnotes.Caveats,
     context: Context,
 ) -> Iterable[str]:
     yield (
@@ -210,7 +199,7 @@ def _notes(
     )
     if any(_times_training(arm, arms) for arm in arms):
         yield "vs training: relative to training on the same device, whose batch size and settings may differ"
-    yield from caveats.notes()
+    yield from found.notes()
     used = {row["run_id"]: row for arm in arms for row in arm.used}
     yield from footnotes.few_iterations((row["run"], row) for row in used.values())
     models = {f"{arm.key['model']}{suffix}" for arm in arms for suffix in ("", "-sample", "-eval")}

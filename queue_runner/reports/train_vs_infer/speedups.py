@@ -76,7 +76,9 @@ class ThroughputArm:
 def throughput_arms(rows: Sequence[Row], context: Context) -> list[ThroughputArm]:
     """Return the arms of prepared rows, sorted by model, framework, kind, the CPU first."""
     effective_settings = effective(rows, context)
-    metrics = _metrics(rows, context)
+    names = ", ".join(f"'{name}'" for name in _METRICS.values())
+    sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({{runs}}) AND name IN ({names}) AND value > 0"
+    metrics = context.by_run(sql, rows)
     found: dict[tuple[Any, ...], list[tuple[Row, float, str]]] = {}
     keys: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
@@ -92,7 +94,7 @@ def throughput_arms(rows: Sequence[Row], context: Context) -> list[ThroughputArm
             "n_params": row["params"],
             "settings": settings,
         }
-        for kind, rate, unit in _rates(row, mode, metrics.get(row["run_id"], {})):
+        for kind, rate, unit in _rates(row, mode, metrics.get(row["run_id"], [])):
             place = (
                 kind,
                 *(str(key[name]) for name in (*_ALIKE, "device", "device_name")),
@@ -111,9 +113,11 @@ def _order(arm: ThroughputArm) -> tuple[Any, ...]:
     return *place, key["compile"], kind, str(key["settings"]), key["device"] != "cpu", str(key["device"])
 
 
-def _rates(row: Row, mode: str, metrics: Mapping[str, list[float]]) -> Iterable[tuple[str, float, str]]:
+def _rates(row: Row, mode: str, metrics: Iterable[Row]) -> Iterable[tuple[str, float, str]]:
     if mode == "sample":
-        yield from ((kind, stats.median(metrics[name]), "tokens") for kind, name in _METRICS.items() if name in metrics)
+        for kind, name in _METRICS.items():
+            if values := [metric["value"] for metric in metrics if metric["name"] == name]:
+                yield kind, stats.median(values), "tokens"
     elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
         unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
         if unit is not None:
@@ -123,16 +127,6 @@ def _rates(row: Row, mode: str, metrics: Mapping[str, list[float]]) -> Iterable[
 def _trained(row: Row) -> bool:
     """Return whether the run had a loss; a final NaN is not stored, but the run is marked as diverged."""
     return row["loss_last"] is not None or "diverged" in taints(row)
-
-
-def _metrics(rows: Sequence[Row], context: Context) -> dict[int, dict[str, list[float]]]:
-    ids = ", ".join(str(int(row["run_id"])) for row in rows)
-    names = ", ".join(f"'{name}'" for name in _METRICS.values())
-    sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({ids}) AND name IN ({names}) AND value > 0"
-    found: dict[int, dict[str, list[float]]] = {}
-    for one in context.read(sql):
-        found.setdefault(one["run_id"], {}).setdefault(one["name"], []).append(one["value"])
-    return found
 
 
 def _arm(

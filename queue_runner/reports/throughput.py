@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm, labelled, order
+from queue_runner.analysis.significance import Verdict
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import row_of
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.peaks import Peaks
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports._common.settings import ignore_length
-from queue_runner.reports.throughput.text import EVALUATION, MODES, TRAINING, Table, findings
 from queue_runner.tables import Column
 
+TRAINING, EVALUATION = "training", "evaluation"
+MODES = (TRAINING, EVALUATION)
 NAME = "throughput"
 HELP = "training and evaluation of models: samples/s by device, speedup over the CPU"
 SQL = (
@@ -37,20 +39,42 @@ _SUFFIX = "-eval"
 """Suffix of a workload's name in mode=eval (docs/methodology.md)."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """One model with one set of settings on one machine: its families by mode, and their rows."""
+
+    model: str
+    title: str
+    families: Mapping[str, Family]
+    rows: Sequence[dict[str, Any]]
+    about: str = ""
+    """its name in sentences: model and config if these identify the table, else the whole title"""
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
+
+    def of(self, mode: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["mode"] == mode]
+
+    def pairs(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+        """Yield each label with its rows by mode."""
+        for label in dict.fromkeys(row["label"] for row in self.rows):
+            yield label, {row["mode"]: row for row in self.rows if row["label"] == label}
+
+
 def finish(rows: list[Row], context: Context) -> Result:
     """Build a table for each model, with verdicts and work. Raises: UsageError when --vs or --group-by is invalid."""
-    rows = prepare.windowed(prepare.prepare(rows, context), context)
-    rows = ignore_length(_of_models(rows), context)
+    rows = ignore_length(_of_models(prepare.windowed(rows, context)), context)
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a model in samples or with mode=eval")])
     families = compare(rows, prepare.question(rows, context))
     if not context.options.vs:
         families = [_cpu_baseline_only(family) for family in families]
-    taints = footnotes.Taints(rows, context)
-    caveats = taints.caveats(row for family in families for arm in family.arms for row in arm.shown)
+    taints = footnotes.Taints(rows, (row for family in families for row in family.shown), context)
     tables = _tables(families, Peaks(context))
     raw = [row for table in tables for row in table.rows]
-    notes = footnotes.notes(families, raw, taints, caveats, context, "rate: at the median iteration, synchronized")
+    notes = footnotes.notes(families, raw, taints, context, "rate: at the median iteration, synchronized")
     notes.append(
         "training: forward, backward and optimizer step; evaluation: forward only (mode=eval); FLOP: convolutions and"
         " matrix products, the backward counted as two forwards"
@@ -58,8 +82,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(
         COLUMNS,
         raw,
-        [section for table in tables for section in _sections(table, caveats)],
-        [line for table in tables for line in findings(table)],
+        [section for table in tables for section in _sections(table, taints)],
+        [line for table in tables for line in (*_answers(table), *_doubts(table))],
         notes,
     )
 
@@ -100,11 +124,11 @@ def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> Table:
     arms = {_place(arm): arm for family in families.values() for arm in family.arms}
     named = labelled(sorted(arms.values(), key=order), {**first.common, "optimizer": None})
     labels = {_place(arm): arm.label for arm in named}
-    rows = []
-    for mode, family in families.items():
-        for arm in family.arms:
-            row = {**row_of(family, arm, peaks), "model": model, "mode": mode, "label": labels[_place(arm)]}
-            rows.append(row)
+    rows = [
+        {**row_of(family, arm, peaks), "model": model, "mode": mode, "label": labels[_place(arm)]}
+        for mode, family in families.items()
+        for arm in family.arms
+    ]
     at = {label: at for at, label in enumerate(labels.values())}
     rows.sort(key=lambda row: (MODES.index(row["mode"]), at[row["label"]]))
     title = arm_tables.caption(replace(first, common={**first.common, "subject": model}), rows)
@@ -116,55 +140,79 @@ def _place(arm: Arm) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in arm.key.items() if name not in ("subject", "optimizer"))
 
 
-def _sections(table: Table, caveats: footnotes.Caveats) -> list[Section]:
+def _sections(table: Table, taints: footnotes.Taints) -> list[Section]:
     """Build the sections: rates and speedups, verdicts if any, work."""
-    rates, work = [], []
-    for label, by_mode in table.pairs():
-        rate: dict[str, Any] = {"label": label}
-        done: dict[str, Any] = {"label": label}
-        for mode, row in by_mode.items():
-            rate |= {
-                f"{mode}_rate": _rate(row),
-                f"{mode}_marks": arm_tables.marks(row, caveats),
-                f"{mode}_speedup": arm_tables.speedup(row),
-            }
-            done |= {
-                f"{mode}_ms": units.ms(row["median_s"]),
-                f"{mode}_tflops": units.tflops(row["flops_per_s"]),
-                f"{mode}_mfu": units.percent(row["mfu"]),
-            }
-        rates.append(rate)
-        work.append(done)
+    shown = [{"label": label, **by_mode} for label, by_mode in table.pairs()]
     has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in table.rows)}
-    unit = "tokens" if has == {"tokens"} else "samples"
-    columns, work_columns = [Column("label", f"{unit}/s", flexible=True)], [Column("label", "work", flexible=True)]
-    for mode in table.families:
-        noted = any(row.get(f"{mode}_marks") for row in rates)
-        columns += [
-            *arm_tables.right(**{f"{mode}_rate": mode}),
-            *([Column(f"{mode}_marks", "", str)] if noted else []),
-            *arm_tables.right(**{f"{mode}_speedup": "speedup"}),
-        ]
-        titles = {f"{mode}_ms": f"{mode} ms", f"{mode}_tflops": "TFLOP/s", f"{mode}_mfu": "MFU"}
-        work_columns += arm_tables.right(**titles)
-    verdicts = [
-        section
-        for mode, family in table.families.items()
-        for section in arm_tables.verdicts(family, table.of(mode), mode)
-    ]
-    bases = {
-        mode: f"relative to {family.baseline.label} ({family.why})"
-        for mode, family in table.families.items()
-        if family.baseline is not None
-    }
+    rates = [Column("label", f"{'tokens' if has == {'tokens'} else 'samples'}/s", flexible=True)]
+    work = [Column("label", "work", flexible=True)]
+    verdicts, bases = [], {}
+    for mode, family in table.families.items():
+        rows = table.of(mode)
+        rate = RowColumn("rate", mode, _rate, True)
+        rates += [_of_mode(mode, column) for column in (rate, *taints.columns(rows), arm_tables.SPEEDUP)]
+        ms = Column("median_s", f"{mode} ms", units.ms, True)
+        work += [_of_mode(mode, column) for column in columns(ms, arm_tables.TFLOPS, "mfu")]
+        verdicts += arm_tables.verdicts(family, rows, mode)
+        if family.baseline is not None:
+            bases[mode] = f"relative to {family.baseline.label} ({family.why})"
     alike = len({*bases.values()}) == 1
     line = next(iter(bases.values())) if alike else "; ".join(f"{mode} {text}" for mode, text in bases.items())
     of = "; ratio of the geometric means of the run medians where there is a CI" if verdicts else ""
     lines = [f"speedup: {line}{of}"] if bases else []
-    return [Section(table.title, columns, rates, lines), *verdicts, Section("", work_columns, work)]
+    return [Section(table.title, rates, shown, lines), *verdicts, Section("", work, shown)]
+
+
+def _of_mode(mode: str, column: Column) -> Column:
+    """Return the column for rows that have a part for each mode, which may lack this one."""
+    missing = units.MISSING if column.title else ""
+    return RowColumn(mode, column.title, lambda row: column.show(row[mode]) if mode in row else missing, column.right)
 
 
 def _rate(row: Mapping[str, Any]) -> str:
     rate = row["samples_per_s"] or row["tokens_per_s"]
     spread = rate * row["spread_s"] / row["median_s"] if rate and row["spread_s"] is not None else None
     return arm_tables.spread(rate, spread, row["spread_over"])
+
+
+def _answers(table: Table) -> Iterator[str]:
+    for mode in table.families:
+        rows = table.of(mode)
+        over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
+        if not over:
+            yield f"{table.about}, {mode}: {_no_ratio(rows)}"
+            continue
+        best = max(over, key=lambda row: row["speedup"])
+        base = next(row["label"] for row in rows if row["is_baseline"])
+        interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
+        within = f" (95 % CI {interval})" if best["speedup_low"] is not None else ""
+        judged: Verdict = best["judged"]
+        times = f"{'is' if judged.decided else 'measured'} {units.ratio(best['speedup'])}"
+        verdict = str(judged) if judged.decided else f"no verdict, {judged}"
+        yield f"{table.about}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
+
+
+def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
+    able = [row for row in rows if row["compared"]]
+    if not able:
+        return "no valid run"
+    if not any(row["device"] == "cpu" and not row["compile"] for row in able):
+        return "no eager run on the CPU to compare with (mpsq submit ... --device cpu, or --vs)"
+    return "only one row: nothing to compare with"
+
+
+def _doubts(table: Table) -> Iterator[str]:
+    """Report numbers that are impossible or based on too little data."""
+    for label, by_mode in table.pairs():
+        train_s, eval_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
+        if train_s is not None and eval_s is not None and eval_s >= train_s:
+            yield (
+                f"implausible: {table.about}, {label}: evaluation takes {units.ms(eval_s)} ms, training"
+                f" {units.ms(train_s)} ms, but evaluation is a part of training"
+            )
+    for row in table.rows:
+        if (row["mfu"] or 0) > 1:
+            which = f"{table.about}, {row['label']}, {row['mode']}"
+            yield f"implausible: {which}: {units.percent(row['mfu'])} of the peak: the FLOP or the peak is wrong"
+    few = ((f"{row['label']} {row['mode']}", row) for row in table.rows if row["n_valid"])
+    yield from (f"{table.about}: {note}" for note in footnotes.few_iterations(few))

@@ -1,0 +1,257 @@
+"""Comparison of frameworks on the same model and device: which is fastest, by how much, and do they train alike?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.comparison import Family, compare, judge
+from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
+from queue_runner.analysis.grouping import Arm, by_key, word
+from queue_runner.analysis.significance import Word
+from queue_runner.errors import UsageError
+from queue_runner.reports._common import arm_tables, divergence, footnotes, prepare, select_runs
+from queue_runner.reports._common.arm_rows import newest_first, row_of
+from queue_runner.reports._common.columns import RowColumn, columns
+from queue_runner.reports._common.peaks import Peaks
+from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.settings import effective
+from queue_runner.tables import Column
+
+NAME = "frameworks"
+HELP = "which framework is fastest for the same model on the same device; do they train alike?"
+SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
+COLUMNS = columns(
+    "workload config device device_name dtype label framework framework_version compile factors runs n_runs n_valid "
+    "compared median_s spread_s spread_over tokens_per_s samples_per_s first_iter_s is_baseline speedup speedup_low "
+    "speedup_high p_corrected verdict n_iters",
+    Column("loss_mean", "loss", units.loss, True),
+    Column("loss_iterations", "loss iterations", units.count, True),
+    Column("loss_apart", "loss difference", units.percent, True),
+    Column("trains_alike", "trains alike"),
+    Column("is_fastest", "fastest"),
+    "taints",
+)
+ALIKE = 0.02
+"""Maximum relative difference of alike mean losses of the last iterations: dropout alone causes about 1 %."""
+LAST_SHARE = 0.1
+LAST_AT_LEAST = 10
+"""The losses compared are of the last tenth of the iterations that both arms have, but of at least this many."""
+_MOST_FAMILIES = 4
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """Build a table for each device, dtype and question. Raises: UsageError when --vs or --group-by is invalid."""
+    if context.options.group_by and "framework" not in context.options.group_by:
+        raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
+    rows = prepare.windowed(rows, context)
+    all_families = _families(rows, context)
+    families = newest_first(family for family in all_families if len(_frameworks(family)) > 1)
+    shown = families if context.options.chosen else families[:_MOST_FAMILIES]
+    peaks, taints = Peaks(context), footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
+    losses = cache(lambda run_id: divergence.losses(run_id, context))
+    tables = [_rows(family, peaks) for family in families]
+    sections: list[Section] = []
+    lines: list[str] = []
+    for family, table in zip(shown, tables, strict=False):
+        for arm, row in zip(family.arms, table, strict=True):
+            row |= _loss(arm, family.baseline, losses)
+        title = f"{arm_tables.caption(family, table)} ({table[0]['device']})"
+        sections += [_section(title, family, table, taints), *arm_tables.verdicts(family, table)]
+        lines += [*([f"{title}:"] if len(families) > 1 else []), *_findings(family, table, context)]
+    if not families:
+        which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
+        lines = [select_runs.nothing(context, which)]
+    raw = [row for table in tables for row in table]
+    shown_rows = [row for table in tables[: len(shown)] for row in table]
+    notes = [*_unlike(all_families), *footnotes.few(shown_rows), *footnotes.notes(shown, raw, taints, context)]
+    if any(row["loss_mean"] is not None for row in shown_rows):
+        notes.append(f"loss: mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
+    return Result(COLUMNS, raw, sections, lines, notes)
+
+
+def _families(rows: Sequence[Row], context: Context) -> list[Family]:
+    """Return a family for each device and dtype, so that only frameworks and modes differ."""
+    if not rows:
+        return []
+    question = prepare.question(rows, context)
+    places = by_key(rows, lambda row: (str(row["device"]), str(row["dtype"])))
+    found: list[Family] = []
+    refused: UsageError | None = None
+    for place in sorted(places):
+        try:
+            found += compare(places[place], question)
+        except UsageError as error:  # --vs may name another device
+            if " none of the rows" not in error.message:
+                raise
+            refused = error
+            found += compare(places[place], replace(question, vs={}))
+    if refused is not None and not any(family.why == "chosen by --vs" for family in found):
+        raise refused
+    return found
+
+
+def _frameworks(family: Family) -> set[str]:
+    """Return the frameworks with numbers to show."""
+    return {str(arm.key.get("framework")) for arm in family.arms if arm.shown}
+
+
+def _cost(family: Family, arm: Arm) -> float:
+    """Return seconds per iteration, or per token where iterations differ in size."""
+    return (arm.median_s or math.inf) / ((arm.work(family.per_work) or 1.0) if family.per_work else 1.0)
+
+
+def _rows(family: Family, peaks: Peaks) -> list[dict[str, Any]]:
+    """Return the values of the arms, without those of their losses."""
+    able = [arm for arm in family.arms if arm.times]
+    fastest = min(able, key=lambda arm: _cost(family, arm)) if len(able) > 1 else None
+    unknown = dict.fromkeys(("loss_mean", "loss_iterations", "loss_apart", "trains_alike"))
+    return [{**row_of(family, arm, peaks), **unknown, "is_fastest": arm is fastest} for arm in family.arms]
+
+
+def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float]]) -> dict[str, Any]:
+    """Compare the mean losses of the last iterations that a run of the arm and one of the baseline, of the same seed
+    and data, have in common; empty if there are none."""
+    other = base.shown[0] if base is not None and base.shown else None
+    one = next((row for row in arm.shown if other is not None and _data(row) == _data(other)), None)
+    if one is None or other is None:
+        return {}
+    a, b = losses(one["run_id"]), losses(other["run_id"])
+    common = sorted(a.keys() & b.keys())
+    last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
+    if not last:
+        return {}
+    mine, theirs = (math.fsum(of[i] for i in last) / len(last) for of in (a, b))
+    found = {"loss_mean": mine, "loss_iterations": len(last)}
+    if arm is base:
+        return found
+    off = divergence.relative(mine, theirs)
+    apart = math.inf if off is None else off
+    return {**found, "loss_apart": apart, "trains_alike": apart <= ALIKE}
+
+
+def _data(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["seed"], row["data_sha256"]
+
+
+def _section(title: str, family: Family, table: Sequence[Mapping[str, Any]], taints: footnotes.Taints) -> Section:
+    shown = columns(
+        RowColumn("label", "", _label, flexible=True),
+        Column("framework_version", "version", lambda version: str(version or units.MISSING).partition("+")[0]),
+        arm_tables.RUNS,
+        arm_tables.MS,
+        *taints.columns(table),
+        "samples_per_s" if all(row["tokens_per_s"] is None for row in table) else "tokens_per_s",
+        arm_tables.SPEEDUP,
+        Column("loss_mean", "loss", units.loss, True),
+        Column("loss_apart", "loss diff", divergence.format_difference, True),
+    )
+    per = f" in time per {family.per_work}" if family.per_work else ""
+    base = family.baseline
+    lines = [f"speedup: relative to {base.label} ({_why(family)}){per}"] if base is not None else []
+    return arm_tables.without_empty(Section(title, shown, table, lines))
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    """Return the label with framework and mode but without the device, which is in the title."""
+    mode = {"eager", "compiled"}
+    framework, device = str(row["framework"]), str(row["device"])
+    rest = [part for part in row["label"].split(" ") if part not in {framework, device, *mode}]
+    return " ".join([framework, *(["compiled"] if row["compile"] else []), *rest])
+
+
+def _why(family: Family) -> str:
+    assert family.baseline is not None
+    key = family.baseline.key
+    plain = key.get("framework") == "torch" and not key.get("compile") and family.why != "chosen by --vs"
+    return "eager torch; --vs framework=jax,compile=on selects another" if plain else family.why
+
+
+def _findings(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
+    """Return the answer, followed by its caveats."""
+    if (n := sum(bool(arm.times) for arm in family.arms)) < 2:
+        yield f"nothing to compare: {'only one' if n else 'no'} row has a valid run with a time"
+    yield from _fastest(family, found)
+    by_framework = by_key((arm for arm in family.arms if arm.times), lambda arm: arm.key["framework"])
+    best = {min(arms, key=lambda arm: _cost(family, arm)) for arms in by_framework.values()}
+    pairs = sorted((pair for pair in family.pairs if pair.arm in best), key=lambda pair: -pair.ratio)
+    yield from (ratio(pair, family.per_work) for pair in pairs)
+    yield from drifts(family.arms)
+    yield from not_falling(family.arms)
+    yield from others_that_differ(family)
+    unlike = [row for row in found if row["trains_alike"] is False]
+    alike = [row for row in found if row["trains_alike"]]
+    if alike and family.baseline is not None:
+        worst = max(row["loss_apart"] for row in alike)
+        n = max(row["loss_iterations"] for row in alike)
+        rows = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
+        most = divergence.format_difference(worst)
+        yield f"{rows}: their mean loss of the last {units.count(n)} iterations differs by at most {most}"
+    for row in unlike:
+        finite = math.isfinite(row["loss_apart"])
+        loss = f"differs by {divergence.format_difference(row['loss_apart'])}" if finite else "is not finite"
+        yield (
+            f"{row['label']} does not train alike: its loss {loss}; find out why before using its speed"
+            " (mpsq report numerics)"
+        )
+    yield from _differing_defaults(family, context)
+
+
+def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
+    able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: _cost(family, arm))
+    if family.per_work:
+        able = [arm for arm in able if arm.work(family.per_work)]
+    if len(able) < 2:
+        return
+    first, second = able[:2]
+    verdict = judge(combinations(able, 2), family.per_work)[first, second]
+    version = {row["label"]: row["framework_version"] for row in found}
+    words = str(verdict) if verdict.decided else f"no verdict, {verdict}"
+    fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
+    yield (
+        f"{fastest}: {first.label} ({first.key['framework']} {version[first.label] or 'of unknown version'}),"
+        f" {units.ms(first.median_s)} ms/iter; next: {second.label}, {units.ms(second.median_s)} ms/iter,"
+        f" {units.ratio(verdict.speedup)} ({words}, corrected for all pairs)"
+    )
+
+
+def _differing_defaults(family: Family, context: Context) -> Iterable[str]:
+    """Warn of settings that differ without having been requested: defaults of the workload files."""
+    reported = effective([arm.shown[0] for arm in family.arms if arm.shown], context)
+    shown = {arm.label: reported.get(arm.shown[0]["run_id"], {}) for arm in family.arms if arm.shown}
+    names = {name for settings in shown.values() for name in settings}
+    for name in sorted(names):
+        values = {label: settings[name] for label, settings in shown.items() if name in settings}
+        if len({str(value) for value in values.values()}) > 1:
+            each = ", ".join(f"{word(name, value)} ({label})" for label, value in values.items())
+            yield f"warning: a setting differs by default: {each}"
+
+
+def _unlike(families: Sequence[Family]) -> Iterable[str]:
+    """Report frameworks that were not compared because their settings differ."""
+
+    def place(family: Family) -> tuple[Any, ...]:
+        first = family.arms[0].runs[0]
+        return *(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"]
+
+    for (_, subject, config, device, dtype), several in by_key(families, place).items():
+        named = [_frameworks(family) for family in several]
+        together = {name for some in named if len(some) > 1 for name in some}
+        lonely = set().union(*named) - together
+        if not lonely or len(set().union(*named)) < 2:
+            continue
+        several = [f for f in several if _frameworks(f) & lonely or len(_frameworks(f)) > 1]
+        names = [name for name in several[0].common if len({str(f.common.get(name)) for f in several}) > 1]
+        each = []
+        for family in several[: footnotes.MOST_NAMED]:
+            settings = " ".join(word(name, family.common.get(name)) for name in names)
+            each.append(f"{', '.join(sorted(_frameworks(family)))} with {settings}")
+        more = f"; and {len(several) - len(each)} more" if len(several) > len(each) else ""
+        place_name = " ".join(str(part) for part in (subject, config, device, dtype) if part)
+        yield f"not compared because settings differ ({place_name}): {'; '.join(each)}{more}"
