@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair, break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.grouping import MAIN, Arm, taints, word
 from queue_runner.analysis.significance import Word
+
+T = TypeVar("T")
 
 STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
@@ -136,7 +138,7 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
         )
 
 
-def _first(rows: Sequence[Mapping[str, Any]], found: Mapping[int, tuple[int, float]]) -> tuple[int, float] | None:
+def _first(rows: Sequence[Mapping[str, Any]], found: Mapping[int, T]) -> T | None:
     return next((found[row["run_id"]] for row in rows if row["run_id"] in found), None)
 
 
@@ -168,7 +170,7 @@ def drifts(arms: Sequence[Arm]) -> Iterable[str]:
 
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
     """Report whether the rows start with the same loss: the speed of a wrong computation is no speedup."""
-    known = [(arm, found) for arm in arms if (found := _step0_of(arm, details))]
+    known = [(arm, found) for arm in arms if (found := _first(arm.shown, details.step0))]
     names = [name for name in ("on the device", "val", "train") if sum(name in found for _, found in known) > 1]
     if not names:
         return
@@ -187,10 +189,6 @@ def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
     yield f"step-0 losses differ by {units.percent(off, 2)} ({within}; {name}): {each}; they may not compute the same"
-
-
-def _step0_of(arm: Arm, details: RunDetails) -> Mapping[str, float]:
-    return next((details.step0[row["run_id"]] for row in arm.shown if row["run_id"] in details.step0), {})
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:

@@ -87,12 +87,7 @@ class Arm:
 
     @cached_property
     def spread_s(self) -> tuple[float | None, str | None]:
-        """MAD over the medians of several runs ("runs"); of a single run, over its iterations ("iterations")."""
-        medians = [row["median_s"] for row in self.shown if row["median_s"] is not None]
-        if len(medians) > 1:
-            return stats.mad(medians), "runs"
-        several = (self.median("n_measure") or 0) > 1
-        return (self.median("mad_s"), "iterations") if medians and several else (None, None)
+        return spread_s(self.shown)
 
     def work(self, unit: str) -> float | None:
         """Return the tokens or samples per iteration; `unit` is one of WORK."""
@@ -109,6 +104,15 @@ def middle(rows: Iterable[Row], name: str) -> float | None:
     if any(value != value for value in values):
         return math.nan
     return stats.median(values) if values else None
+
+
+def spread_s(rows: Sequence[Row]) -> tuple[float | None, str | None]:
+    """Return the MAD over the medians of several runs ("runs"); of a single run, over its iterations ("iterations")."""
+    medians = [row["median_s"] for row in rows if row["median_s"] is not None]
+    if len(medians) > 1:
+        return stats.mad(medians), "runs"
+    several = (middle(rows, "n_measure") or 0) > 1
+    return (middle(rows, "mad_s"), "iterations") if medians and several else (None, None)
 
 
 def taints(row: Row) -> list[str]:
@@ -130,12 +134,12 @@ def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = Fal
             key = place.get(row["spec_hash"], key)
         place.setdefault(row["spec_hash"], key)
         members.setdefault(key, []).append(row)
-    return [_arm(dict(zip(names, key, strict=True)), runs, include_invalid) for key, runs in members.items()]
-
-
-def _arm(key: Mapping[str, Any], runs: list[Row], include_invalid: bool) -> Arm:
-    runs.sort(key=lambda row: row["run_id"])
-    return Arm(key, runs, [row for row in runs if _is_used(row, include_invalid)])
+    arms = []
+    for key, found in members.items():
+        runs = sorted(found, key=lambda row: row["run_id"])
+        used = [row for row in runs if _is_used(row, include_invalid)]
+        arms.append(Arm(dict(zip(names, key, strict=True)), runs, used))
+    return arms
 
 
 def _is_used(row: Row, include_invalid: bool) -> bool:

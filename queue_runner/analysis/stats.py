@@ -150,15 +150,7 @@ def _slopes(positions: Sequence[float], xs: Sequence[float]) -> list[float]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class TwoLevels:
-    """Two levels of a series of times."""
-
-    low: float
-    high: float
-
-
-def two_levels(xs: Sequence[float]) -> TwoLevels | None:
+def two_levels(xs: Sequence[float]) -> tuple[float, float] | None:
     """Return the two levels of a bimodal series of times, as from two clock speeds, or None.
 
     The sorted values, without 1 % at each end against spikes, are split where the variance within the two parts is
@@ -191,7 +183,7 @@ def two_levels(xs: Sequence[float]) -> TwoLevels | None:
     spread = math.sqrt(_variance(lower, low) + _variance(upper, high))
     if spread > 0 and math.sqrt(2) * (high - low) / spread < BIMODAL_SEPARATION:
         return None
-    return TwoLevels(low, high)
+    return low, high
 
 
 def _variance(xs: Sequence[float], mean: float) -> float:

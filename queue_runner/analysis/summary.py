@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from queue_runner.analysis import stats
-from queue_runner.analysis.phases import RUN_PHASES, account, phase_seconds
+from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
 from queue_runner.model import PHASES
 
 Rows = Sequence[Mapping[str, Any]]
@@ -98,8 +98,8 @@ def summarize(
     lost = nan_loss and iterations[-1]["loss"] is None if iterations else False
     val = [row["value"] for row in evals if row["split"] == "val" and row["metric"] == "loss"]
     spent: dict[str, float] = {}
+    awake_s = None if real_s is None else real_s - (slept_s or 0.0)
     if phases:
-        awake_s = None if real_s is None else real_s - (slept_s or 0.0)
         seconds = phase_seconds(phases, awake_s)
         spent = {f"{name}_s": seconds.get(name, 0.0) for name in RUN_PHASES}
     return Summary(
@@ -119,7 +119,7 @@ def summarize(
         loss_min=min(filter(math.isfinite, losses), default=None),
         val_loss_last=val[-1] if val else None,
         **spent,
-        other_s=account(spent, real_s, slept_s) if phases else None,
+        other_s=awake_s - math.fsum(spent.values()) if phases and awake_s is not None else None,
         projected_real_s=_projected(
             iterations, evals, middle, spent.get("eval_s"), real_s, planned_iters, eval_interval, resumed
         ),

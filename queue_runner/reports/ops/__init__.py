@@ -10,10 +10,10 @@ from queue_runner import units
 from queue_runner.analysis.grouping import taints
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import prepare, select_runs
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import RowColumn, columns, short
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.ops import coverage
-from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Cell, Coverage
+from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Coverage
 from queue_runner.tables import Column
 
 NAME = "ops"
@@ -37,27 +37,21 @@ MOST_ROWS = 30
 MOST_SLOW = 10
 _BROKEN = ("wrong", "error")
 """Verdicts to look at first, printed in full."""
-_NOT_NATIVE = (
-    Column("op", "operator", flexible=True),
-    Column("dtypes", "dtypes"),
-    Column("directions", "direction"),
-    Column("verdict", "verdict"),
-    Column("detail", "reason", flexible=True),
-)
-_SLOW = (
-    Column("op", "operator", flexible=True),
-    Column("dtype", "dtype"),
-    Column("direction", "direction"),
-    Column("median_s", "time/call", lambda x: units.short_duration(x, 3), True),
+_OP = Column("op", "operator", flexible=True)
+_REASON = Column("detail", "reason", flexible=True)
+_NOT_NATIVE = columns(_OP, Column("dtypes", "dtypes"), Column("directions", "direction"), "verdict", _REASON)
+_SLOW = columns(
+    _OP,
+    "dtype direction",
+    Column("median_s", "time/call", short, True),
     Column("detail", "computed by the CPU", flexible=True),
 )
-_CHANGES = (
-    Column("op", "operator", flexible=True),
-    Column("dtype", "dtype"),
-    Column("direction", "direction"),
+_CHANGES = columns(
+    _OP,
+    "dtype direction",
     Column("before", "before"),
     Column("verdict", "now"),
-    Column("detail", "reason", flexible=True),
+    RowColumn("detail", "reason", lambda row: row["detail"] or row["detail_before"], flexible=True),
 )
 
 
@@ -80,9 +74,11 @@ def finish(rows: list[Row], context: Context) -> Result:
     if not tables:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
     pairs = coverage.pairs(tables, context)
-    raw = [row for table in tables for row in _rows(table, next((a for a, b in pairs if b is table), None))]
-    sections = [section for table in tables for section in _sections(table)]
-    sections += [_changes(before, now) for before, now in pairs]
+    earlier = {id(now): before for before, now in pairs}
+    rows_of = {id(table): _rows(table, earlier.get(id(table))) for table in tables}
+    raw = [row for table in tables for row in rows_of[id(table)]]
+    sections = [section for table in tables for section in _sections(table, rows_of[id(table)])]
+    sections += [_changes(before, now, rows_of[id(now)]) for before, now in pairs]
     return Result(COLUMNS, raw, sections, [], [*_legend(tables), *notes])
 
 
@@ -107,6 +103,7 @@ def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
                 "verdict": now.verdict if now else None,
                 "median_s": now.median_s if now else None,
                 "detail": now.detail if now else None,
+                "detail_before": was.detail if was else None,
                 "before": was.verdict if was else None,
                 "before_of": before.label() if before else None,
                 "change": coverage.change(was, now) if before else None,
@@ -115,7 +112,7 @@ def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _sections(table: Coverage) -> list[Section]:
+def _sections(table: Coverage, rows: Sequence[Row]) -> list[Section]:
     made = [_coverage(table)]
     others = _not_native(table)
     if broken := [row for row in others if row["verdict"] in _BROKEN]:
@@ -124,11 +121,10 @@ def _sections(table: Coverage) -> list[Section]:
     if lacking := [row for row in others if row["verdict"] not in _BROKEN]:
         title = f"{'not' if len(lacking) == len(others) else 'otherwise not'} native, {table.label()}"
         made.append(Section(title, _NOT_NATIVE, lacking[:MOST_ROWS], _more(len(lacking))))
-    slow = [(cell, one) for cell, one in table.cells.items() if one.verdict == "fallback" and one.median_s is not None]
+    slow = [row for row in rows if row["verdict"] == "fallback" and row["median_s"] is not None]
     if slow:
-        slow.sort(key=lambda pair: -(pair[1].median_s or 0.0))
-        each = [{**_named(cell), "median_s": one.median_s, "detail": one.detail} for cell, one in slow[:MOST_SLOW]]
-        made.append(Section(f"slowest fallbacks, {table.label()}", _SLOW, each))
+        slow.sort(key=lambda row: -row["median_s"])
+        made.append(Section(f"slowest fallbacks, {table.label()}", _SLOW, slow[:MOST_SLOW]))
     return made
 
 
@@ -181,24 +177,12 @@ def _not_native(table: Coverage) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), row["op"]))
 
 
-def _changes(before: Coverage, now: Coverage) -> Section:
-    changes = [(cell, coverage.change(before.cells.get(cell), one)) for cell, one in now.cells.items()]
-    changes += [(cell, GONE) for cell in before.cells if cell not in now.cells]
-    counts = Counter(word for _, word in changes if word)
+def _changes(before: Coverage, now: Coverage, rows: Sequence[Row]) -> Section:
+    counts = Counter(row["change"] for row in rows)
     words = [f"{units.count(counts[word])} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if counts[word]]
-    rows = [
-        {**_named(cell), "before": before.cells[cell].verdict, "verdict": now.cells[cell].verdict,
-         "detail": now.cells[cell].detail or before.cells[cell].detail}
-        for wanted in (BROKE, CHANGED, BECAME)
-        for cell, word in changes
-        if word == wanted
-    ]  # fmt: skip
+    changed = [row for word in (BROKE, CHANGED, BECAME) for row in rows if row["change"] == word]
     title = f"{before.label()} -> {now.label()}: {', '.join(words) or 'no verdict changed'}"
-    return Section(title, _CHANGES, rows[:MOST_ROWS], _more(len(rows)))
-
-
-def _named(cell: Cell) -> dict[str, Any]:
-    return dict(zip(("op", "dtype", "direction"), cell, strict=True))
+    return Section(title, _CHANGES, changed[:MOST_ROWS], _more(len(changed)))
 
 
 def _more(n: int) -> list[str]:

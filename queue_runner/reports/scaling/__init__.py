@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.grouping import spread_s, taints, word
 from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
@@ -84,7 +84,7 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
     rate = point.rate(curve.unit) if curve.unit and point.valid else None
     memory_bytes, memory_is = point.memory
     allocated = [row["peak_allocated_bytes"] for row in point.runs if row["peak_allocated_bytes"]]
-    spread_s, over = point.spread_s
+    mad_s, over = spread_s(point.timed)
     return {
         "workload": first["subject"],
         **{name: first[name] for name in _NAMED},
@@ -97,7 +97,7 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
         "n_timed": len(point.timed),
         "valid": point.valid,
         "median_s": point.median_s,
-        "spread_s": spread_s,
+        "spread_s": mad_s,
         "spread_over": over,
         "tokens_per_s": point.rate("token"),
         "samples_per_s": point.rate("sample"),
@@ -233,7 +233,7 @@ def _notes(curves: Sequence[Curve], found: footnotes.Taints, context: Context) -
             " XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the size needs"
         )
     points = [(curve, point) for curve in curves for point in curve.points]
-    yield from footnotes.spreads("ms/iter: median", {point.spread_s[1] for _, point in points})
+    yield from footnotes.spreads("ms/iter: median", {spread_s(point.timed)[1] for _, point in points})
     yield from found.notes()
     bad = [row for _, point in points for row in point.runs if not row["valid"] and row["median_s"]]
     for note in found.excluded(bad, context.options.include_invalid):

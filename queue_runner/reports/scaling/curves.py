@@ -7,13 +7,13 @@ that it does not contradict.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import knee, stats
-from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, by_key, taints, value_of
+from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, by_key, middle, spread_s, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common.report import Context, Row
@@ -77,21 +77,13 @@ class Point:
 
     @property
     def median_s(self) -> float | None:
-        return stats.median(row["median_s"] for row in self.timed) if self.timed else None
-
-    @cached_property
-    def spread_s(self) -> tuple[float | None, str | None]:
-        """MAD over the medians of several runs ("runs"), or over the iterations of a single one ("iterations")."""
-        if len(self.timed) > 1:
-            return stats.mad([row["median_s"] for row in self.timed]), "runs"
-        several = self.timed and (self.timed[0]["n_measure"] or 0) > 1
-        return (self.timed[0]["mad_s"], "iterations") if several else (None, None)
+        return middle(self.timed, "median_s")
 
     @property
     def noise(self) -> float | None:
         """Relative noise of the time: a standard deviation derived from the spread."""
-        spread_s, _ = self.spread_s
-        return stats.MAD_TO_SD * spread_s / self.median_s if spread_s is not None and self.median_s else None
+        mad_s, _ = spread_s(self.timed)
+        return stats.MAD_TO_SD * mad_s / self.median_s if mad_s is not None and self.median_s else None
 
     def rate(self, unit: str) -> float | None:
         """Return tokens or samples per second at the runs' median time."""
@@ -234,16 +226,12 @@ def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
     runs = by_key(well, lambda row: tuple(value_of(row, other) for other in names))
     for row in (row for row in rows if row["median_s"] is None and row["state"] == State.DONE):
         key = tuple(value_of(row, other) for other in names)
-        settings = {at for at, other in enumerate(names) if other in row["settings"] or _set_somewhere(other, rows)}
+        settings = {at for at, other in enumerate(names) if any(other in one["settings"] for one in rows)}
         alike = [known for known in runs if _agree(known, key, settings)]
         for known in alike or [key]:
             runs.setdefault(known, []).append(row)
     curves = [Curve(name, dict(zip(names, key, strict=True)), _points(name, at, context)) for key, at in runs.items()]
     return [curve for curve in curves if len(curve.points) > 1 or curve.first["find_max"]]
-
-
-def _set_somewhere(name: str, rows: Iterable[Row]) -> bool:
-    return any(name in row["settings"] for row in rows)
 
 
 def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:
