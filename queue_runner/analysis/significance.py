@@ -89,11 +89,6 @@ def needed_repeats(n_pairs: int = 1) -> int:
     return n
 
 
-def speedup(arm: Sequence[float], baseline: Sequence[float]) -> float:
-    """Return the ratio of the geometric means of run medians, baseline over arm: with one run each the plain ratio."""
-    return math.exp(_mean_log(baseline) - _mean_log(arm))
-
-
 def compare_all(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: int = 0) -> list[Verdict]:
     """Judge many (arm, baseline) pairs together: the chance that any "faster" or "slower" is wrong is at most 5 %,
     whichever of the pairs differ. Each interval is of its own ratio, not simultaneous.
@@ -120,9 +115,10 @@ def _alone(arm: Sequence[float], baseline: Sequence[float], need: int, seed: int
     if min(n, m) < needed_repeats():
         # without an interval, the ratio of the two medians, which are shown beside it
         return Verdict(Word.TOO_FEW, median(baseline) / median(arm), None, None, None, None, n, m, need)
-    p, low, high = _permute([math.log(x) for x in arm], [math.log(x) for x in baseline], seed)
-    ratio = speedup(arm, baseline)
-    return Verdict(Word.TOO_FEW, ratio, math.exp(low), math.exp(high), p, None, n, m, need)
+    logs, baseline_logs = [math.log(x) for x in arm], [math.log(x) for x in baseline]
+    p, low, high = _permute(logs, baseline_logs, seed)
+    speedup = math.exp(math.fsum(baseline_logs) / m - math.fsum(logs) / n)  # the ratio of the geometric means
+    return Verdict(Word.TOO_FEW, speedup, math.exp(low), math.exp(high), p, None, n, m, need)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -145,10 +141,6 @@ def _word(verdict: Verdict, n_tested: int) -> Word:
         return Word.FASTER if verdict.speedup > 1 else Word.SLOWER
     within_reach = _smallest_p(verdict.n, verdict.n_baseline) * n_tested <= ALPHA
     return Word.NO_DIFFERENCE if within_reach else Word.TOO_FEW
-
-
-def _mean_log(xs: Sequence[float]) -> float:
-    return math.fsum(map(math.log, xs)) / len(xs)
 
 
 def _smallest_p(n: int, m: int) -> float:

@@ -158,8 +158,8 @@ def _section(
                 "n_runs": len(group),
                 "n_iters": len(worst.points),
                 **{f"above{level:g}": _first(worst, level) for level in LEVELS},
-                "greatest": worst.greatest[1] if worst.greatest else None,
-                "last": worst.last,
+                "greatest": worst.greatest[1],
+                "last": worst.points[-1][3],
                 **reference.get(worst.run["run_id"], {}),
             }
         )
@@ -168,7 +168,7 @@ def _section(
 
 
 def _worst(group: Sequence[Divergence]) -> Divergence:
-    return max(group, key=lambda divergence: divergence.greatest[1] if divergence.greatest else -1.0)
+    return max(group, key=lambda divergence: -1.0 if (most := divergence.greatest[1]) is None else most)
 
 
 def _first(divergence: Divergence, level: float) -> str:
@@ -179,8 +179,7 @@ def _first(divergence: Divergence, level: float) -> str:
 def _findings(base: Arm, found: Sequence[Divergence]) -> Iterable[str]:
     floor = [divergence for divergence in found if divergence.arm is base]
     if floor:
-        worst = _worst(floor)
-        most = worst.greatest[1] if worst.greatest else 0.0
+        most = _worst(floor).greatest[1] or 0.0
         same = "is bitwise reproducible" if most == 0 else f"differs from itself by up to {format_difference(most)}"
         yield f"{base.label} {same} ({len(floor) + 1} runs)"
     for arm in dict.fromkeys(divergence.arm for divergence in found if divergence.arm is not base):
@@ -189,22 +188,24 @@ def _findings(base: Arm, found: Sequence[Divergence]) -> Iterable[str]:
 
 
 def _finding(worst: Divergence) -> str:
-    if (i := worst.not_a_number) is not None:
+    if (i := worst.first_finite(ours=False)) is not None:
         return f"has a NaN or infinite loss from iteration {units.count(i)} on, where the baseline's is finite"
-    if (i := worst.baseline_not_a_number) is not None:
+    if (i := worst.first_finite(ours=True)) is not None:
         return f"has a finite loss from iteration {units.count(i)} on, where the baseline's is NaN or infinite"
     both = [i for i, _, _, difference in worst.points if difference is None]
     n = len(worst.points) - len(both)
     if not n:
         return "has no finite loss, and neither has the baseline"
-    at, most = worst.greatest or (worst.points[0][0], 0.0)
+    at, most = worst.greatest
+    most = most or 0.0
     if most <= LEVELS[0]:
         over = f"over {units.count(n)} iteration{'s' if n > 1 else ''}"
         over += f"; both are NaN or infinite from {units.count(both[0])} on" if both else ""
         same = f"stays within {format_difference(most)} of" if most else "equals"
         return f"{same} the baseline {over}"
     levels = [f"{units.percent(level, 1)} at iteration {_first(worst, level)}" for level in LEVELS if most > level]
-    last = f"{format_difference(worst.last)} at the end" if worst.last is not None else "no finite loss at the end"
+    off = worst.points[-1][3]
+    last = f"{format_difference(off)} at the end" if off is not None else "no finite loss at the end"
     highest = f"maximum {format_difference(most)} (at {units.count(at)})"
     return f"diverges from the baseline by more than {', '.join(levels)}; {highest}, {last}"
 

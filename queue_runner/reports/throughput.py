@@ -10,7 +10,6 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm, labelled, order
-from queue_runner.analysis.significance import Verdict
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import row_of
 from queue_runner.reports._common.columns import RowColumn, columns
@@ -186,7 +185,7 @@ def _answers(table: Table) -> Iterator[str]:
         base = next(row["label"] for row in rows if row["is_baseline"])
         interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
         within = f" (95 % CI {interval})" if best["speedup_low"] is not None else ""
-        judged: Verdict = best["judged"]
+        judged = best["judged"]
         times = f"{'is' if judged.decided else 'measured'} {units.ratio(best['speedup'])}"
         verdict = str(judged) if judged.decided else f"no verdict, {judged}"
         yield f"{table.about}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"

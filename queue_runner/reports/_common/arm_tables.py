@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import MAIN, word
+from queue_runner.analysis.grouping import MAIN, SUBJECT, word
 from queue_runner.reports._common.columns import RowColumn, columns, short
 from queue_runner.reports._common.footnotes import Taints
 from queue_runner.reports._common.prepare import DETAILS
@@ -65,31 +65,25 @@ def without_empty(section: Section) -> Section:
 
 def caption(family: Family, rows: Sequence[Raw]) -> str:
     """Return what all rows of the family have in common."""
-    common = family.common
-    names = ("framework", "framework_version", "dtype", "device_name")
-    pooled = [row for arm in family.arms for row in arm.shown]  # --group-by may pool several frameworks
-    alike = {name: {row[name] for row in [*rows, *pooled]} - {None} for name in names}
-    subject = [", ".join(dict.fromkeys(str(arm.key["subject"]) for arm in family.arms))]
-    if common["config"] is not None:
-        subject.append(str(common["config"]))
-    words = [" ".join(subject)]
-    if len(alike["framework"]) == 1:
-        version = alike["framework_version"]
-        words.append(" ".join([*alike["framework"], *(version if len(version) == 1 else ())]))
-    if len(alike["dtype"]) == 1:
-        words.append(*alike["dtype"])
-    known = {"subject", "config", "machine"}
-    words += [word(name, value) for name, value in common.items() if name not in known and value is not None]
-    shared = set(family.arms[0].key) - set(common) - {*MAIN, *DETAILS}
-    for name in sorted(shared):
+    shown = [*rows, *family.shown]  # --group-by may pool several frameworks
+
+    def only(name: str) -> str | None:
+        values = {row[name] for row in shown} - {None}
+        return str(values.pop()) if len(values) == 1 else None
+
+    subject = ", ".join(dict.fromkeys(str(arm.key["subject"]) for arm in family.arms))
+    framework, version, device = only("framework"), only("framework_version"), only("device_name")
+    words = [_joined(subject, family.common["config"]), _joined(framework, framework and version), only("dtype")]
+    words += [word(n, value) for n, value in family.common.items() if n not in SUBJECT and value is not None]
+    for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS}):
         values = {arm.key[name] for arm in family.arms}
         if len(values) == 1 and values != {None}:
             words.append(word(name, *values))
-    if len(alike["device_name"]) == 1:
-        words.append("on " + next(iter(alike["device_name"])))
-    if place := family.arms[0].runs[0]["where"]:
-        words.append(place)
-    return ", ".join(words)
+    return ", ".join(filter(None, [*words, device and f"on {device}", family.arms[0].runs[0]["where"]]))
+
+
+def _joined(*words: object) -> str:
+    return " ".join(str(word) for word in words if word)
 
 
 def _speed(family: Family, rows: Sequence[Raw], taints: Taints) -> Section:

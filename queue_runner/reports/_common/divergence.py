@@ -33,23 +33,15 @@ class Divergence:
         return next((i for i, _, _, off in self.points if off is not None and off > level), None)
 
     @property
-    def greatest(self) -> tuple[int, float] | None:
+    def greatest(self) -> tuple[int, float | None]:
+        """The iteration with the greatest difference; None if no difference is known."""
         known = [(i, off) for i, _, _, off in self.points if off is not None]
-        return max(known, key=lambda one: one[1], default=None)
+        return max(known, key=lambda one: one[1], default=(self.points[0][0], None))
 
-    @property
-    def last(self) -> float | None:
-        return self.points[-1][3] if self.points else None
-
-    @property
-    def not_a_number(self) -> int | None:
-        """First iteration whose loss is not finite while the baseline's is."""
-        return next((i for i, a, b, _ in self.points if not math.isfinite(a) and math.isfinite(b)), None)
-
-    @property
-    def baseline_not_a_number(self) -> int | None:
-        """First iteration whose loss is finite while the baseline's is not."""
-        return next((i for i, a, b, _ in self.points if math.isfinite(a) and not math.isfinite(b)), None)
+    def first_finite(self, ours: bool) -> int | None:
+        """Return the first iteration with one finite loss: the run's, or else the baseline's."""
+        finite = ((i, math.isfinite(a), math.isfinite(b)) for i, a, b, _ in self.points)
+        return next((i for i, a, b in finite if (a, b) == (ours, not ours)), None)
 
 
 def relative(a: float, b: float) -> float | None:

@@ -22,10 +22,7 @@ def as_text(name: str, result: Result, format: str) -> str:
         parts = [result.text]
     else:
         parts = [_section(section, format) for section in result.sections or [Section("", result.columns, result.rows)]]
-    if result.lines:
-        parts.append("\n".join(_sentence(line, format) for line in result.lines))
-    if result.notes:
-        parts.append("\n".join(_sentence(line, format) for line in result.notes))
+    parts += ["\n".join(_sentence(line, format) for line in lines) for lines in (result.lines, result.notes)]
     return "\n\n".join(part.rstrip() for part in parts if part.strip())
 
 

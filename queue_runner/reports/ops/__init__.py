@@ -91,18 +91,10 @@ def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
         now, was = table.cells.get(cell), before.cells.get(cell) if before else None
         rows.append(
             {
-                "run": now.run if now else None,
-                "device": run["device"],
-                "device_name": run["device_name"],
-                "framework_version": run["framework_version"],
+                **{name: run[name] for name in ("device", "device_name", "framework_version", "config")},
                 "env": run["factors"]["env"],
-                "config": run["config"],
-                "op": cell[0],
-                "dtype": cell[1],
-                "direction": cell[2],
-                "verdict": now.verdict if now else None,
-                "median_s": now.median_s if now else None,
-                "detail": now.detail if now else None,
+                **dict(zip(("op", "dtype", "direction"), cell, strict=True)),
+                **{name: getattr(now, name, None) for name in ("run", "verdict", "median_s", "detail")},
                 "detail_before": was.detail if was else None,
                 "before": was.verdict if was else None,
                 "before_of": before.label() if before else None,

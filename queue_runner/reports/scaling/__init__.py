@@ -180,17 +180,15 @@ def _knee_words(curve: Curve) -> str:
         return "no knee: the runs do not report tokens or samples per iteration"
     if knee is None:
         return f"no knee: fewer than {FEWEST} values of {name} have a valid time"
-    best = f"the maximum, {units.number(knee.best.rate)} {unit}s/s at {_value(knee.best.size)}"
+    best = f"the maximum, {units.number(knee.best.rate)} {unit}s/s"
     doubt = "; uncertain: the times vary by more than the deciding 5 % (increase --repeats)" if knee.noisy else ""
     if knee.at is None:
         return f"no knee up to {name} {_value(knee.best.size)}: throughput still rises{doubt}"
-    if knee.at is not knee.best and knee.at.size != knee.best.size:
-        text = f"knee: {name} {_value(knee.at.size)}, {units.percent(knee.share(knee.at))} of {best}"
-    else:
-        text = f"knee: {name} {_value(knee.at.size)}, the maximum, {units.number(knee.best.rate)} {unit}s/s"
+    if knee.at.size != knee.best.size:
+        best = f"{units.percent(knee.share(knee.at))} of {best} at {_value(knee.best.size)}"
     below = knee.below
     where = f"; {_value(below.size)} reaches {units.percent(knee.share(below))}" if below else "; the smallest tried"
-    return f"{text}{where}{_falls(curve, knee)}{doubt}"
+    return f"knee: {name} {_value(knee.at.size)}, {best}{where}{_falls(curve, knee)}{doubt}"
 
 
 def _falls(curve: Curve, knee: Knee) -> str:
