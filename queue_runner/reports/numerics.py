@@ -168,7 +168,8 @@ def _section(
 
 
 def _worst(group: Sequence[Divergence]) -> Divergence:
-    return max(group, key=lambda divergence: -1.0 if (most := divergence.greatest[1]) is None else most)
+    known = [divergence for divergence in group if divergence.greatest[1] is not None]
+    return max(known or group, key=lambda divergence: divergence.greatest[1] or 0.0)
 
 
 def _first(divergence: Divergence, level: float) -> str:

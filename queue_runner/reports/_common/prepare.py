@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
-from queue_runner.analysis.grouping import MAIN, SUBJECT, taints
+from queue_runner.analysis.grouping import MAIN, SUBJECT, by_key, taints
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arguments import arguments_by_run
@@ -123,9 +123,9 @@ def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]
     flat = {key: {**flatten(known.get(key[2], {})), **({key[0]: key[1]} if key[0] and key[1] else {})} for key in seen}
     differ = {
         name
-        for framework in {key[0] for key in seen}
-        for name in {name for key in seen if key[0] == framework for name in flat[key]}
-        if len({str(flat[key].get(name)) for key in seen if key[0] == framework and flat[key]}) > 1
+        for keys in by_key(seen, lambda key: key[0]).values()
+        for name in {name for key in keys for name in flat[key]}
+        if len({str(flat[key].get(name)) for key in keys if flat[key]}) > 1
     }
     packages = {key: known[key[2]]["packages"] for key in seen if "packages" in known.get(key[2], {})}
     versions = [(name, version) for one in packages.values() for name, version in one.items()]

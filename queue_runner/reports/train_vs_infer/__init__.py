@@ -78,10 +78,8 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _row(arm: ThroughputArm, arms: Sequence[ThroughputArm], verdicts: Verdicts) -> dict[str, Any]:
-    key = arm.key
     return {
-        **{name: key[name] for name in ("model", "config", "framework", "framework_version", "compile", "dtype")},
-        **{name: key[name] for name in ("n_params", "device", "device_name", "settings")},
+        **arm.key,
         "kind": arm.kind,
         "batch_size": arm.batch,
         "runs": [row["run"] for row in arm.used],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner.analysis import significance, stats
 from queue_runner.analysis.comparison import FEWEST_BATCHES, fold
-from queue_runner.analysis.grouping import WORK, taints
+from queue_runner.analysis.grouping import WORK, by_key, taints
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
 from queue_runner.reports._common.report import Context, Row
@@ -73,37 +73,45 @@ class ThroughputArm:
         )
 
 
+class _Rate(NamedTuple):
+    kind: str
+    per_s: float
+    unit: str
+
+
 def throughput_arms(rows: Sequence[Row], context: Context) -> list[ThroughputArm]:
     """Return the arms of prepared rows, sorted by model, framework, kind, the CPU first."""
     effective_settings = effective(rows, context)
     names = ", ".join(f"'{name}'" for name in _METRICS.values())
     sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({{runs}}) AND name IN ({names}) AND value > 0"
     metrics = context.by_run(sql, rows)
-    found: dict[tuple[Any, ...], list[tuple[Row, float, str]]] = {}
-    keys: dict[tuple[Any, ...], dict[str, Any]] = {}
+    runs = []
     for row in rows:
         if row["outcome"] != Outcome.SUCCEEDED:
             continue
         mode = str(effective_settings[row["run_id"]].get("mode", TRAIN))
-        settings = {name: value for name, value in row["factors"].items() if name not in LENGTH_SETTINGS}
         key = {
             **{name: row[name] for name in ("machine", "config", "framework", "framework_version", "dtype")},
             **{name: row[name] for name in ("device", "device_name")},
             "model": str(row["subject"]).removesuffix(f"-{mode}"),
             "compile": bool(row["compile"]),
             "n_params": row["params"],
-            "settings": settings,
+            "settings": {name: value for name, value in row["factors"].items() if name not in LENGTH_SETTINGS},
         }
-        for kind, rate, unit in _rates(row, mode, metrics.get(row["run_id"], [])):
-            place = (
-                kind,
-                *(str(key[name]) for name in (*_ALIKE, "device", "device_name")),
-                str(sorted(settings.items())),
-            )
-            keys[place] = key
-            found.setdefault(place, []).append((row, rate, unit))
-    arms = [_arm(place[0], keys[place], runs, effective_settings, context) for place, runs in found.items()]
+        runs += [(rate, key, row) for rate in _rates(row, mode, metrics.get(row["run_id"], []))]
+    arms = []
+    for alike in by_key(runs, _spec).values():
+        valid = [run for run in alike if run[2]["valid"] or context.options.include_invalid]
+        rates, keys, used = zip(*(valid or alike), strict=True)
+        batch = effective_settings[used[0]["run_id"]].get("batch_size")
+        per_s = [rate.per_s for rate in rates]
+        arms.append(ThroughputArm(rates[0].kind, keys[0], used, per_s, rates[0].unit, bool(valid), batch))
     return sorted(arms, key=_order)
+
+
+def _spec(run: tuple[_Rate, Mapping[str, Any], Row]) -> tuple[str, str]:
+    rate, key, _ = run
+    return rate.kind, str({**key, "settings": sorted(key["settings"].items())})
 
 
 def _order(arm: ThroughputArm) -> tuple[Any, ...]:
@@ -113,33 +121,20 @@ def _order(arm: ThroughputArm) -> tuple[Any, ...]:
     return *place, key["compile"], kind, str(key["settings"]), key["device"] != "cpu", str(key["device"])
 
 
-def _rates(row: Row, mode: str, metrics: Iterable[Row]) -> Iterable[tuple[str, float, str]]:
+def _rates(row: Row, mode: str, metrics: Iterable[Row]) -> Iterable[_Rate]:
     if mode == "sample":
         for kind, name in _METRICS.items():
             if values := [metric["value"] for metric in metrics if metric["name"] == name]:
-                yield kind, stats.median(values), "tokens"
+                yield _Rate(kind, stats.median(values), "tokens")
     elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
         unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
         if unit is not None:
-            yield mode, row[f"{unit}s_per_iter"] / row["median_s"], f"{unit}s"
+            yield _Rate(mode, row[f"{unit}s_per_iter"] / row["median_s"], f"{unit}s")
 
 
 def _trained(row: Row) -> bool:
     """Return whether the run had a loss; a final NaN is not stored, but the run is marked as diverged."""
     return row["loss_last"] is not None or "diverged" in taints(row)
-
-
-def _arm(
-    kind: str,
-    key: Mapping[str, Any],
-    runs: Sequence[tuple[Row, float, str]],
-    effective_settings: Mapping[int, Mapping[str, Any]],
-    context: Context,
-) -> ThroughputArm:
-    valid = [run for run in runs if run[0]["valid"] or context.options.include_invalid]
-    used, rates, work_units = zip(*(valid or runs), strict=True)
-    batch = effective_settings[used[0]["run_id"]].get("batch_size")
-    return ThroughputArm(kind, key, used, rates, work_units[0], bool(valid), batch)
 
 
 def judge(arms: Sequence[ThroughputArm]) -> dict[ThroughputArm, Verdict]:
