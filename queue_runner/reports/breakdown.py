@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
@@ -30,8 +30,6 @@ WIDTH = 80
 WIDEST = 50
 """Maximum width of a label in characters; a longer one is elided in the middle."""
 
-Spent = dict[str, float | None]
-
 
 def finish(rows: list[Row], context: Context) -> Result:
     """Build tables of the mean over the runs of each arm, because means add up and medians do not."""
@@ -39,10 +37,10 @@ def finish(rows: list[Row], context: Context) -> Result:
     raw: list[dict[str, Any]] = []
     sections, notes = [], []
     for family in families:
-        spent = [(arm, _spent(arm)) for arm in family.arms if _timed(arm)]
-        raw += [part for arm, parts in spent for part in _rows(arm, parts)]
-        title = arm_tables.caption(family, [dict(row) for arm in family.arms for row in arm.shown])
-        for k, group in enumerate(_side_by_side(spent)):
+        tables = [_rows(arm) for arm in family.arms if _timed(arm)]
+        raw += [row for table in tables for row in table]
+        title = arm_tables.caption(family, family.shown)
+        for k, group in enumerate(_side_by_side(tables)):
             sections.append(_section("" if k else f"{title}: seconds and % of real", group))
         notes += [note for arm in family.arms for note in _notes(arm)]
     if any(len(_timed(arm)) > 1 for family in families for arm in family.arms):
@@ -56,55 +54,50 @@ def _timed(arm: Arm) -> list[Mapping[str, Any]]:
     return [row for row in timed if row["other_s"] is not None] or timed
 
 
-def _spent(arm: Arm) -> Spent:
+def _rows(arm: Arm) -> list[Row]:
     """Return mean seconds by part, `real` last; None where no run reported the part."""
-    rows = _timed(arm)
-    known = {part: [row[f"{part}_s"] for row in rows] for part in (*PARTS, "real")}
-    if any(row["other_s"] is not None for row in rows):
+    runs = _timed(arm)
+    known = {part: [row[f"{part}_s"] for row in runs] for part in (*PARTS, "real")}
+    if any(row["other_s"] is not None for row in runs):
         known["slept"] = [value or 0.0 for value in known["slept"]]
-    return {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
-
-
-def _rows(arm: Arm, spent: Spent) -> list[dict[str, Any]]:
-    runs = [row["run"] for row in _timed(arm)]
+    means = {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
+    real_s, fixed = means["real"], {"label": arm.label, "runs": [row["run"] for row in runs]}
     return [
-        {"label": arm.label, "runs": runs, "part": part, "dur_s": dur_s, "share": _share(dur_s, spent["real"])}
-        for part, dur_s in spent.items()
+        {**fixed, "part": part, "dur_s": dur_s, "share": dur_s / real_s if dur_s is not None and real_s else None}
+        for part, dur_s in means.items()
     ]
 
 
-def _share(part_s: float | None, real_s: float | None) -> float | None:
-    return part_s / real_s if part_s is not None and real_s else None
-
-
-def _side_by_side(spent: Sequence[tuple[Arm, Spent]]) -> Iterator[list[tuple[Arm, Spent]]]:
+def _side_by_side(tables: Iterable[list[Row]]) -> Iterator[list[list[Row]]]:
     """Yield groups that fit WIDTH: names of phases take 12 characters, each arm its label (at least 8) plus 13."""
-    group: list[tuple[Arm, Spent]] = []
+    group: list[list[Row]] = []
     left = WIDTH - 12
-    for arm, parts in spent:
-        wide = max(min(len(arm.label), WIDEST), 8) + 13
+    for table in tables:
+        wide = max(min(len(table[0]["label"]), WIDEST), 8) + 13
         if group and wide > left:
             yield group
             group, left = [], WIDTH - 12
-        group.append((arm, parts))
+        group.append(table)
         left -= wide
     if group:
         yield group
 
 
-def _section(title: str, spent: Sequence[tuple[Arm, Spent]]) -> Section:
-    columns = [Column("part", "")]
-    for k, (arm, _) in enumerate(spent):
-        columns += [Column(f"s{k}", elide(arm.label, WIDEST), right=True), Column(f"share{k}", "%", right=True)]
-    shown = []
-    for part in (*PARTS, "real"):
-        line = {"part": part}
-        for k, (_, parts) in enumerate(spent):
-            share = _share(parts[part], parts["real"])
-            line[f"s{k}"] = units.seconds(parts[part])
-            line[f"share{k}"] = units.MISSING if share is None else f"{units.seconds(share * 100, 1)}"
-        shown.append(line)
-    return Section(title, columns, shown)
+def _section(title: str, group: Sequence[list[Row]]) -> Section:
+    shown = [Column("part", "")]
+    for k, table in enumerate(group):
+        shown.append(Column(f"s{k}", elide(table[0]["label"], WIDEST), units.seconds, True))
+        shown.append(Column(f"share{k}", "%", _percent, True))
+    rows: list[Row] = []
+    for parts in zip(*group, strict=True):
+        seconds = {f"s{k}": part["dur_s"] for k, part in enumerate(parts)}
+        shares = {f"share{k}": part["share"] for k, part in enumerate(parts)}
+        rows.append({"part": parts[0]["part"], **seconds, **shares})
+    return Section(title, shown, rows)
+
+
+def _percent(share: float | None) -> str:
+    return units.seconds(None if share is None else share * 100, 1)
 
 
 def _notes(arm: Arm) -> list[str]:

@@ -140,8 +140,7 @@ def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
 
 
 def _title(family: Family) -> str:
-    shown = [dict(row) for arm in family.arms for row in arm.used or arm.runs]
-    return arm_tables.caption(family, shown)
+    return arm_tables.caption(family, [row for arm in family.arms for row in arm.used or arm.runs])
 
 
 def _section(

@@ -34,8 +34,9 @@ class Taints:
         taints = context.read(sql) if any(row["taints"] for row in rows) else []
         self._by_run = by_key(taints, lambda taint: taint["run_id"])
         runs = {row["run_id"]: row["run"] for row in shown}  # a run may be shown twice
-        found = [(taint, run) for run_id, run in runs.items() for taint in self._by_run.get(run_id, [])]
-        self._caveats = by_key((one for one in found if one[0]["severity"] == "caveat"), lambda one: one[0]["kind"])
+        found = [{**taint, "run": run} for run_id, run in runs.items() for taint in self._by_run.get(run_id, [])]
+        caveats = [taint for taint in found if taint["severity"] == "caveat"]
+        self._caveats = by_key(caveats, lambda taint: taint["kind"])
         self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
         self.column = RowColumn("marks", "", self.mark)
 
@@ -51,20 +52,18 @@ class Taints:
     def notes(self) -> Iterable[str]:
         """Explain each letter by the details stored with the runs, and name these runs."""
         for kind, letter in self._letters.items():
-            details = by_key(self._caveats[kind], lambda one: one[0]["detail"])
-            named_runs = [(detail, named([run for _, run in group])) for detail, group in details.items()]
-            each = [f"{detail} ({runs})" for detail, runs in named_runs[:MOST_DETAILS]]
+            details = by_key(self._caveats[kind], lambda taint: taint["detail"])
+            each = [f"{detail} ({named([taint['run'] for taint in of])})" for detail, of in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield f"{letter} {kind}: {'; '.join(each)}{more}"
+            yield f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}"
 
     def excluded(self, rows: Iterable[Mapping[str, Any]], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
         reasons = by_key(rows, self._why)
         if reasons:
-            named_runs = [(named([row["run"] for row in group]), reason) for reason, group in reasons.items()]
-            each = [f"{runs} {reason}" for runs, reason in named_runs[:MOST_NAMED]]
-            more = len(reasons) - len(each)
-            each += [f"{more} more reason{'s' * (more > 1)}"] if more else []
+            each = [f"{named([row['run'] for row in of])} {reason}" for reason, of in reasons.items()]
+            if (more := len(each) - MOST_NAMED) > 0:
+                each[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
             yield f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"
 
     def _why(self, row: Mapping[str, Any]) -> str:

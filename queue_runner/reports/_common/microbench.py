@@ -14,7 +14,6 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import by_key, taints, word
-from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare
 from queue_runner.reports._common.columns import RowColumn, short
@@ -50,14 +49,9 @@ def sql(workload: str) -> str:
 def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
     """Return the results of runs. `with_config`: whether a preset distinguishes cells (the sizes of `kernels`).
 
-    Raises: UsageError when --vs, --group-by or --iters is given: they have no meaning here.
+    Raises: UsageError when --vs, --group-by or --iters is given.
     """
-    if context.options.vs or context.options.group_by or context.options.iters:
-        raise UsageError(
-            "reports of micro-benchmarks take no --vs, --group-by or --iters",
-            "select runs with --where framework=torch,dtype=fp32",
-        )
-    rows = prepare.prepare(rows, context)
+    rows = prepare.uncompared(rows, context, "reports of micro-benchmarks take")
     able = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
     select = "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs}) AND value IS NOT NULL"
     metrics = context.by_run(select, able)

@@ -65,6 +65,13 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     return rows
 
 
+def uncompared(rows: Iterable[Row], context: Context, who: str) -> list[Row]:
+    """Prepare the rows. Raises: UsageError when --vs, --group-by or --iters is given: they have no meaning to `who`."""
+    if context.options.vs or context.options.group_by or context.options.iters:
+        raise UsageError(f"{who} no --vs, --group-by or --iters", "select runs with --where framework=torch,dtype=fp32")
+    return prepare(rows, context)
+
+
 def where(machine: str | None) -> str:
     """Return the name of a machine in table titles, with the digits that `--where machine=a321505` accepts."""
     return f"machine {machine[:7]}" if machine else "unnamed machine"

@@ -8,7 +8,6 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import by_key, taints, word
 from queue_runner.analysis.significance import Verdict
-from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import values_of
 from queue_runner.reports._common.columns import RowColumn, columns
@@ -47,11 +46,7 @@ Verdicts = Mapping[ThroughputArm, Verdict]
 
 def finish(rows: list[Row], context: Context) -> Result:
     """Build a table for each model. Raises: UsageError when --vs, --group-by or --iters is given."""
-    if context.options.vs or context.options.group_by or context.options.iters:
-        raise UsageError(
-            f"{NAME} takes no --vs, --group-by or --iters", "select runs with --where framework=torch,dtype=fp32"
-        )
-    rows = prepare.prepare(rows, context)
+    rows = prepare.uncompared(rows, context, f"{NAME} takes")
     all_arms = speedups.throughput_arms(rows, context) if rows else []
     inferred = {arm.alike for arm in all_arms if arm.kind != TRAIN}
     arms = [arm for arm in all_arms if arm.alike in inferred]
