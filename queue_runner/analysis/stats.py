@@ -68,16 +68,7 @@ def quartiles(xs: Iterable[float]) -> tuple[float, float]:
     return quantile(ordered, 0.25), quantile(ordered, 0.75)
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """The trend of a series over its positions: `ratio` is the last third's median over the first third's."""
-
-    first_third: float
-    last_third: float
-    ratio: float
-
-
-def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
+def thirds(positions: Sequence[float], xs: Sequence[float]) -> tuple[float, float] | None:
     """Return the medians of the first and last third of the span of `positions`.
 
     Thirds are of the positions, not of the count, so that a log with only the start and the end of a run compares these
@@ -92,7 +83,7 @@ def drift(positions: Sequence[float], xs: Sequence[float]) -> Drift | None:
     if low == high or not first or not last:
         return None
     start, end = median(first), median(last)
-    return Drift(start, end, end / start) if start > 0 else None
+    return (start, end) if start > 0 else None
 
 
 def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:

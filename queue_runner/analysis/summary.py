@@ -92,7 +92,7 @@ def summarize(
     times = [row["dur_s"] for row in measured]
     centre = describe(times)
     middle = centre["median_s"]
-    drift = stats.drift([row["i"] for row in measured], times)
+    first_third, last_third = stats.thirds([row["i"] for row in measured], times) or (None, None)
     first = _first_iteration(iterations)
     losses = [row["loss"] for row in iterations if row["loss"] is not None]
     lost = nan_loss and iterations[-1]["loss"] is None if iterations else False
@@ -110,9 +110,9 @@ def summarize(
         max_s=max(times, default=None),
         first_iter_s=first,
         first_iter_excess_s=None if first is None or middle is None else first - middle,
-        first_third_median_s=drift.first_third if drift else None,
-        last_third_median_s=drift.last_third if drift else None,
-        drift_ratio=drift.ratio if drift else None,
+        first_third_median_s=first_third,
+        last_third_median_s=last_third,
+        drift_ratio=last_third / first_third if first_third and last_third is not None else None,
         bimodal=stats.two_levels(times) is not None,
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses and not lost else None,

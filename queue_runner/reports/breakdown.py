@@ -39,7 +39,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     for family in families:
         tables = [_rows(arm) for arm in family.arms if _timed(arm)]
         raw += [row for table in tables for row in table]
-        title = arm_tables.caption(family, family.shown)
+        title = arm_tables.caption(family)
         for k, group in enumerate(_side_by_side(tables)):
             sections.append(_section("" if k else f"{title}: seconds and % of real", group))
         notes += [note for arm in family.arms for note in _notes(arm)]

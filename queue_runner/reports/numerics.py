@@ -79,7 +79,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         raw += [row for divergence in found for row in _rows(divergence)]
         shown += found
         sections.append(_section(family, base, found, reference))
-        title = [_title(family) + ":"] if len(families) > 1 else []
+        title = [arm_tables.caption(family) + ":"] if len(families) > 1 else []
         lines += [*title, *_findings(base, found)]
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
@@ -139,10 +139,6 @@ def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
         yield {**fixed, "i": i, "loss": loss, "baseline_loss": baseline_loss, "relative": off}
 
 
-def _title(family: Family) -> str:
-    return arm_tables.caption(family, [row for arm in family.arms for row in arm.used or arm.runs])
-
-
 def _section(
     family: Family, base: Arm, found: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
 ) -> Section:
@@ -163,7 +159,7 @@ def _section(
             }
         )
     why = f" ({family.why})" if family.why else ""
-    return Section(_title(family), _SHOWN, shown, [f"relative to {base.label}{why}"])
+    return Section(arm_tables.caption(family), _SHOWN, shown, [f"relative to {base.label}{why}"])
 
 
 def _worst(group: Sequence[Divergence]) -> Divergence:

@@ -63,8 +63,8 @@ def without_empty(section: Section) -> Section:
     return replace(section, columns=kept)
 
 
-def caption(family: Family, rows: Sequence[Raw]) -> str:
-    """Return what all rows of the family have in common."""
+def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
+    """Return what all shown runs of the family, and `rows`, have in common."""
     shown = [*rows, *family.shown]  # --group-by may pool several frameworks
 
     def only(name: str) -> str | None:
