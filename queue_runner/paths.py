@@ -15,71 +15,41 @@ from queue_runner.errors import MpsqError
 _PACKAGE = Path(__file__).resolve().parent
 
 
+class Below:
+    """An attribute: the path of this name below the folder that another attribute of the object holds."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder, self._name = folder, name
+
+    def __get__(self, owner: object, _type: type | None = None) -> Path:
+        folder: Path = getattr(owner, self._folder)
+        return folder / self._name
+
+
 @dataclass(frozen=True)
 class Layout:
     """Paths inside one MPSQ_HOME. Constructing it does not touch the disk."""
 
     home: Path
 
-    @property
-    def db(self) -> Path:
-        return self.home / "mpsq.db"
-
-    @property
-    def config(self) -> Path:
-        return self.home / "config.toml"
-
-    @property
-    def fifo(self) -> Path:
-        return self.home / "worker.fifo"
-
-    @property
-    def hook(self) -> Path:
-        """Path of the record of the hook call that runs, and its process."""
-        return self.home / "hook.json"
-
-    @property
-    def snapshots_lock(self) -> Path:
-        return self.home / "snapshots.lock"
-
-    @property
-    def runs(self) -> Path:
-        return self.home / "runs"
-
-    @property
-    def logs(self) -> Path:
-        return self.home / "logs"
-
-    @property
-    def worker_log(self) -> Path:
-        return self.logs / "worker.log"
-
-    @property
-    def backups(self) -> Path:
-        return self.home / "backups"
-
-    @property
-    def snapshots(self) -> Path:
-        return self.home / "snapshots"
-
-    @property
-    def cache(self) -> Path:
-        return self.home / "cache"
-
-    @property
-    def reserve(self) -> Path:
-        """Path of the file of queue_runner.host.reserve."""
-        return self.home / "reserve"
-
-    @property
-    def envs(self) -> Path:
-        """Path of the environments of mpsq env."""
-        return self.home / "envs"
-
-    @property
-    def workloads(self) -> Path:
-        """Path of the user's own workloads."""
-        return self.home / "workloads"
+    db = Below("home", "mpsq.db")
+    config = Below("home", "config.toml")
+    fifo = Below("home", "worker.fifo")
+    hook = Below("home", "hook.json")
+    """Path of the record of the hook call that runs, and its process."""
+    snapshots_lock = Below("home", "snapshots.lock")
+    runs = Below("home", "runs")
+    logs = Below("home", "logs")
+    worker_log = Below("logs", "worker.log")
+    backups = Below("home", "backups")
+    snapshots = Below("home", "snapshots")
+    cache = Below("home", "cache")
+    reserve = Below("home", "reserve")
+    """Path of the file of queue_runner.host.reserve."""
+    envs = Below("home", "envs")
+    """Path of the environments of mpsq env."""
+    workloads = Below("home", "workloads")
+    """Path of the user's own workloads."""
 
     def run_dir(self, run_id: object) -> Path:
         """Return the folder of a run by its name, `12.3`."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from queue_runner.paths import Below
+
 ASIDE = "runs-set-aside"
 """Folder, in the home, of runs whose names others have been given. Nothing removes it."""
 READ_MAX_BYTES = 16 << 20
@@ -29,59 +31,21 @@ class RunDir:
 
     path: Path
 
-    @property
-    def spec(self) -> Path:
-        return self.path / "spec.json"
-
-    @property
-    def warden_program(self) -> Path:
-        """Path of this run's own copy of queue_runner/warden; its modules import each other by that name."""
-        return self.path / "program" / "queue_runner" / "warden"
-
-    @property
-    def warden_lock(self) -> Path:
-        return self.path / "warden.lock"
-
-    @property
-    def cancel(self) -> Path:
-        return self.path / "cancel"
-
-    @property
-    def suspend(self) -> Path:
-        return self.path / "suspend"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def stdout(self) -> Path:
-        return self.path / "stdout.log"
-
-    @property
-    def stderr(self) -> Path:
-        return self.path / "stderr.log"
-
-    @property
-    def out(self) -> Path:
-        return self.path / "out"
-
-    @property
-    def tree(self) -> Path:
-        return self.path / "tree"
-
-    @property
-    def resume(self) -> Path:
-        """Path of the copy of the checkpoint that the run resumes from."""
-        return self.path / "resume"
-
-    @property
-    def warden_log(self) -> Path:
-        return self.path / "warden" / "warden.log"
-
-    @property
-    def noted_pids(self) -> Path:
-        return self.path / "warden" / "pids.jsonl"
+    spec = Below("path", "spec.json")
+    warden_program = Below("path", "program/queue_runner/warden")
+    """Path of this run's own copy of queue_runner/warden; its modules import each other by that name."""
+    warden_lock = Below("path", "warden.lock")
+    cancel = Below("path", "cancel")
+    suspend = Below("path", "suspend")
+    events = Below("path", "events.jsonl")
+    stdout = Below("path", "stdout.log")
+    stderr = Below("path", "stderr.log")
+    out = Below("path", "out")
+    tree = Below("path", "tree")
+    resume = Below("path", "resume")
+    """Path of the copy of the checkpoint that the run resumes from."""
+    warden_log = Below("path", "warden/warden.log")
+    noted_pids = Below("path", "warden/pids.jsonl")
 
     def has_run(self) -> bool:
         """Return whether a trainer may have been started here: there is a fence, a record of the end, or output."""
