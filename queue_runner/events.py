@@ -7,32 +7,11 @@ warden started the job, and None where a log has no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 PROTOCOL = 1
 """Major version of the wire protocol."""
-
-HELLO_KEYS = (
-    "v",
-    "workload",
-    "framework",
-    "versions",
-    "device",
-    "device_name",
-    "dtype",
-    "params",
-    "flops_per_iter",
-    "tokens_per_iter",
-    "samples_per_iter",
-    "optimizer",
-    "seed",
-    "compile",
-    "compile_cache",
-    "planned_iters",
-    "config",
-    "data",
-)
 
 
 class Iter(NamedTuple):
@@ -81,7 +60,7 @@ class Hello:
 
     def said(self) -> dict[str, Any]:
         """Return the fields that were given as one flat object to store as JSON."""
-        named = {name: getattr(self, name) for name in HELLO_KEYS}
+        named = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in ("offset", "t", "extra")}
         return {**self.extra, **{name: value for name, value in named.items() if value not in (None, {})}}
 
 

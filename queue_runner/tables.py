@@ -13,9 +13,8 @@ from shutil import get_terminal_size
 from typing import Any
 
 from queue_runner.errors import UsageError
+from queue_runner.model import Row
 from queue_runner.text import cut, cut_head, one_line, plain, width, wrap
-
-Row = Mapping[str, Any]
 
 MISSING = "-"
 _NAMED = ("table", "csv", "json", "md")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, remark, say
 from queue_runner.cli.submit_options import OfWorkload, title, with_options
 
@@ -32,8 +36,6 @@ def bench(
     json: Json = False,
 ) -> None:
     """Queue a workload over this machine's devices and modes, with repeats."""
-    import sys
-
     from queue_runner.cli.submit import print_plan, print_stored, store
     from queue_runner.submit import bench as use_case
     from queue_runner.submit import options, plan
@@ -54,10 +56,6 @@ def bench(
 
 
 def _foretell(planned: Plan) -> None:
-    import textwrap
-    import time
-
-    from queue_runner import tables
     from queue_runner.monitor.forecast import forecast, lines
 
     foreseen = forecast(home(), planned)

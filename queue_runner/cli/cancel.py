@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queue_runner import units
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, say
 
 if TYPE_CHECKING:
@@ -30,9 +32,7 @@ def cancel(
 
     Waiting jobs are cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL. No worker is needed.
     """
-    from dataclasses import asdict
-
-    from queue_runner import config, units
+    from queue_runner import config
     from queue_runner.control import cancel as use_case
     from queue_runner.monitor import queue_state
 

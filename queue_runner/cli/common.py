@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Selector, parse_selector
+from queue_runner.text import plain, wrap
+
 if TYPE_CHECKING:
     from queue_runner.control.edit import Changed
-    from queue_runner.model import Selector
     from queue_runner.paths import Layout
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; docs/json.md describes it.")]
@@ -34,11 +40,6 @@ def say(text: str) -> None:
 
 def remark(text: str) -> None:
     """Print a note about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
-    import os
-    from shutil import get_terminal_size
-
-    from queue_runner.text import plain, wrap
-
     shown = "COLUMNS" in os.environ or sys.stderr.isatty()
     for line in plain(f"note: {text}").split("\n"):
         say("\n".join(wrap(line, get_terminal_size().columns)) if shown else line)
@@ -65,14 +66,16 @@ def home() -> Layout:
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]
+IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
+]
 
 
 def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = None) -> list[Selector]:
     """Return what the user selected by ids and tags, else `default`. Raises: UsageError when nothing is selected."""
-    from queue_runner.errors import UsageError
-    from queue_runner.model import Selector, parse_selector
-
     words = ids or ([default] if default and not tags else [])
     found = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
     if not found:
@@ -82,9 +85,31 @@ def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = 
     return found
 
 
-def many(runs: Sequence[str]) -> str:
+def groups(names: list[str] | None) -> list[str]:
+    """Return the values of --group, in which 4 stands for g4, as ids."""
+    return [f"g{text}" if text.isdecimal() else text for text in names or ()]
+
+
+def many(names: Sequence[object], what: str = "run") -> str:
     """Return `run 12.3`, or `4 runs (12.1 ... 13.2)`."""
-    return f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs ({runs[0]} ... {runs[-1]})"
+    return f"{what} {names[0]}" if len(names) == 1 else f"{len(names)} {what}s ({names[0]} ... {names[-1]})"
+
+
+def queued(group: int, jobs: Sequence[int], runs: Sequence[object]) -> str:
+    """Return `g4: 12 jobs, 36 runs queued (12.1 ... 23.3)`."""
+    span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
+    counted = f"{len(jobs):,} job{'s' * (len(jobs) > 1)}, {len(runs):,} run{'s' * (len(runs) > 1)}"
+    return f"g{group}: {counted} queued ({span})"
+
+
+def say_if_no_worker(layout: Layout) -> bool:
+    """Say how to start a worker if none runs this queue; return whether one does."""
+    from queue_runner.monitor import queue_state
+
+    works = queue_state.worker(layout)[0]
+    if not works:
+        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+    return works
 
 
 def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
@@ -92,10 +117,6 @@ def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
 
     Raises: MpsqError with the results when none is as requested.
     """
-    from dataclasses import asdict
-
-    from queue_runner.errors import MpsqError
-
     if json:
         print_json(schema, runs=[asdict(one) for one in changed])
     fates: dict[str, list[str]] = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated, Any
 
 import typer
 
+from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 
 app = new_app("Show and change the settings.")
@@ -14,9 +16,7 @@ app = new_app("Show and change the settings.")
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List every setting with its value and meaning."""
-    import textwrap
-
-    from queue_runner import config, tables
+    from queue_runner import config
 
     layout = home()
     settings = config.load(layout.config)

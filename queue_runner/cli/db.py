@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.errors import DamageError, SchemaError, UsageError
 
 app = new_app("Maintain the database.")
 
@@ -39,7 +40,6 @@ def upgrade() -> None:
 @app.command("check")
 def check(json: Json = False) -> None:
     """Check the database for damage."""
-    from queue_runner.errors import DamageError, SchemaError
     from queue_runner.store import backup as use_case
     from queue_runner.store.read import HEAD, schema_revision
 
@@ -80,7 +80,6 @@ def restore(
 
     No worker may run. If jobs wait in the backup, the queue is paused: jobs that have run since would run again.
     """
-    from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
     from queue_runner.store import restore as use_case
 

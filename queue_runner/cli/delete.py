@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner import units
+from queue_runner.cli.common import JobIds, Json, home, new_app, print_json
+from queue_runner.errors import MpsqError
+from queue_runner.model import parse_selector
 
 app = new_app()
 
 
 @app.command("delete")
 def delete(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")],
+    ids: JobIds,
     results: Annotated[
         bool, typer.Option("--results", help="Also delete the results from the database, permanently.")
     ] = False,
@@ -24,10 +27,7 @@ def delete(
     Logs, events, checkpoints and working copies are removed. Results stay in reports unless --results is given; mpsq
     list --deleted shows the hidden jobs. A job that waits or runs must be cancelled first.
     """
-    from queue_runner import units
     from queue_runner.control import delete as use_case
-    from queue_runner.errors import MpsqError
-    from queue_runner.model import parse_selector
 
     found = use_case.delete(home(), [parse_selector(text) for text in ids], results=results)
     if json:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import asdict
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner.text import plain
 
 app = new_app()
 
@@ -22,10 +26,7 @@ def doctor(
 
     Exit code 1 when a check fails; warnings do not stop the queue.
     """
-    from dataclasses import asdict
-
     from queue_runner.doctor import examine as use_case
-    from queue_runner.text import plain
 
     found = use_case.examine(home(), python)
     failed = any(one.verdict == "fail" for one in found)
@@ -43,9 +44,6 @@ def doctor(
 
 def _print(head: str, text: str) -> None:
     """Print a line and its continuation lines. Words are not broken, since most long ones are paths."""
-    import textwrap
-    from shutil import get_terminal_size
-
     room = max(get_terminal_size().columns, 60)
     print(
         textwrap.fill(

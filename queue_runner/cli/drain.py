@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from queue_runner.cli.common import home, new_app, say
+from queue_runner import units
+from queue_runner.cli.common import Timeout, home, new_app, say
 
 app = new_app()
 
 
 @app.command("drain")
 def drain(
-    timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
-    ] = None,
+    timeout: Timeout = None,
 ) -> None:
     """Let the running job finish, start no other, and report when nothing runs.
 
     The lane stays paused, even after a timeout: mpsq resume resumes it.
     """
-    from queue_runner import units
     from queue_runner.control import edit
     from queue_runner.monitor import wait
     from queue_runner.monitor.queue_state import idle

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Ids, Json, chosen, home, new_app, print_json
+from queue_runner.cli.common import Ids, Json, chosen, home, many, new_app, print_json
+from queue_runner.errors import UsageError
 
 app = new_app()
 
@@ -40,7 +41,6 @@ def edit(
     Notes and tags can be changed at any time, the rest until a job has ended.
     """
     from queue_runner.control import edit as use_case
-    from queue_runner.errors import UsageError
 
     for said, unsaid, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
         if said and unsaid:
@@ -61,8 +61,4 @@ def edit(
     if json:
         print_json("mpsq.edit/1", jobs=jobs)
     else:
-        print(
-            f"job {jobs[0]} was changed"
-            if len(jobs) == 1
-            else f"{len(jobs)} jobs ({jobs[0]} ... {jobs[-1]}) were changed"
-        )
+        print(f"{many(jobs, 'job')} {'was' if len(jobs) == 1 else 'were'} changed")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.workloads.environments import Venv
@@ -30,9 +33,6 @@ def create(
     ] = None,
 ) -> None:
     """Create a venv, install packages into it and record them."""
-    import shlex
-
-    from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
     from queue_runner.workloads import environment_create
 
@@ -50,7 +50,6 @@ def create(
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the environments and their packages."""
-    from queue_runner import tables
     from queue_runner.workloads import environments
 
     found = environments.every(home())

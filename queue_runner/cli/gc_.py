@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queue_runner import tables, units
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+from queue_runner.errors import MpsqError
 
 if TYPE_CHECKING:
     from queue_runner.control.gc_find import Item
@@ -33,12 +36,9 @@ def gc(
     jobs, backups beyond keep_backups. With --keep also logs, checkpoints and working copies of other ended jobs. Never
     removed: results, and files of a job that waits or runs.
     """
-    import time
-
-    from queue_runner import config, units
+    from queue_runner import config
     from queue_runner.control import gc_find, gc_remove
     from queue_runner.control.retention import parse
-    from queue_runner.errors import MpsqError
 
     rules = parse(keep or ())
     layout = home()
@@ -66,8 +66,6 @@ _SHOWN = 20
 
 
 def _table(items: Sequence[Item], *, whole: bool) -> str:
-    from queue_runner import tables, units
-
     columns = [
         tables.Column("kind", "what"),
         tables.Column("name", "name", flexible=True),

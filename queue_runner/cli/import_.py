@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from queue_runner import units
 from queue_runner.cli.common import Json, hint, new_app, print_json
+from queue_runner.text import plain
 
 app = new_app()
 
@@ -27,13 +30,10 @@ def import_(
     json: Json = False,
 ) -> None:
     """Import the logs of runs made elsewhere."""
-    from dataclasses import asdict
-
-    from queue_runner import redact, units
+    from queue_runner import redact
     from queue_runner.control import import_log
     from queue_runner.host.home import ensure_home
     from queue_runner.ingest import parsers
-    from queue_runner.text import plain
 
     labels = redact.assignments(set_ or (), "--set")
     if name is not None:

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner import tables, units
+from queue_runner.cli.common import Json, groups, home, new_app, print_json, say
+from queue_runner.model import parse_selector
 
 app = new_app()
 
@@ -28,11 +30,10 @@ def list_(
     json: Json = False,
 ) -> None:
     """List jobs."""
-    from queue_runner.model import parse_selector
     from queue_runner.monitor import listing
     from queue_runner.store.read import reading
 
-    selectors = tuple(parse_selector(text) for text in [*(ids or ()), *(_group(text) for text in group or ())])
+    selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
     wanted = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
     layout = home()
     with reading(layout.db) as connection:
@@ -48,12 +49,7 @@ def list_(
         say(f"these are the newest {limit}; --all shows every job")
 
 
-def _group(text: str) -> str:
-    return f"g{text}" if text.isdecimal() else text
-
-
 def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
-    from queue_runner import tables, units
     from queue_runner.monitor import listing
 
     if not jobs:

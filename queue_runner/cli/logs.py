@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from queue_runner.cli.common import hint, home, new_app
+from queue_runner.model import parse_selector
 
 app = new_app()
 
@@ -33,11 +36,7 @@ def logs(
     Of text overwritten by carriage returns only the last state is shown. On a terminal escape sequences are removed; in
     a pipe they stay as the job wrote them.
     """
-    import sys
-    from collections.abc import Sequence
-
     from queue_runner.host.low_priority import Wait, descriptor
-    from queue_runner.model import parse_selector
     from queue_runner.monitor import logs as use_case
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.run_dir import RunDir

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, tell
+from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
 
 app = new_app()
 
@@ -26,8 +28,6 @@ def move(
     A job takes the priority of its new position if its own priority would keep it elsewhere.
     """
     from queue_runner.control import edit
-    from queue_runner.errors import UsageError
-    from queue_runner.model import parse_selector
     from queue_runner.store.edit import Where
 
     wishes = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before) + [Where.AFTER] * bool(after)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import home, new_app
+from queue_runner.text import plain
 
 app = new_app()
 
@@ -17,7 +18,6 @@ def pause(
 ) -> None:
     """Start no job until mpsq resume. Running jobs continue: mpsq suspend stops them."""
     from queue_runner.control import edit
-    from queue_runner.text import plain
 
     new = edit.pause(home(), plain(reason).strip() or "by hand")
     print("the lane is paused" if new else "the lane was already paused")

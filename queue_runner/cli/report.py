@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner.cli.common import Tags, home, new_app, remark, say
+from queue_runner import tables
+from queue_runner.cli.common import Tags, groups, home, new_app, remark, say
 from queue_runner.cli.submit_options import title
+from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.reports._common.report import Result
@@ -58,8 +61,7 @@ def report(
     list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
 ) -> None:
     """Answer a question from the stored runs."""
-    from queue_runner import config, reports, tables
-    from queue_runner.errors import UsageError
+    from queue_runner import config, reports
     from queue_runner.reports._common import printing
     from queue_runner.reports._common.options import read_options
     from queue_runner.store.read import reading
@@ -71,12 +73,11 @@ def report(
     layout = home()
     ids = list(words or ())
     name = ids.pop(0) if ids and not _is_id(ids[0]) else reports.DEFAULT
-    groups = [f"g{text}" if text.isdecimal() else text for text in group or ()]
     reports.load(name)
     if submit and name != "missing":
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
     options = read_options(
-        selectors=[*ids, *groups],
+        selectors=[*ids, *groups(group)],
         tags=tag or (),
         where=where or (),
         since=since,
@@ -123,14 +124,12 @@ def _is_id(word: str) -> bool:
 
 
 def _list(format: str) -> None:
-    from queue_runner import reports, tables
+    from queue_runner import reports
 
     rows = [{"name": name, "help": text} for name, text in reports.helps().items()]
     if format == "json":
         print(tables.envelope("mpsq.reports/1", reports=rows))
     elif format == "table":
-        import textwrap
-
         room = tables.WIDTH - max(len(row["name"]) for row in rows) - 2
         print(tables.facts([(row["name"], textwrap.fill(row["help"], room)) for row in rows]))
     else:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
+from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remark, say_if_no_worker
+from queue_runner.cli.submit_options import title
+from queue_runner.model import parse_selector
 
 app = new_app()
 
@@ -14,7 +16,7 @@ app = new_app()
 @app.command("rerun")
 def rerun(
     ctx: typer.Context,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")],
+    ids: JobIds,
     repeats: Annotated[int | None, typer.Option(metavar="N", help="Number of repeats; default: as before.")] = None,
     priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
@@ -30,24 +32,15 @@ def rerun(
     Settings, variables, interpreter and seed are those of the old job. If the code has changed since, it is rebuilt
     from the commit and the stored changes, and the new job runs in a copy of it.
     """
-    import shlex
-
     from queue_runner.control import rerun as use_case
-    from queue_runner.model import parse_selector
-    from queue_runner.monitor import queue_state
-    from queue_runner.redact import redact
 
     layout = home()
     wanted = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
-    title = shlex.join(["mpsq", *redact(ctx.meta["argv"])])
-    done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title)
+    done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title(ctx))
     for sentence in done.notes:
         remark(sentence)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
     else:
-        count, total = len(done.jobs), len(done.runs)
-        span = done.runs[0] if total == 1 else f"{done.runs[0]} ... {done.runs[-1]}"
-        print(f"g{done.group}: {count} job{'s' * (count > 1)}, {total} run{'s' * (total > 1)} queued ({span})")
-    if not queue_state.worker(layout)[0]:
-        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+        print(queued(done.group, done.jobs, done.runs))
+    say_if_no_worker(layout)

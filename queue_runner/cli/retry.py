@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json
+from queue_runner.errors import UsageError
 
 app = new_app()
 
@@ -26,10 +28,7 @@ def retry(
     json: Json = False,
 ) -> None:
     """Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept."""
-    from dataclasses import asdict
-
     from queue_runner.control import retry as use_case
-    from queue_runner.errors import UsageError
 
     if failed and all:
         raise UsageError("--failed and --all exclude each other", "use one of them")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from queue_runner.cli.common import Json, new_app, print_json, remark, say
+from queue_runner.cli.common import Json, new_app, print_json, queued, remark, say
 from queue_runner.cli.submit_options import WithCommand, title, with_options
+from queue_runner.errors import UsageError, WaitedJobFailed
+from queue_runner.model import Row, Selector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_text import Outputs
-    from queue_runner.monitor.logs import Row
     from queue_runner.paths import Layout
     from queue_runner.worker.spawn import Helper
 
@@ -33,8 +37,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
     Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
-    from queue_runner.cli.submit import sentence, store
-    from queue_runner.errors import UsageError
+    from queue_runner.cli.submit import store
     from queue_runner.host.home import ensure_home
     from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
@@ -54,7 +57,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
         with _undisturbed():
             stored = store(planned)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
-            out.say(sentence(stored.group, runs, len(stored.jobs)))
+            out.say(queued(stored.group, stored.jobs, runs))
             follower = _follower(layout, stored.group, out, helper)
         rows = follower.follow()
     except KeyboardInterrupt:
@@ -81,18 +84,13 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
 
 def _outputs(json: bool) -> Outputs:
-    import sys
-
     from queue_runner.monitor.log_text import Outputs
 
     return Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
 
 
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follower:
-    import sys
-
     from queue_runner.host.low_priority import Wait, descriptor
-    from queue_runner.model import Selector
     from queue_runner.monitor import logs
     from queue_runner.monitor.follow import Follower
     from queue_runner.run_dir import RunDir
@@ -107,26 +105,19 @@ def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follo
     return Follower(layout, named, open_logs, out, Wait(descriptor(sys.stdout)), keep=helper.keep)
 
 
-def _undisturbed() -> Any:
+@contextmanager
+def _undisturbed() -> Iterator[None]:
     """Defer Ctrl-C until it is known what to cancel, and until the cancellation has been requested."""
-    import signal
-    from contextlib import contextmanager
-
-    @contextmanager
-    def blocked() -> Any:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-
-    return blocked()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Sequence[Row]:
     """Cancel the group and wait for its end. A second Ctrl-C leaves; the cancellation continues."""
     from queue_runner.control import cancel
-    from queue_runner.model import Selector
 
     with _undisturbed():
         cancel.cancel(layout, [Selector(f"g{group}", group=group)], grace_s=None, within_s=0.0)
@@ -144,7 +135,6 @@ def _print_json(group: int, rows: Sequence[Row]) -> None:
 def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     """Print the report of devices if there are iterations to compare, else that of times."""
     from queue_runner import config, reports
-    from queue_runner.model import Selector
     from queue_runner.monitor import wait
     from queue_runner.reports._common import printing
     from queue_runner.reports._common.report import Options
@@ -162,7 +152,6 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
 
 
 def _judge(rows: Sequence[Row]) -> None:
-    from queue_runner.errors import WaitedJobFailed
     from queue_runner.monitor import wait
     from queue_runner.monitor.attempts import last_attempts
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import textwrap
+import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
+from queue_runner import tables
+from queue_runner.cli.common import Json, home, new_app, print_json, remark, say, say_if_no_worker
 from queue_runner.cli.submit_options import WithCommand, title, with_options
+from queue_runner.errors import UsageError
+from queue_runner.text import plain
 
 if TYPE_CHECKING:
     from queue_runner.submit.request import Request
@@ -45,10 +52,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Submit a command line at the given times."""
-    import shlex
-
     from queue_runner import redact
-    from queue_runner.errors import UsageError
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
     from queue_runner.submit import schedules
@@ -59,7 +63,7 @@ def add(
         raise UsageError("schedule add needs a command line after --", example)
     request = _request(words)
     layout = ensure_home()
-    worker, _ = queue_state.worker(layout)  # report unusable locks before anything is stored
+    queue_state.worker(layout)  # report unusable locks before anything is stored
     added = schedules.add(
         layout, " ".join(cron), request, shlex.join(redact.redact(words)), name=name, timezone=timezone
     )
@@ -71,8 +75,7 @@ def add(
         first, *then = (_clock(at) for at in added.next_at)
         follow = f", then {then[0]}" if then else ""
         print(f"{added.name}: {added.runs} run{'s' * (added.runs > 1)} {first}{follow} ({added.timezone})")
-    if not worker:
-        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+    say_if_no_worker(layout)
 
 
 _submission = new_app()
@@ -119,11 +122,6 @@ def list_(json: Json = False) -> None:
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    import textwrap
-
-    from queue_runner import tables
-    from queue_runner.text import plain
-
     columns = [
         tables.Column("id", "id", right=True),
         tables.Column("name", "name", words=lambda name: tables.elide(name, 16)),
@@ -149,9 +147,6 @@ def next_(
     json: Json = False,
 ) -> None:
     """Print the next times of a schedule."""
-    import time
-    from datetime import datetime
-
     from queue_runner.store import read
     from queue_runner.submit import schedules
 
@@ -195,9 +190,6 @@ def resume(which: Which) -> None:
 
 def _is_elsewhere(row: Mapping[str, Any]) -> bool:
     """Return whether the schedule's time zone now shows another time than this machine's."""
-    from datetime import datetime
-
-    from queue_runner.errors import UsageError
     from queue_runner.times import zone
 
     now = datetime.now().astimezone()
@@ -208,8 +200,6 @@ def _is_elsewhere(row: Mapping[str, Any]) -> bool:
 
 
 def _next(row: Mapping[str, Any]) -> str:
-    import time
-
     if row["next_at"] is None:
         return "paused"
     return "due" if row["next_at"] <= time.time() else _clock(row["next_at"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.text import plain
 
 if TYPE_CHECKING:
     from queue_runner.host.service import Service
@@ -41,8 +42,6 @@ def uninstall() -> None:
 @app.command("status")
 def status(json: Json = False) -> None:
     """Show the status of the service."""
-    from queue_runner.text import plain
-
     service = _service(home())
     found = service.status()
     if json:

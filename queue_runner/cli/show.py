@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+import textwrap
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json, say
+from queue_runner import tables, units
+from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json, say
+from queue_runner.text import plain
 
 if TYPE_CHECKING:
     from queue_runner.monitor.show import Details, Patch
@@ -17,16 +24,12 @@ app = new_app()
 
 @app.command("show")
 def show(
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
-    ] = None,
+    ids: IdsOrLast = None,
     tag: Tags = None,
     diff: Annotated[bool, typer.Option("--diff", help="Print only the patch of its code.")] = False,
     json: Json = False,
 ) -> None:
     """Show everything known about a job or a run."""
-    from dataclasses import asdict
-
     from queue_runner.monitor import show as use_case
     from queue_runner.store.read import reading, select
 
@@ -48,11 +51,6 @@ def show(
 
 def _print_patches(patches: Sequence[Patch], json: bool) -> None:
     """Print patches on stdout, as `git apply` takes them, and what each belongs to on stderr."""
-    import sys
-    from dataclasses import asdict
-
-    from queue_runner.text import plain
-
     if json:
         print_json("mpsq.diff/1", patches=[asdict(one) for one in patches])
         return
@@ -90,9 +88,6 @@ _PROSE = (
 
 
 def _text(one: Details, again: bool) -> str:
-    import shlex
-
-    from queue_runner import tables, units
     from queue_runner.monitor import listing
 
     run = one.run
@@ -146,8 +141,6 @@ def _text(one: Details, again: bool) -> str:
 
 def _terms(one: Details) -> list[tuple[str, str]]:
     """Return when it may run and how often it is tried, as far as that was given."""
-    from queue_runner import units
-
     run, facts = one.run, []
     if run["note"]:
         facts.append(("remark", run["note"]))
@@ -166,8 +159,6 @@ def _terms(one: Details) -> list[tuple[str, str]]:
 
 def _names(env: Sequence[str]) -> str:
     """Return the variables on two lines; --json has all."""
-    import textwrap
-
     if not env:
         return "none captured"
     words = f"{len(env)} variables: {', '.join(env)}"
@@ -175,8 +166,6 @@ def _names(env: Sequence[str]) -> str:
 
 
 def _measured(one: Details) -> list[tuple[str, str]]:
-    from queue_runner import units
-
     run: Any = one.run
     facts = []
     if run["median_s"] is not None:
@@ -230,7 +219,6 @@ def _segment(part: Any) -> str:
 
 
 def _hook(call: Any) -> str:
-    from queue_runner import tables
     from queue_runner.monitor import listing
 
     said = (call["output"] or "").splitlines()
@@ -250,6 +238,4 @@ def _event(event: Any) -> str:
 
 
 def _when(at: float) -> str:
-    import time
-
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

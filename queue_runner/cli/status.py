@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.monitor.eta import Turn
@@ -26,7 +28,6 @@ def status(
     --watch redraws a terminal; where stdout is not a terminal or TERM is dumb, it prints the status at each start and
     end. It polls twice a second, at a low priority, and takes about 0.3 % of a core: docs/methodology.md.
     """
-    from queue_runner.errors import UsageError
     from queue_runner.monitor import status as use_case
     from queue_runner.monitor import status_text
 
@@ -49,8 +50,6 @@ def status(
 
 
 def _print_json(found: Status) -> None:
-    from dataclasses import asdict
-
     from queue_runner.monitor.listing import run_object
 
     running = None
@@ -81,8 +80,6 @@ def _print_json(found: Status) -> None:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    from dataclasses import asdict
-
     flat = asdict(turn)
     expected = flat.pop("expected")
     return {**flat, "expected_s": expected["real_s"], "basis": expected["basis"] or None}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, hint, home, new_app, print_json, remark, say
+from queue_runner.cli.common import Json, hint, home, new_app, print_json, queued, remark, say, say_if_no_worker
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 
 if TYPE_CHECKING:
@@ -53,7 +56,6 @@ def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
         from queue_runner.submit import plan as use_case
 
         return use_case.plan(options.request(said, words))
-    import sys
 
     from queue_runner.submit import from_file
 
@@ -78,30 +80,17 @@ def store(planned: Plan) -> Submitted:
 
 def print_stored(planned: Plan, stored: Submitted, json: bool) -> None:
     """Say what was stored, and who will run it."""
-    from queue_runner.monitor import queue_state
-
     runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
         print_json("mpsq.submit/1", group=stored.group, jobs=list(stored.jobs), runs=runs, seed=planned.seed)
     else:
-        print(sentence(stored.group, runs, len(stored.jobs)))
-    if queue_state.worker(home())[0]:
+        print(queued(stored.group, stored.jobs, runs))
+    if say_if_no_worker(home()):
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
-    else:
-        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
-
-
-def sentence(group: int, runs: list[str], jobs: int) -> str:
-    """`g4: 12 jobs, 36 runs queued (12.1 ... 23.3)`."""
-    span = runs[0] if len(runs) == 1 else f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}"
-    return f"g{group}: {jobs:,} job{'s' * (jobs > 1)}, {len(runs):,} run{'s' * (len(runs) > 1)} queued ({span})"
 
 
 def print_plan(planned: Plan, json: bool) -> None:
     """Print what would be stored."""
-    import shlex
-    from dataclasses import asdict
-
     from queue_runner import redact
     from queue_runner.monitor import listing
     from queue_runner.workloads import command_line

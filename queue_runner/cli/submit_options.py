@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from queue_runner.errors import UsageError
 from queue_runner.submit.request import OPTIONS, Kind, Option
 
 
@@ -71,8 +73,6 @@ def _said(ctx: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
     words = given.pop("workload") or []
     verb = str(ctx.info_name)
     if len(words) > 1:
-        from queue_runner.errors import UsageError
-
         raise UsageError(
             f'{verb} takes one workload, not "{" ".join(words)}"',
             f"a command goes after --: mpsq {verb} -- {' '.join(words)}",
@@ -87,8 +87,6 @@ def _said(ctx: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def title(ctx: typer.Context) -> str:
     """The command line, as it may be kept and shown."""
-    import shlex
-
     from queue_runner.redact import redact
 
     return shlex.join(["mpsq", *redact(ctx.meta["argv"])])

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json, say
+from queue_runner import units
+from queue_runner.cli.common import IdsOrLast, Json, Tags, Timeout, chosen, home, new_app, print_json, say
+from queue_runner.errors import WaitedJobFailed
+from queue_runner.model import Row
+from queue_runner.text import plain
 
 app = new_app()
 
 
 @app.command("wait")
 def wait(
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
-    ] = None,
+    ids: IdsOrLast = None,
     tag: Tags = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
-    ] = None,
+    timeout: Timeout = None,
     json: Json = False,
 ) -> None:
     """Wait until jobs have ended.
 
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
-    from queue_runner import units
-    from queue_runner.errors import WaitedJobFailed
     from queue_runner.monitor import listing, queue_state
     from queue_runner.monitor import wait as use_case
     from queue_runner.monitor.attempts import last_attempts
-    from queue_runner.text import plain
 
     layout = home()
     selectors = chosen(ids, tag, "@last")
@@ -45,7 +39,7 @@ def wait(
             said.add(sentence)
             say(sentence)
 
-    def on_waiting(rows: Sequence[use_case.Row]) -> None:
+    def on_waiting(rows: Sequence[Row]) -> None:
         if not queue_state.worker(layout)[0]:
             once(f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}")
         if held := use_case.held(rows):

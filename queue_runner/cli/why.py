@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
 
-import typer
-
-from queue_runner.cli.common import Json, Tags, chosen, home, new_app, print_json
+from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json
+from queue_runner.text import plain
 
 app = new_app()
 
 
 @app.command("why")
 def why(
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")
-    ] = None,
+    ids: IdsOrLast = None,
     tag: Tags = None,
     json: Json = False,
 ) -> None:
     """Explain why a job is in its state, and what to do next."""
-    from dataclasses import asdict
-
     from queue_runner.monitor import why as use_case
     from queue_runner.store.read import reading
-    from queue_runner.text import plain
 
     layout, selectors = home(), chosen(ids, tag, "@last")
     with reading(layout.db) as connection:

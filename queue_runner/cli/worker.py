@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -19,9 +21,6 @@ def worker(
 
     Ctrl-C ends the worker but not the active run: the next worker takes it over.
     """
-    import os
-    import sys
-
     from queue_runner.worker import spawn
 
     arguments, environment = spawn.command(*(["--until-idle"] if until_idle else []))

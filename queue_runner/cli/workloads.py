@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.workloads.manifest import Workload
@@ -30,7 +33,7 @@ def workloads(
     json: Json = False,
 ) -> None:
     """List the workloads, show the settings of one, or create your own."""
-    from queue_runner import paths, tables
+    from queue_runner import paths
     from queue_runner.workloads import catalog
 
     folder, own = paths.jobs_dir(), home().workloads
@@ -62,8 +65,6 @@ def workloads(
 
 
 def _name(words: list[str]) -> str | None:
-    from queue_runner.errors import UsageError
-
     new = words[:1] == ["new"]
     if len(words) > 1 + new or (new and len(words) == 1):
         raise UsageError("workloads takes only one name", "use mpsq workloads nanogpt, or mpsq workloads new my_model")
@@ -110,10 +111,6 @@ def _object(workload: Workload) -> dict[str, Any]:
 
 
 def _text(workload: Workload) -> str:
-    import textwrap
-
-    from queue_runner import tables
-
     facts = [("workload", workload.name), ("framework", workload.framework), ("about", _wrapped(workload.about))]
     if workload.source:
         facts.append(("source", _wrapped(workload.source)))
@@ -133,8 +130,6 @@ def _text(workload: Workload) -> str:
 
 
 def _wrapped(text: str) -> str:
-    import textwrap
-
     return "\n".join(textwrap.wrap(text, 66))
 
 

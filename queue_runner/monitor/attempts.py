@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-Row = Mapping[str, Any]
+from queue_runner.model import Row
 
 
 def last_attempts(rows: Sequence[Row]) -> list[Row]:

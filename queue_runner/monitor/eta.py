@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from queue_runner import times, units
-from queue_runner.model import Condition, State
-from queue_runner.monitor.history import ALIKE, PACE, Expected, History, Row
+from queue_runner.model import Condition, Row, State
+from queue_runner.monitor.history import ALIKE, PACE, Expected, History
 from queue_runner.spec import JobSpec
 
 

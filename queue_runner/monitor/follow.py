@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
-from queue_runner.model import Selector, State, parse_selector
+from queue_runner.model import Row, Selector, State, parse_selector
 from queue_runner.monitor import listing, logs, queue_state, wait
 from queue_runner.monitor.log_text import Outputs
-from queue_runner.monitor.logs import Row, Source
+from queue_runner.monitor.logs import Source
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.why import Why, explain_all
 from queue_runner.paths import Layout

@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import stats
+from queue_runner.model import Row
 from queue_runner.spec import JobSpec
-
-Row = Mapping[str, Any]
 
 SAME, ALIKE, PACE = "same", "alike", "pace"
 """Sources of an expected duration: runs of the same question; runs of a similar question; the run's own pace."""

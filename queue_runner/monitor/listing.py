@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.errors import UsageError
-from queue_runner.model import Ending, Outcome, Selector, State
+from queue_runner.model import Ending, Outcome, Row, Selector, State
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.store import read
-
-Row = Mapping[str, Any]
 
 _AS_STORED = (
     "run",

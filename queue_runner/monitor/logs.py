@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from queue_runner.errors import MpsqError
-from queue_runner.model import State
+from queue_runner.model import Row, State
 from queue_runner.monitor.log_text import LINE_BYTES, Text
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -17,8 +17,6 @@ from queue_runner.run_dir import RunDir
 CHUNK_BYTES = 1 << 16
 TAIL_MOST_BYTES = 16 * LINE_BYTES
 """Bytes at the end of a log that are searched for its last lines: a log may be one line of a gigabyte."""
-
-Row = Mapping[str, Any]
 
 
 def choose(rows: Sequence[Row]) -> Row:

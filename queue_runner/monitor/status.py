@@ -6,10 +6,9 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import config
-from queue_runner.model import State
+from queue_runner.model import Row, State
 from queue_runner.monitor import disk_usage, eta, queue_state
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
@@ -27,8 +26,6 @@ _HOOK_NEWS_S = 86400.0
 _HOOK_NEWS = 3
 EXPECTED = 500
 """Number of waiting runs from which the end of the queue is computed, unless all are requested."""
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import time
 from typing import Any
 
 from queue_runner import tables, times, units
+from queue_runner.model import Row
 from queue_runner.monitor import eta, listing
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER
-from queue_runner.monitor.status import Row, Status
+from queue_runner.monitor.status import Status
 from queue_runner.text import cut, one_line, width
 
 SHOWN = 10

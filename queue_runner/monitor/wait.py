@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from queue_runner import units
 from queue_runner.errors import WaitTimeout
-from queue_runner.model import Outcome, Selector, State
+from queue_runner.model import Outcome, Row, Selector, State
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
 _POLL_S = 0.1
-
-Row = Mapping[str, Any]
 
 
 def until_done(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import units
-from queue_runner.model import Condition, State
+from queue_runner.model import Condition, Row, State
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.times import clock
-
-Row = Mapping[str, Any]
 
 _UNMET = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? AND verdict <> 'met' ORDER BY 1"
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}

@@ -6,10 +6,9 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from queue_runner import config, units
-from queue_runner.model import Outcome, Selector, State
+from queue_runner.model import Outcome, Row, Selector, State
 from queue_runner.monitor import eta, queue_state, waiting
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
@@ -18,8 +17,6 @@ from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 from queue_runner import redact
 from queue_runner.errors import UsageError
@@ -21,21 +21,6 @@ from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
 from queue_runner.workloads import catalog
 from queue_runner.workloads.manifest import Workload
-
-
-class Place(TypedDict):
-    """The fields of JobSpec shared by all cells of a request."""
-
-    cwd: str
-    env: Mapping[str, str]
-    python: str
-    timeout_s: float | None
-    allow_daemons: bool
-    copy: bool
-    allow_changed: bool
-    stall_s: Mapping[str, float]
-    resume: bool
-
 
 STALLING = PHASES[:6]
 """Phases of a run that can have their own limit."""
@@ -69,7 +54,7 @@ def expand(request: Request) -> list[JobSpec]:
 def _workload_cells(request: Request) -> Iterator[JobSpec]:
     if request.parser is not None:
         raise UsageError("--parser is for commands: a workload reports its own iterations", "remove --parser")
-    folder, place = jobs_dir(), _place(request)
+    folder, common = jobs_dir(), _common(request, "workload")
     frameworks = grid.names(request.framework, "--framework") if request.framework else [None]
     for framework in frameworks:
         workload = catalog.find(folder, str(request.workload), framework, own=environments.home(request).workloads)
@@ -89,9 +74,9 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
         if asked:
             sets = first.settings(workload, sets, asked)
         for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
-            spec = JobSpec(
-                kind="workload",
-                name=request.name or workload.name,
+            spec = replace(
+                common,
+                name=common.name or workload.name,
                 workload=workload.name,
                 framework=workload.framework,
                 script=workload.file.name,
@@ -101,7 +86,6 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
                 config=str(cell["config"]) or None,
                 seed=request.seed,
                 params={k: cell[f"set:{k}"] for k in sets},
-                **place,
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
             yield first.of_workload(workload, spec, asked, said) if asked else spec
@@ -115,7 +99,7 @@ def _sweep(workload: Workload, key: str, text: str) -> list[Value]:
 
 
 def _command_cells(request: Request) -> Iterator[JobSpec]:
-    place = _place(request)
+    common = _common(request, "command")
     said = labels(request.argv)
     axes: dict[str, Sequence[str]] = {}
     if device := request.device or said.get("device"):
@@ -142,11 +126,11 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
     if request.env_name is None:  # else the program may be in the environment
-        environments.check_program(request.argv[0], place["cwd"], place["env"])
+        environments.check_program(request.argv[0], common.cwd, common.env)
     for cell in grid.product(axes):
-        spec = JobSpec(
-            kind="command",
-            name=request.name or _command_name(request.argv),
+        spec = replace(
+            common,
+            name=common.name or _command_name(request.argv),
             device=cell.get("device"),
             compile=None if "compile" not in cell else cell["compile"] in ("on", "True"),
             dtype=cell.get("dtype"),
@@ -154,7 +138,6 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
             params={k: v for k, v in cell.items() if k not in _OPTIONS},
             argv=tuple(_fill(word, cell) for word in request.argv),
             parser=request.parser,
-            **place,
         )
         launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env)
         yield first.of_command(spec, asked, begin) if asked else spec
@@ -195,24 +178,26 @@ def _command_name(argv: Sequence[str]) -> str:
     return Path(script).name
 
 
-def _place(request: Request) -> Place:
-    """Return the place, environment and limits shared by all cells of the request."""
+def _common(request: Request, kind: str) -> JobSpec:
+    """Return what all cells of the request share: place, environment and limits."""
     cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the job runs")
     environment = redact.environment(os.environ) if request.environment is None else request.environment
     env = {**environment, **redact.assignments(request.env, "--env")}
-    return {
-        "cwd": str(cwd),
-        "env": env,
-        "python": _python(request.python, env),
-        "timeout_s": request.timeout_s,
-        "allow_daemons": request.allow_daemons,
-        "copy": request.copy,
-        "allow_changed": request.allow_changed,
-        "stall_s": stalls(request.stall),
-        "resume": request.resume,
-    }
+    return JobSpec(
+        kind,
+        request.name or "",
+        cwd=str(cwd),
+        env=env,
+        python=_python(request.python, env),
+        timeout_s=request.timeout_s,
+        allow_daemons=request.allow_daemons,
+        copy=request.copy,
+        allow_changed=request.allow_changed,
+        stall_s=stalls(request.stall),
+        resume=request.resume,
+    )
 
 
 def folder(request: Request) -> Path:

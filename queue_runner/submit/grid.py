@@ -44,7 +44,7 @@ def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
 
 def devices(text: str) -> list[str]:
     """Return `cpu,mps` as a list. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
-    return [_device(word) for word in _words(text, "--device")]
+    return [_device(word) for word in names(text, "--device")]
 
 
 def _device(word: str) -> str:
@@ -59,7 +59,7 @@ def compiles(text: str) -> list[bool]:
     """Return off|on|both (or True, False), or a list of them, as booleans. Raises: UsageError."""
     meaning = {"off": [False], "false": [False], "on": [True], "true": [True], "both": [False, True]}
     found: list[bool] = []
-    for word in _words(text, "--compile"):
+    for word in names(text, "--compile"):
         if word.lower() not in meaning:
             raise UsageError(f'--compile cannot be "{word}"', "use off, on or both (False and True are understood)")
         found += meaning[word.lower()]
@@ -68,18 +68,14 @@ def compiles(text: str) -> list[bool]:
 
 def dtypes(text: str, known: Sequence[str] = DTYPES) -> list[str]:
     """Return `fp32,bf16` as a list. Raises: UsageError for an unknown type."""
-    for word in _words(text, "--dtype"):
+    for word in (found := names(text, "--dtype")):
         if word not in known:
             raise UsageError(f'unknown dtype "{word}"', did_you_mean(word, known, f"use one of {', '.join(known)}"))
-    return _words(text, "--dtype")
+    return found
 
 
 def names(text: str, option: str) -> list[str]:
     """Return comma-separated names as a list without duplicates, in order. Raises: UsageError when one is empty."""
-    return _words(text, option)
-
-
-def _words(text: str, option: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f'{option} "{text}" has an empty value', f"give one value, or several as {option} a,b")

@@ -7,17 +7,14 @@ resumed from a checkpoint counts too, although comparisons keep it apart: the re
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from queue_runner.model import Outcome, State
+from queue_runner.model import Outcome, Row, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import grid
 from queue_runner.submit.plan import Plan, drawn
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ MAX_LINE_CHARS = 1000
 """Longest line considered: no `time` command writes a longer one, but progress bars do."""
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     """Return the seconds in 1.23, 1,23, 0m1.23 or 1:02:03.4."""
     total = 0.0
     for part in text.replace(",", ".").replace("m", ":").split(":"):
@@ -90,24 +90,24 @@ class TimeOutput:
 
     def _read(self, text: str) -> bool:
         if match := _TRIPLE.fullmatch(text):
-            return self._read_triple(match[1], _seconds(match[2]))
+            return self._read_triple(match[1], seconds(match[2]))
         self._triple = []
         for order, pattern in _ONE_LINE.items():
             if match := pattern.search(text):
                 pairs = zip(order.split(), match.groups(), strict=True)
-                self._known = {name: _seconds(value) for name, value in pairs if value is not None}
+                self._known = {name: seconds(value) for name, value in pairs if value is not None}
                 return True
         for name, pattern in _VERBOSE.items():
             if match := pattern.search(text):
                 if name == "user":  # first line of a new table
                     self._known = {}
-                self._known[name] = _seconds(match[1])
+                self._known[name] = seconds(match[1])
                 return True
         for name, pattern in _FISH.items():
             if match := pattern.search(text):
                 if name == "real":
                     self._known = {}
-                self._known[name] = _seconds(match[1]) * _FISH_UNITS[match[2]]
+                self._known[name] = seconds(match[1]) * _FISH_UNITS[match[2]]
                 return True
         return False
 

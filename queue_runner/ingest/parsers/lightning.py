@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.parsers._base import LogParser
+from queue_runner.ingest.parsers._base import NUMBER, LogParser, compile_and_device
+from queue_runner.ingest.parsers._time import seconds
 
 NAME = "lightning"
 HELP = "a Lightning Trainer's progress bar: mean times between its lines, losses, validations"
@@ -41,12 +41,10 @@ _RICH = re.compile(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>-?\d{1,9})\s{1,9}[━╸╺]{1,500} (?P<n>\d{1,12})/(?P<total>\d{1,12}|-{1,9})\s"
     rf"(?P<clock>{_CLOCK}) • (?:{_CLOCK}|-:--:--)\s+(?P<rate>\d{{1,9}}\.\d\d)it/s(?P<shown>[^\r\n]{{0,2000}})"
 )
-_NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
-_SHOWN = re.compile(rf"([A-Za-z][\w/.-]{{0,80}})(?:=|: )({_NUMBER})(?![\w.])")
+_SHOWN = re.compile(rf"([A-Za-z][\w/.-]{{0,80}})(?:=|: )({NUMBER})(?![\w.])")
 _VALIDATED = re.compile(r"Validation DataLoader \d{1,6}: +\d")
 _GPU = re.compile(r"GPU available: (?:True|False)(?: \((\w{1,10})\))?, used: (True|False)")
 _PRECISION = re.compile(r"Using (16bit|bfloat16) Automatic Mixed Precision")
-_TRUE = frozenset({"true", "on", "yes", "1"})
 
 
 class Parser(LogParser):
@@ -59,9 +57,7 @@ class Parser(LogParser):
 
     def __init__(self, told: Mapping[str, object] | None = None) -> None:
         super().__init__(told)
-        self.header: dict[str, Any] = {k: v for k, v in (told or {}).items() if k in ("compile", "device")}
-        if "compile" in self.header:
-            self.header["compile"] = str(self.header["compile"]).lower() in _TRUE
+        self.header = compile_and_device(told)
         self.started = False
         self.begins: int | None = None
         """the number of the epoch's first batch; None before the first epoch"""
@@ -152,7 +148,7 @@ class Parser(LogParser):
         self.rich = epoch * total + n
         shown = _measures(match["shown"])
         events: list[LogEvent] = [Iter(at, None, self.rich - 1, 1 / rate, _loss(shown), synced=False)]
-        if epoch == 0 and _seconds(match["clock"]) <= _RICH_SPEED_S:  # includes the first batch of the process
+        if epoch == 0 and seconds(match["clock"]) <= _RICH_SPEED_S:  # includes the first batch of the process
             events = [Metric(at, None, "mean_step", 1 / rate, "s", self.rich - 1)]
         if val := _of_validation(shown):
             events.append(Eval(at, None, self.rich, "val", val))
@@ -208,10 +204,3 @@ def _loss(shown: Mapping[str, float]) -> float | None:
 def _of_validation(shown: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of the split val: val_loss and val/loss become loss."""
     return {name[4:]: value for name, value in shown.items() if re.match(r"val[_/.-]\w", name)}
-
-
-def _seconds(text: str) -> int:
-    total = 0
-    for part in text.split(":"):
-        total = total * 60 + int(part)
-    return total

@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.parsers._base import LogParser
+from queue_runner.ingest.parsers._base import NUMBER, LogParser, compile_and_device
 
 NAME = "nanogpt"
 HELP = "train.py of karpathy/nanoGPT: iterations, evaluations, the header, the printed mfu"
 SIGN = re.compile(r"iter \d{1,12}: loss [^\s,]{1,40}, time |step \d{1,12}: train loss ")
 
-_NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
 _EVENT = re.compile(
-    rf"iter (?P<iter>\d{{1,12}}): loss (?P<loss>{_NUMBER}), time (?P<ms>{_NUMBER})ms(?:, mfu (?P<mfu>{_NUMBER})%)?"
-    rf"|step (?P<step>\d{{1,12}}): train loss (?P<train>{_NUMBER}), val loss (?P<val>{_NUMBER})"
+    rf"iter (?P<iter>\d{{1,12}}): loss (?P<loss>{NUMBER}), time (?P<ms>{NUMBER})ms(?:, mfu (?P<mfu>{NUMBER})%)?"
+    rf"|step (?P<step>\d{{1,12}}): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})"
 )
 _INTEGERS = {
     "tokens_per_iter": re.compile(r"tokens per iteration will be: ([\d,]{1,20})"),
@@ -40,7 +39,6 @@ _SIZES = ("vocab_size", "batch_size", "block_size", "eval_interval", "log_interv
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _NO_MFU = -100.0
 """Placeholder that train.py prints until it has five iterations."""
-_TRUE = frozenset({"true", "on", "yes", "1"})
 
 
 def _integer(value: object) -> int | None:
@@ -56,9 +54,7 @@ class Parser(LogParser):
 
     def __init__(self, told: Mapping[str, object] | None = None) -> None:
         super().__init__(told)
-        self.header: dict[str, Any] = {k: v for k, v in (told or {}).items() if k in ("compile", "device")}
-        if "compile" in self.header:
-            self.header["compile"] = str(self.header["compile"]).lower() in _TRUE
+        self.header = compile_and_device(told)
         self.started = False
         self.iterated = False
         self.eval_at: int | None = None

@@ -23,6 +23,7 @@ from typing import Any
 
 from queue_runner.events import Eval, Hello, LogEvent, Metric, Note
 from queue_runner.ingest.parsers._base import LogParser
+from queue_runner.ingest.parsers._time import seconds
 
 NAME = "trainer"
 HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time per step, but no single iterations"
@@ -89,7 +90,7 @@ class Parser(LogParser):
     def understand(self, text: str, offset: int) -> list[LogEvent]:
         if self.block:
             if match := _ROW.fullmatch(text):
-                self.rows[match[1]] = _seconds(match[2])
+                self.rows[match[1]] = seconds(match[2])
                 # rows are sorted by name, with the speeds at the end
                 return self._evaluated_after(match[1])
             self.block = ""
@@ -219,11 +220,3 @@ def _sane(said: Mapping[str, float]) -> bool:
     """Return whether it is a dict of the Trainer, with plausible numbers."""
     counts = ("epoch", "train_runtime", "train_steps_per_second")
     return "epoch" in said and all(0 <= said[name] < _MOST for name in counts if name in said)
-
-
-def _seconds(text: str) -> float:
-    """Return a plain number, or the seconds of 0:00:24.66."""
-    total = 0.0
-    for part in text.split(":"):
-        total = total * 60 + float(part)
-    return total

@@ -11,15 +11,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_runner.model import Ending, Outcome, RunId, State
+from queue_runner.model import Ending, Outcome, Row, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
 from queue_runner.submit.find_max.search import Asked, Probe, Standing
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-Row = Mapping[str, Any]
 
 
 def is_answer(spec: JobSpec, ending: Ending) -> bool:
