@@ -217,7 +217,8 @@ def get(settings: Config, name: str) -> Any:
     Raises: UsageError for an unknown key.
     """
     value = getattr(settings, find(name).name)
-    return value.get(_entry(name)) if "." in name else value
+    _, dot, entry = name.partition(".")
+    return value.get(entry) if dot else value
 
 
 def find(name: str) -> Key:
@@ -291,7 +292,3 @@ def _check_table(key: Key, value: Any) -> dict[str, float]:
 def _shown(value: Any) -> str:
     text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _entry(name: str) -> str:
-    return name.partition(".")[2]

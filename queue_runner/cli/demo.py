@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 REPEATS = 4  # the fewest with which a comparison can be significant
@@ -20,30 +18,19 @@ def main() -> int:
 
     devices = computing_devices()
     print(f"working devices: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)
-    steps = [
-        [
-            "submit",
-            "nanogpt",
-            "--config",
-            "tiny",
-            "--device",
-            ",".join(devices),
-            "--compile",
-            "both",
-            "--repeats",
-            str(REPEATS),
-        ],
-        ["worker", "--until-idle"],
-        ["report", "--group", "@last"],
-        ["report", "breakdown", "--group", "@last"],
-    ]
+    steps = (
+        f"submit nanogpt --config tiny --device {','.join(devices)} --compile both --repeats {REPEATS}",
+        "worker --until-idle",
+        "report --group @last",
+        "report breakdown --group @last",
+    )
     return max(mpsq(step) for step in steps)
 
 
-def mpsq(arguments: Sequence[str]) -> int:
+def mpsq(arguments: str) -> int:
     """Show a command and run it. Returns its exit code."""
-    print(f"$ mpsq {shlex.join(arguments)}", flush=True)
-    code = subprocess.run([sys.executable, "-m", "queue_runner.cli.main", *arguments], check=False).returncode
+    print(f"$ mpsq {arguments}", flush=True)
+    code = subprocess.run([sys.executable, "-m", "queue_runner.cli.main", *arguments.split()], check=False).returncode
     print(flush=True)
     return code
 

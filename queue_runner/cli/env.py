@@ -59,14 +59,8 @@ def list_(json: Json = False) -> None:
     if not found:
         say("no environments yet: mpsq env create NAME --pip torch")
         return
-    columns = [
-        tables.Column("name", "name"),
-        tables.Column("python", "python"),
-        tables.Column("frameworks", "frameworks"),
-        tables.Column("packages", "packages"),
-        tables.Column("folder", "folder"),
-    ]
-    print(tables.table([_row(venv) for venv in found], columns))
+    rows = [_row(venv) for venv in found]
+    print(tables.table(rows, [tables.Column(key, key) for key in rows[0]]))
 
 
 @app.command("remove")

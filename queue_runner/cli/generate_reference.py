@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from queue_runner.cli.main import COMMANDS, SECTIONS, app
+from queue_runner.cli.main import COMMANDS, app
 
 EXIT_CODES = {
     0: "done",
@@ -44,13 +44,12 @@ def reference() -> str:
     parts = [_HEAD + "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())]
     parts += ["## Environment\n\n" + _ENVIRONMENT, _section("mpsq", root, None, 2)]
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    for commands in SECTIONS.values():
-        for name in commands:
-            command = root.get_command(context, name)  # type: ignore[attr-defined]
-            parts.append(_section(f"mpsq {name}", command, context, 2))
-            for sub, subcommand in getattr(command, "commands", {}).items():
-                inside = command.make_context(name, [], parent=context, resilient_parsing=True)
-                parts.append(_section(f"mpsq {name} {sub}", subcommand, inside, 3))
+    for name in COMMANDS:
+        command = root.get_command(context, name)  # type: ignore[attr-defined]
+        parts.append(_section(f"mpsq {name}", command, context, 2))
+        for sub, subcommand in getattr(command, "commands", {}).items():
+            inside = command.make_context(name, [], parent=context, resilient_parsing=True)
+            parts.append(_section(f"mpsq {name} {sub}", subcommand, inside, 3))
     return "\n\n".join(parts) + "\n"
 
 
@@ -66,16 +65,6 @@ def _section(title: str, command: Any, parent: Any, level: int) -> str:
     context = command.make_context(title.split()[-1], [], parent=parent, resilient_parsing=True)
     lines = [line.rstrip() for line in command.get_help(context).splitlines()]
     return f"{'#' * level} {title}\n\n```text\n" + "\n".join(lines) + "\n```"
-
-
-def lines_of_help() -> dict[str, str]:
-    """Return the first help line of each command, to be compared with COMMANDS."""
-    root = get_command(app)
-    context = root.make_context("mpsq", [], resilient_parsing=True)
-    return {
-        name: root.get_command(context, name).help.splitlines()[0]  # type: ignore[attr-defined]
-        for name in COMMANDS
-    }
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -39,22 +38,13 @@ def logs(
     from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.monitor import logs as use_case
     from queue_runner.monitor.log_text import Outputs
-    from queue_runner.run_dir import RunDir
     from queue_runner.store import read
 
     layout, selector = home(), parse_selector(id)
     with read.reading(layout.db) as connection:
         rows = read.select(connection, [selector])
     out = Outputs(sys.stdout, sys.stderr, raw=raw)
-
-    def open_logs(folder: RunDir, lines: int | None) -> Sequence[use_case.Source]:
-        sources = []
-        if both or not stderr:
-            sources.append((use_case.LogFile(folder.stdout, lines), out.text()))
-        if both or stderr:
-            sources.append((use_case.LogFile(folder.stderr, lines), out.text(to_stderr=both)))
-        return sources
-
+    open_logs = use_case.opener(out, stdout=both or not stderr, stderr=both or stderr)
     if follow and any(row["state"] != "DONE" for row in rows):
         from queue_runner.monitor.follow import follow as run_follow
 

@@ -91,18 +91,11 @@ def _outputs(json: bool) -> Outputs:
 
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follower:
     from queue_runner.host.low_priority import Wait, descriptor
-    from queue_runner.monitor import logs
     from queue_runner.monitor.follow import Follower
-    from queue_runner.run_dir import RunDir
-
-    def open_logs(folder: RunDir, lines: int | None) -> Sequence[logs.Source]:
-        return [
-            (logs.LogFile(folder.stdout, lines), out.text()),
-            (logs.LogFile(folder.stderr, lines), out.text(to_stderr=True)),
-        ]
+    from queue_runner.monitor.logs import opener
 
     named = Selector(f"g{group}", group=group)
-    return Follower(layout, named, open_logs, out, Wait(descriptor(sys.stdout)), keep=helper.keep)
+    return Follower(layout, named, opener(out), out, Wait(descriptor(sys.stdout)), keep=helper.keep)
 
 
 @contextmanager

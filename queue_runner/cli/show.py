@@ -6,7 +6,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,16 +87,20 @@ _PROSE = (
 """Facts wrapped to the width of the terminal: they are read, not copied."""
 
 
+Fact = tuple[str, str | None]
+"""The name and the value of a fact; it is not shown without a value."""
+
+
 def _text(one: Details, again: bool) -> str:
     from queue_runner.monitor import listing
 
     run = one.run
-    facts = [
+    facts: list[Fact] = [
         ("run", f"{run['run']}  {run['name']}"),
         ("of", f"job {run['job_id']} in group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']}"),
         ("state", listing.ending(run) + (f": {run['reason']}" if run["reason"] else "")),
         ("asks", listing.question(run) or units.MISSING),
-        *([("search", one.search)] if one.search else []),
+        ("search", one.search),
         ("command", shlex.join(one.argv) or units.MISSING),
         ("folder", one.cwd or units.MISSING),
         ("python", one.python or units.MISSING),
@@ -105,56 +109,45 @@ def _text(one: Details, again: bool) -> str:
         ("runs in", _place(one)),
         ("tags", ", ".join(run["tags"]) or units.MISSING),
         ("priority", str(run["priority"])),
+        ("rerun of", _known(one.rerun_of, "job {}".format)),
+        *_terms(one),
+        ("timeout", _known(one.timeout_s, units.duration)),
+        ("parser", one.parser),
+        ("schedule", one.schedule),
+        *((f"{name} at", _known(run[f"{name}_at"], _when)) for name in ("created", "started", "ended")),
+        *_measured(one),
+        ("suspended", _known((one.exit or {}).get("paused_s") or None, units.duration)),
+        ("segments", "\n".join(map(_segment, one.segments))),
+        ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())),
+        ("said", "\n".join(f"{k}: {v}" for k, v in sorted((one.hello or {}).items()))),
+        *((t["severity"], f"{t['kind']}: {t['detail']}") for t in one.taints),
+        *(("note", f"{n['kind']}: {n['text']}") for n in one.notes),
+        ("lines", ", ".join(f"{count} {key}" for key, count in one.lines.items() if count)),
+        ("deleted", _known(one.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
+        ("hook", "\n".join(map(_hook, one.hooks))),
+        ("history", "\n".join(map(_event, one.history))),
+        *(("files" if not n else "", path) for n, path in enumerate(one.files.values())),
     ]
-    if one.rerun_of is not None:
-        facts.append(("rerun of", f"job {one.rerun_of}"))
-    facts += _terms(one)
-    if one.timeout_s is not None:
-        facts.append(("timeout", units.duration(one.timeout_s)))
-    if one.parser:
-        facts.append(("parser", one.parser))
-    if one.schedule:
-        facts.append(("schedule", one.schedule))
-    facts += [(f"{name} at", _when(run[f"{name}_at"])) for name in ("created", "started", "ended") if run[f"{name}_at"]]
-    facts += _measured(one)
-    if paused_s := (one.exit or {}).get("paused_s"):
-        facts.append(("suspended", units.duration(paused_s)))
-    if one.segments:
-        facts.append(("segments", "\n".join(map(_segment, one.segments))))
-    if one.phases_s:
-        facts.append(("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())))
-    if one.hello:
-        facts.append(("said", "\n".join(f"{k}: {v}" for k, v in sorted(one.hello.items()))))
-    facts += [(t["severity"], f"{t['kind']}: {t['detail']}") for t in one.taints]
-    facts += [("note", f"{n['kind']}: {n['text']}") for n in one.notes]
-    lost = {key: count for key, count in one.lines.items() if count}
-    if lost:
-        facts.append(("lines", ", ".join(f"{count} {key}" for key, count in lost.items())))
-    if one.deleted_at is not None:
-        facts.append(("deleted", f"{_when(one.deleted_at)}: its files are gone"))
-    if one.hooks:
-        facts.append(("hook", "\n".join(map(_hook, one.hooks))))
-    facts.append(("history", "\n".join(map(_event, one.history))))
-    facts += [("files" if not n else "", path) for n, path in enumerate(one.files.values())]
-    return tables.facts([fact for fact in facts if not (again and fact[0] in _OF_JOB)], prose=_PROSE)
+    shown = [(name, value) for name, value in facts if value and not (again and name in _OF_JOB)]
+    return tables.facts(shown, prose=_PROSE)
 
 
-def _terms(one: Details) -> list[tuple[str, str]]:
-    """Return when it may run and how often it is tried, as far as that was given."""
-    run, facts = one.run, []
-    if run["note"]:
-        facts.append(("remark", run["note"]))
+def _known(value: Any, words: Callable[[Any], str]) -> str | None:
+    return None if value is None else words(value)
+
+
+def _terms(one: Details) -> Iterator[Fact]:
+    """Yield when it may run and how often it is tried, as far as that was given."""
+    run = one.run
+    yield "remark", run["note"]
     for dependency in one.after:
         wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok"}[dependency["condition"]]
-        facts.append(("after", f"job {dependency['job']} {wish}: {dependency['verdict']}"))
-    if run["not_before_at"] is not None:
-        facts.append(("not before", _when(run["not_before_at"])))
-    if run["deadline_at"] is not None:
-        facts.append(("deadline", f"{_when(run['deadline_at'])}: skipped if it has not started by then"))
+        yield "after", f"job {dependency['job']} {wish}: {dependency['verdict']}"
+    yield "not before", _known(run["not_before_at"], _when)
+    yield "deadline", _known(run["deadline_at"], lambda at: f"{_when(at)}: skipped if it has not started by then")
     if run["retries"]:
         waits = f", the first after {units.duration(one.backoff_s)}" if one.backoff_s else ""
-        facts.append(("retries", f"{run['retries']} at most, of what is {one.retry_on or 'failed'}{waits}"))
-    return facts
+        yield "retries", f"{run['retries']} at most, of what is {one.retry_on or 'failed'}{waits}"
 
 
 def _names(env: Sequence[str]) -> str:
@@ -165,24 +158,19 @@ def _names(env: Sequence[str]) -> str:
     return textwrap.fill(words, 64, max_lines=2, placeholder=" … (--json has all)", break_on_hyphens=False)
 
 
-def _measured(one: Details) -> list[tuple[str, str]]:
+def _measured(one: Details) -> Iterator[Fact]:
     run: Any = one.run
-    facts = []
     if run["median_s"] is not None:
         spread = units.ms_plus_minus(run["median_s"], run["mad_s"])
-        facts.append(("per iteration", f"{spread} (median and MAD of {units.count(run['n_measure'])} measured)"))
+        yield "per iteration", f"{spread} (median and MAD of {units.count(run['n_measure'])} measured)"
     if (last := one.loss_last) is not None:
-        facts.append(("loss", f"{units.loss(run['loss_first'])} first, {units.loss(last)} last"))
-    if run["val_loss_last"] is not None:
-        facts.append(("validation loss", units.loss(run["val_loss_last"])))
+        yield "loss", f"{units.loss(run['loss_first'])} first, {units.loss(last)} last"
+    yield "validation loss", _known(run["val_loss_last"], units.loss)
     if run["real_s"] is not None:
         times = [f"{units.seconds(run[f'{name}_s'])} {name}" for name in ("real", "user", "sys")]
-        facts.append(("time", ", ".join(times) + " (s)"))
-    if run["max_rss_bytes"] is not None:
-        facts.append(("memory", f"{units.size(run['max_rss_bytes'])} at most"))
-    if one.gpu_busy_share is not None:
-        facts.append(("GPU busy", f"{units.percent(one.gpu_busy_share)} (median of the samples, all programs)"))
-    return facts
+        yield "time", ", ".join(times) + " (s)"
+    yield "memory", _known(run["max_rss_bytes"], lambda most: f"{units.size(most)} at most")
+    yield "GPU busy", _known(one.gpu_busy_share, lambda s: f"{units.percent(s)} (median of the samples, all programs)")
 
 
 def _code(one: Details) -> str:

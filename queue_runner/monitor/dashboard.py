@@ -35,6 +35,7 @@ _HEAD = 3
 
 Line = tuple[str, str]
 """A line of the screen and its style."""
+Tables = tuple[list[str], list[str]]
 
 
 class Dashboard:
@@ -46,7 +47,7 @@ class Dashboard:
         self._seen: Observation | None = None
         self._size = self._console.size
         self._stop_wanted = False
-        self._tables: tuple[tuple[int, int], list[str], list[str]] | None = None
+        self._tables: tuple[tuple[int, int], Tables] | None = None
 
     def __enter__(self) -> Dashboard:
         self._start()
@@ -92,18 +93,10 @@ class Dashboard:
         self._start()
 
     def _frame(self, seen: Observation) -> Text:
-        if self._tables is None or self._tables[0] != (seen.turn, self._size.width):
-            waiting = status_text.waiting_table(seen.status).split("\n") if seen.status.waiting else []
-            ended = status_text.ended_table(seen.status).split("\n") if seen.status.ended else []
-            self._tables = ((seen.turn, self._size.width), waiting, ended)
-        return frame(
-            seen.status,
-            seen.newest_s,
-            self._tables[1:],
-            width=self._size.width,
-            height=self._size.height,
-            ascii=self._ascii,
-        )
+        width, height = self._size
+        if self._tables is None or self._tables[0] != (seen.turn, width):
+            self._tables = (seen.turn, width), tables(seen.status)
+        return frame(seen.status, seen.newest_s, self._tables[1], width=width, height=height, ascii=self._ascii)
 
 
 def _can_say(text: str, encoding: str) -> bool:
@@ -114,24 +107,17 @@ def _can_say(text: str, encoding: str) -> bool:
     return True
 
 
-def frame(
-    found: Status,
-    newest_s: Sequence[float],
-    tables: tuple[list[str], list[str]] | None = None,
-    *,
-    width: int,
-    height: int,
-    ascii: bool,
-) -> Text:
-    """Return the screen: at most `height` lines of at most `width` columns. `tables`: the waiting and the ended runs,
-    formatted."""
+def tables(found: Status) -> Tables:
+    """Return the lines of the waiting and of the ended runs."""
+    waiting = status_text.waiting_table(found).split("\n") if found.waiting else []
+    return waiting, status_text.ended_table(found).split("\n") if found.ended else []
+
+
+def frame(found: Status, newest_s: Sequence[float], runs: Tables, *, width: int, height: int, ascii: bool) -> Text:
+    """Return the screen: at most `height` lines of at most `width` columns."""
     top = _facts(found, newest_s, width, ascii)
-    waiting, ended = tables or (
-        status_text.waiting_table(found).split("\n") if found.waiting else [],
-        status_text.ended_table(found).split("\n") if found.ended else [],
-    )
     room = height - len(top) - 2  # the last line, and an empty one before it
-    body = _body(waiting, ended, found.waiting_count, room)
+    body = _body(*runs, found.waiting_count, room)
     lines = [*top, *body][: height - 1]
     lines += [("", "")] * (height - 1 - len(lines))
     screen = Text(no_wrap=True, overflow="crop", end="")
@@ -148,22 +134,25 @@ def _in_ascii(line: str) -> str:
 
 
 def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
+    columns = width - _INDENT
     lines: list[Line] = []
-    for name, value in status_text.lane(found, width - _INDENT):
-        style = "" if name == "worker" and found.queue.worker else "yellow"
-        lines += [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in enumerate(value.split("\n"))]
+    for name, value in status_text.lane(found, columns):
+        lines += _fact(name, value, "" if name == "worker" and found.queue.worker else "yellow")
     if found.running is None:
-        lines.append((f"{'running':<{_INDENT}}nothing", ""))
+        lines += _fact("running", "nothing")
     else:
-        lines.append((f"{'running':<{_INDENT}}{status_text.asked(found.running)}", "bold"))
+        lines += _fact("running", status_text.asked(found.running), "bold")
         if found.progress is not None:
-            lines += _progress(found.progress, newest_s, width - _INDENT, ascii)
-        lines += [(" " * _INDENT + line, "yellow") for line in status_text.trouble(found)]
-    lines.append((f"{'waiting':<{_INDENT}}{status_text.waiting_count(found)}", ""))
-    for name, value in (*status_text.plan(found, width - _INDENT), *status_text.hooks(found)):
-        lines += [(f"{name if not n else '':<{_INDENT}}{part}", "") for n, part in enumerate(value.split("\n"))]
-    lines.append((f"{'disk':<{_INDENT}}{status_text.disk(found.disk)}", ""))
-    return lines
+            lines += _progress(found.progress, newest_s, columns, ascii)
+        lines += [line for said in status_text.trouble(found) for line in _fact("", said, "yellow")]
+    lines += _fact("waiting", status_text.waiting_count(found))
+    for name, value in (*status_text.plan(found, columns), *status_text.hooks(found)):
+        lines += _fact(name, value)
+    return [*lines, *_fact("disk", status_text.disk(found.disk))]
+
+
+def _fact(name: str, value: str, style: str = "") -> list[Line]:
+    return [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in enumerate(value.split("\n"))]
 
 
 def _progress(at: RunProgress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
@@ -182,7 +171,7 @@ def _progress(at: RunProgress, newest_s: Sequence[float], width: int, ascii: boo
         if spark.beyond:
             words += f", {spark.beyond} slower: up to {units.ms(spark.max_s)} ms"
         lines += [(spark.bars, "cyan"), (words, "dim")]
-    return [(" " * _INDENT + line, style) for line, style in lines]
+    return [fact for line, style in lines for fact in _fact("", line, style)]
 
 
 def bar(share: float, columns: int, *, ascii: bool) -> str:

@@ -16,7 +16,6 @@ from functools import cached_property
 from queue_runner import times, units
 from queue_runner.model import Condition, Row, State
 from queue_runner.monitor.history import ALIKE, PACE, Expected, History
-from queue_runner.spec import JobSpec
 
 
 @dataclass(frozen=True)
@@ -120,21 +119,6 @@ def estimate(
     for place, row in enumerate(rows):
         turns.setdefault(row["run"], Turn(row["run"], expected[place], None, None))
     return Eta(turns, finish_at, max((finish_at or now) - now, 0.0))
-
-
-def of_plan(history: History, specs: Sequence[tuple[JobSpec, int]], gap_s: float = 0.0) -> tuple[float, int, int]:
-    """Return how many seconds new runs take in sequence, how many are of unknown length, and how many are estimated
-    from similar runs. `specs` are questions with their repeats."""
-    total, unknown, alike, n_runs = 0.0, 0, 0, 0
-    for spec, repeats in specs:
-        takes = history.expected(spec)
-        n_runs += repeats
-        if takes.real_s is None:
-            unknown += repeats
-        else:
-            total += takes.real_s * repeats
-            alike += repeats * (takes.basis == ALIKE)
-    return total + gap_s * max(n_runs - 1, 0), unknown, alike
 
 
 def _stood_still_s(connection: sqlite3.Connection, row: Row, now: float) -> float:

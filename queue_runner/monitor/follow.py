@@ -15,7 +15,7 @@ from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.model import Row, Selector, State, parse_selector
 from queue_runner.monitor import listing, logs, queue_state, wait
 from queue_runner.monitor.log_text import Outputs
-from queue_runner.monitor.logs import Source
+from queue_runner.monitor.logs import Open, Source
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.why import Why, explain_all
 from queue_runner.paths import Layout
@@ -32,8 +32,6 @@ _PATIENCE_S = 5.0
 _PIECES = 1024
 """Number of pieces (64 MiB in all) copied from logs that grow without a pause before the queue is checked again."""
 
-Open = Callable[[RunDir, int | None], Sequence[Source]]
-"""Opens the requested logs of a run, from their last lines on (None: whole)."""
 Keep = Callable[[], None]
 """Called every other second while there is no worker; ensures that there is one if it has work to do."""
 

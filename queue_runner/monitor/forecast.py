@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from queue_runner import config, times, units
 from queue_runner.monitor import eta, listing
-from queue_runner.monitor.history import History
+from queue_runner.monitor.history import ALIKE, History
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit.plan import Plan
@@ -48,9 +48,16 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
     gap_s = config.load(layout.config).cooldown_s
     with read.reading(layout.db) as connection:
         history = History(connection)
-        total_s, unknown, alike = eta.of_plan(history, specs, gap_s)
+        expected = [(history.expected(spec), repeats) for spec, repeats in specs]
         waits_s = eta.estimate(connection, read.queue(connection), time.time(), gap_s=gap_s).left_s
-        return Forecast(tuple(history.expected(s).real_s for s, _ in specs), total_s, unknown, alike, waits_s, n_runs)
+    return Forecast(
+        tuple(takes.real_s for takes, _ in expected),
+        sum((takes.real_s or 0.0) * repeats for takes, repeats in expected) + gap_s * max(n_runs - 1, 0),
+        unknown=sum(repeats for takes, repeats in expected if takes.real_s is None),
+        alike=sum(repeats for takes, repeats in expected if takes.basis == ALIKE),
+        waits_s=waits_s,
+        n_runs=n_runs,
+    )
 
 
 def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from queue_runner.host.low_priority import descriptor
 from queue_runner.text import cut, plain, width
@@ -22,11 +22,15 @@ _CUT_ESCAPE = re.compile(r"\x1b[^A-Za-z]*\Z")
 Write = Callable[[bytes], None]
 
 
-class Text(Protocol):
-    """The destination of the bytes of one log."""
+class Text:
+    """The destination of the bytes of one log; this one passes them on unchanged."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
 
     def feed(self, data: bytes) -> None:
         """Process the next bytes."""
+        self._write(data)
 
     def pause(self) -> None:
         """Handle that there are no more bytes for the moment."""
@@ -35,28 +39,29 @@ class Text(Protocol):
         """Handle the end of the log."""
 
 
-class Raw:
-    """A destination that passes everything on unchanged."""
+class _Lines(Text):
+    """A destination for finished lines; of an unfinished line it keeps only what has not been overwritten yet."""
+
+    _AFTER_PIECE = b""
+    """What is written after a piece of a line that is too long."""
 
     def __init__(self, write: Write) -> None:
-        self.feed = write
-
-    def pause(self) -> None:
-        """Do nothing: nothing is buffered."""
-
-    def end(self) -> None:
-        """Do nothing: nothing is buffered."""
-
-
-class _Lines:
-    """A line splitter; of an unfinished line it keeps only what has not been overwritten yet."""
-
-    def __init__(self) -> None:
+        super().__init__(write)
         self.pending = b""
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> None:
+        shown = self._finished(self.pending + data)
+        if len(self.pending) > LINE_BYTES:
+            shown += self._take() + self._AFTER_PIECE
+        if shown:
+            self._write(shown)
+
+    def end(self) -> None:
+        if self.pending:
+            self._write(self._take() + b"\n")
+
+    def _finished(self, data: bytes) -> bytes:
         """Return the lines that are finished now, each with its newline."""
-        data = self.pending + data
         if b"\r" not in data:  # most logs: no need to split their lines
             finished, newline, self.pending = data.rpartition(b"\n")
             return finished + newline
@@ -66,7 +71,7 @@ class _Lines:
         self.pending = rest[kept.rindex(b"\r") :] if b"\r" in kept else rest
         return b"".join(_last(line) + b"\n" for line in lines)
 
-    def take(self) -> bytes:
+    def _take(self) -> bytes:
         pending, self.pending = self.pending, b""
         return _last(pending)
 
@@ -76,28 +81,13 @@ def _last(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
 
 
-class PipeText:
+class PipeText(_Lines):
     """Lines for a pipe or a file. When a log pauses, an unfinished line is passed on as far as it goes, a progress bar
     is not."""
 
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        self._lines = _Lines()
-
-    def feed(self, data: bytes) -> None:
-        shown = self._lines.feed(data)
-        if len(self._lines.pending) > LINE_BYTES:
-            shown += self._lines.take()
-        if shown:
-            self._write(shown)
-
     def pause(self) -> None:
-        if self._lines.pending and b"\r" not in self._lines.pending:
-            self._write(self._lines.take())
-
-    def end(self) -> None:
-        if self._lines.pending:
-            self._write(self._lines.take() + b"\n")
+        if self.pending and b"\r" not in self.pending:
+            self._write(self._take())
 
 
 class Screen:
@@ -137,28 +127,19 @@ class Screen:
             return 80
 
 
-class ScreenText:
+class ScreenText(_Lines):
     """Sanitized lines for a terminal. Two logs may share one screen."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._lines = _Lines()
+    _AFTER_PIECE = b"\n"
 
-    def feed(self, data: bytes) -> None:
-        shown = self._lines.feed(data)
-        if len(self._lines.pending) > LINE_BYTES:
-            shown += self._lines.take() + b"\n"
-        if shown:
-            self._screen.print(_harmless(shown[:-1]))
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(lambda lines: screen.print(_harmless(lines[:-1])))
+        self._screen = screen
 
     def pause(self) -> None:
-        if self._lines.pending:
-            unfinished = _last(self._lines.pending).decode("utf-8", "ignore")
+        if self.pending:
+            unfinished = _last(self.pending).decode("utf-8", "ignore")
             self._screen.foot(plain(_CUT_ESCAPE.sub("", unfinished)))
-
-    def end(self) -> None:
-        if self._lines.pending:
-            self._screen.print(_harmless(self._lines.take()))
 
 
 def _harmless(lines: bytes) -> list[str]:
@@ -197,7 +178,7 @@ class Outputs:
         """Return a destination for one log: our stdout, or our stderr."""
         stream = self._err if to_stderr else self._out
         if self._raw:
-            return Raw(writer(stream))
+            return Text(writer(stream))
         return ScreenText(self._screens[stream]) if stream in self._screens else PipeText(writer(stream))
 
     def say(self, text: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from queue_runner.errors import MpsqError
 from queue_runner.model import Row, State
-from queue_runner.monitor.log_text import LINE_BYTES, Text
+from queue_runner.monitor.log_text import LINE_BYTES, Outputs, Text
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 
@@ -115,6 +115,18 @@ class LogFile:
 
 
 Source = tuple[LogFile, Text]
+Open = Callable[[RunDir, int | None], Sequence[Source]]
+"""Opens the requested logs of a run, from their last lines on (None: whole)."""
+
+
+def opener(out: Outputs, *, stdout: bool = True, stderr: bool = True) -> Open:
+    """Return a function that opens the logs of a run. If both are requested, its stderr goes to our stderr."""
+
+    def open_logs(folder: RunDir, lines: int | None) -> Sequence[Source]:
+        sources = [(LogFile(folder.stdout, lines), out.text())] if stdout else []
+        return [*sources, (LogFile(folder.stderr, lines), out.text(to_stderr=stdout))] if stderr else sources
+
+    return open_logs
 
 
 def copy(sources: Sequence[Source], pieces: int | None = None) -> bool:

@@ -85,7 +85,7 @@ def look(
     return Status(
         queue,
         running,
-        supervised=running is not None and is_supervised(layout, running),
+        supervised=running is not None and queue_state.is_supervised(RunDir(layout.run_dir(running["run"]))),
         progress=at,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
@@ -105,11 +105,6 @@ def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
     states = [row["state"] for row in rows]
     troubled = [row for row in rows if row["state"] in ("failed", "timed_out", "lost")]
     return Hooks(states.count("pending"), states.count("running"), troubled[-_HOOK_NEWS:])
-
-
-def is_supervised(layout: Layout, row: Row) -> bool:
-    """Return whether a warden holds this run."""
-    return queue_state.is_supervised(RunDir(layout.runs / row["run"]))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from queue_runner.monitor import queue_state, status, status_text
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 POLL_S = 0.5
@@ -156,7 +157,7 @@ class _Looks:
             replace(
                 self._status,
                 running=rows[0],
-                supervised=status.is_supervised(self._layout, rows[0]),
+                supervised=queue_state.is_supervised(RunDir(self._layout.run_dir(rows[0]["run"]))),
                 progress=self._tracker.look(self._connection, rows[0]),
             )
         )

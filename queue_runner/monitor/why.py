@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from queue_runner import config, units
 from queue_runner.model import Outcome, Row, Selector, State
 from queue_runner.monitor import eta, queue_state, waiting
+from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.monitor.wait import is_probe
@@ -108,55 +109,45 @@ def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
 
 
 _LOGS = "mpsq logs {run} --both shows what it wrote"
+_ENDED = {
+    Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report reads its numbers"),
+    Outcome.FAILED: ("it failed with exit code {row[exit_code]}{ran}{told}", _LOGS),
+    Outcome.KILLED: ("signal {row[signal]} killed it{ran}{told}", f"{_LOGS}; the system log may show the sender"),
+    Outcome.SPAWN_FAILED: (
+        "it could not be started{told}",
+        "mpsq show {run} shows its command and folder; fix them, then mpsq retry {run}",
+    ),
+    Outcome.DEVICE_UNAVAILABLE: ("its device is not available{told}", "mpsq doctor tries every device"),
+    Outcome.TIMED_OUT: ("it took longer than --timeout allows{told}", "submit it again with a longer --timeout"),
+    Outcome.STALLED: ("it reported nothing for too long{ran}{told}", _LOGS),
+    Outcome.OUT_OF_MEMORY: ("it ran out of memory{ran}{told}", "submit it with a smaller batch or model"),
+    Outcome.OUTPUT_LIMIT: (
+        "it wrote more output than allowed{ran}{told}",
+        "make it write less, or raise output_limit_bytes: mpsq config list",
+    ),
+    Outcome.DISK_FULL: (
+        "it was stopped because the disk was nearly full{ran}{told}",
+        "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {{run}}",
+    ),
+    Outcome.CODE_CHANGED: (
+        "its code is no longer what was submitted{told}",
+        "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later",
+    ),
+    Outcome.CANCELLED: ("it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"),
+    Outcome.SKIPPED: ("it was skipped{told}", "fix the job it depended on, then mpsq retry {run}"),
+    Outcome.LOST: ("it was lost{told}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"),
+}
+"""Sentence and next step by outcome. `ran` is how long it ran, `told` the stored reason; either may be empty."""
 
 
 def _done(row: Row) -> tuple[str, str]:
-    reason = row["reason"] or ""
-    told = f": {reason}" if reason else ""
     outcome = Outcome(row["outcome"])
     ran = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
-    match outcome:
-        case Outcome.SUCCEEDED:
-            if row["taints"] and not row["valid"]:
-                taints = row["taints"].replace(",", ", ")
-                return f"it succeeded{ran}, but its numbers are not valid ({taints})", "mpsq show {run} says why"
-            return f"it succeeded{ran}", "mpsq report reads its numbers"
-        case Outcome.FAILED:
-            return f"it failed with exit code {row['exit_code']}{ran}{told}", _LOGS
-        case Outcome.KILLED:
-            return f"signal {row['signal']} killed it{ran}{told}", _LOGS + "; the system log may show the sender"
-        case Outcome.SPAWN_FAILED:
-            return (
-                f"it could not be started{told}",
-                "mpsq show {run} shows its command and folder; fix them, then mpsq retry {run}",
-            )
-        case Outcome.DEVICE_UNAVAILABLE:
-            return f"its device is not available{told}", "mpsq doctor tries every device"
-        case Outcome.TIMED_OUT:
-            return f"it took longer than --timeout allows{told}", "submit it again with a longer --timeout"
-        case Outcome.STALLED:
-            return f"it reported nothing for too long{ran}{told}", _LOGS
-        case Outcome.OUT_OF_MEMORY:
-            return f"it ran out of memory{ran}{told}", "submit it with a smaller batch or model"
-        case Outcome.OUTPUT_LIMIT:
-            return (
-                f"it wrote more output than allowed{ran}{told}",
-                "make it write less, or raise output_limit_bytes: mpsq config list",
-            )
-        case Outcome.DISK_FULL:
-            return (
-                f"it was stopped because the disk was nearly full{ran}{told}",
-                "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
-            )
-        case Outcome.CODE_CHANGED:
-            step = "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later"
-            return f"its code is no longer what was submitted{told}", step
-        case Outcome.CANCELLED:
-            return f"it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"
-        case Outcome.SKIPPED:
-            return f"it was skipped{told}", "fix the job it depended on, then mpsq retry {run}"
-        case Outcome.LOST:
-            return f"it was lost{told}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"
+    if outcome is Outcome.SUCCEEDED and row["taints"] and not row["valid"]:
+        taints = row["taints"].replace(",", ", ")
+        return f"it succeeded{ran}, but its numbers are not valid ({taints})", "mpsq show {run} says why"
+    sentence, step = _ENDED[outcome]
+    return sentence.format(row=row, ran=ran, told=f": {row['reason']}" if row["reason"] else ""), step
 
 
 def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
@@ -198,7 +189,6 @@ def _telling(rows: Sequence[Row]) -> Row:
 
     Attempts that were retried do not count: only the last attempt of each repeat.
     """
-    rows = [*{row["repeat"]: row for row in sorted(rows, key=lambda row: row["number"])}.values()]
 
     def rank(row: Row) -> tuple[int, int]:
         if row["state"] == State.RUNNING:
@@ -209,7 +199,7 @@ def _telling(rows: Sequence[Row]) -> Row:
             return 2, row["number"]
         return 3, -row["number"]
 
-    return min(rows, key=rank)
+    return min(last_attempts(rows), key=rank)
 
 
 def _before(row: Row, rows: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ derive from the declarations.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -73,9 +73,7 @@ def _option(
         default = ()
     elif kind is Kind.FLAG:
         default = False
-    return field(
-        default=default, metadata={"kind": kind, "help": help, "metavar": metavar, "name": name, "convert": convert}
-    )
+    return field(default=default, metadata={"option": Option(name, "", kind, help, metavar, convert)})
 
 
 def _copies(snapshot: str | bool) -> bool:
@@ -154,15 +152,8 @@ class Request:
 
 
 OPTIONS: dict[str, Option] = {
-    option.name: option
-    for option in (
-        Option(
-            one.metadata["name"] or one.name,
-            one.name,
-            *(one.metadata[key] for key in ("kind", "help", "metavar", "convert")),
-        )
-        for one in fields(Request)
-        if one.metadata
-    )
+    option.name or one.name: replace(option, name=option.name or one.name, field=one.name)
+    for one in fields(Request)
+    if (option := one.metadata.get("option"))
 }
 """Every option of a submission, by name, in the order of the help."""

@@ -12,16 +12,18 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import locks, wakeup
+from queue_runner.model import Row
 from queue_runner.paths import Layout
 from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.engine import looking, open_engine, writing
@@ -83,24 +85,21 @@ def add(
 
 def remove(layout: Layout, which: str) -> str:
     """Remove a schedule by name or id and return its name; its jobs stay. Raises: UsageError."""
-    with _changing(layout) as connection:
-        row = _find(schedules.every(connection), which)
+    with _changing(layout, which) as (connection, row):
         schedules.remove(connection, row["id"])
     return str(row["name"])
 
 
 def pause(layout: Layout, which: str) -> str:
     """Pause a schedule and return its name; times that pass meanwhile are not made up for. Raises: UsageError."""
-    with _changing(layout) as connection:
-        row = _find(schedules.every(connection), which)
+    with _changing(layout, which) as (connection, row):
         schedules.set_next(connection, row["id"], None)
     return str(row["name"])
 
 
 def resume(layout: Layout, which: str) -> tuple[str, float | None]:
     """Resume a schedule and return its name and next time. Raises: UsageError."""
-    with _changing(layout) as connection:
-        row = _find(schedules.every(connection), which)
+    with _changing(layout, which) as (connection, row):
         at = row["next_at"]
         if at is None:
             at = Cron(row["cron"], row["timezone"]).next_after(time.time())
@@ -109,9 +108,7 @@ def resume(layout: Layout, which: str) -> tuple[str, float | None]:
     return str(row["name"]), at
 
 
-def coming(
-    rows: Iterable[Mapping[str, Any]], which: str, count: int, now: float
-) -> tuple[Mapping[str, Any], list[float]]:
+def coming(rows: Iterable[Row], which: str, count: int, now: float) -> tuple[Row, list[float]]:
     """Return the row of a schedule and its next `count` times after `now`. Raises: UsageError."""
     row = _find(rows, which)
     return row, list(islice(Cron(row["cron"], row["timezone"]).times_after(now), count))
@@ -136,7 +133,7 @@ class _CannotSubmit(Exception):
     """This time cannot be submitted; the message gives the reason."""
 
 
-def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callable[[str], None]) -> None:
+def _submit(layout: Layout, engine: Engine, row: Row, log: Callable[[str], None]) -> None:
     try:
         following = Cron(row["cron"], row["timezone"]).next_after(time.time())
         planned = plan.plan(_request(row["request_json"]))
@@ -161,7 +158,7 @@ def _submit(layout: Layout, engine: Engine, row: Mapping[str, Any], log: Callabl
     log(f"schedule {row['name']}: submitted g{stored.group}")
 
 
-def _refuse(engine: Engine, row: Mapping[str, Any], reason: str, log: Callable[[str], None]) -> None:
+def _refuse(engine: Engine, row: Row, reason: str, log: Callable[[str], None]) -> None:
     """Record why nothing was submitted and advance to the next time; without one the schedule is paused."""
     now = time.time()
     try:
@@ -221,7 +218,7 @@ def _free_name(taken: list[str], name: str | None, otherwise: str) -> str:
     return name
 
 
-def _find(rows: Iterable[Mapping[str, Any]], which: str) -> Mapping[str, Any]:
+def _find(rows: Iterable[Row], which: str) -> Row:
     found = {str(row["name"]): row for row in rows}
     for row in found.values():
         if which in (row["name"], str(row["id"])):
@@ -230,10 +227,12 @@ def _find(rows: Iterable[Mapping[str, Any]], which: str) -> Mapping[str, Any]:
     raise UsageError(f'there is no schedule "{which}"', did_you_mean(which, found, listing))
 
 
-def _changing(layout: Layout) -> Any:
-    """Open a transaction on an existing queue. Raises: MpsqError if there is none."""
+@contextmanager
+def _changing(layout: Layout, which: str) -> Iterator[tuple[Connection, Row]]:
+    """Open a transaction for changes to a schedule. Raises: MpsqError if there is no queue, UsageError."""
     from queue_runner.store.read import schema_revision
 
     if schema_revision(layout.db) is None:
         raise MpsqError("there is no queue here yet", "mpsq schedule add creates one")
-    return writing(open_engine(layout.db))
+    with writing(open_engine(layout.db)) as connection:
+        yield connection, _find(schedules.every(connection), which)

@@ -73,11 +73,12 @@ def remove(layout: Layout, name: str) -> Path:
     if not incomplete:
         folder = _known(layout, name)
     with _making(layout, name), _alone(layout):
-        if scheduled := _schedules(layout, name):
+        scheduled, users = _needed_by(layout, name, folder)
+        if scheduled:
             raise MpsqError(
                 f'schedule "{scheduled[0]}" submits to environment "{name}"', f"mpsq schedule remove {scheduled[0]}"
             )
-        if users := _users(layout, name, folder):
+        if users:
             listed = ", ".join(map(str, users[:5])) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
             raise MpsqError(
                 f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}, not ended yet',
@@ -101,27 +102,21 @@ def _known(layout: Layout, name: str) -> Path:
         return layout.envs / name
 
 
-def _users(layout: Layout, name: str, folder: Path) -> list[int]:
-    """Return the unfinished jobs that use it, by its name or by the path of its interpreter."""
+def _needed_by(layout: Layout, name: str, folder: Path) -> tuple[list[str], list[int]]:
+    """Return the schedules that name it, and the unfinished jobs that use it, by its name or its interpreter's path."""
     if not read.is_there(layout.db):
-        return []
-    sql = (
+        return [], []
+    of_schedules = "SELECT name, json_extract(request_json, '$.env_name') AS environments FROM schedules ORDER BY id"
+    of_jobs = (
         "SELECT DISTINCT job_id FROM v_run WHERE state <> 'DONE' AND (json_extract(spec_json, '$.env_name') = ?"
         " OR substr(json_extract(spec_json, '$.python'), 1, ?) = ?) ORDER BY job_id"
     )
     inside = f"{folder}/"
     with read.reading(layout.db) as connection:
-        return [int(row["job_id"]) for row in connection.execute(sql, [name, len(inside), inside])]
-
-
-def _schedules(layout: Layout, name: str) -> list[str]:
-    """Return the schedules that name it."""
-    if not read.is_there(layout.db):
-        return []
-    sql = "SELECT name, json_extract(request_json, '$.env_name') AS environments FROM schedules ORDER BY id"
-    with read.reading(layout.db) as connection:
-        rows = [(str(row["name"]), str(row["environments"] or "")) for row in connection.execute(sql)]
-    return [schedule for schedule, names in rows if name in (word.strip() for word in names.split(","))]
+        rows = list(connection.execute(of_schedules))
+        users = [int(row["job_id"]) for row in connection.execute(of_jobs, [name, len(inside), inside])]
+    named = {str(row["name"]): (row["environments"] or "").split(",") for row in rows}
+    return [schedule for schedule, names in named.items() if name in map(str.strip, names)], users
 
 
 @contextlib.contextmanager

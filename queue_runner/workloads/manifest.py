@@ -169,12 +169,11 @@ def _loop_keys() -> Mapping[str, Any]:
 
 
 def _literal(file: Path) -> dict[str, Any] | None:
-    state = file.stat()
-    return _parsed(file, state.st_mtime_ns, state.st_size)
+    return _parsed(file, _stamp(file))
 
 
 @functools.cache
-def _parsed(file: Path, _mtime_ns: int, _size_bytes: int) -> dict[str, Any] | None:
+def _parsed(file: Path, _as_of: tuple[int, int] | None) -> dict[str, Any] | None:
     """Parse a file, cached while it is unchanged: a thousand jobs of one submission request the same."""
     return _assigned(file, "WORKLOAD")
 

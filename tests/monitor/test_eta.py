@@ -14,12 +14,13 @@ from sqlalchemy import Engine, insert, update
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb
 from queue_runner.monitor import eta, history
 from queue_runner.monitor.eta import Eta
-from queue_runner.monitor.history import History
+from queue_runner.monitor.forecast import forecast
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.schema import job_events, runs
+from queue_runner.submit.plan import Plan
 from tests.cli_support import Cli, empty_queue
 
 pytestmark = pytest.mark.process
@@ -213,9 +214,10 @@ def test_a_queue_of_thousands_is_estimated_fast(past: Past) -> None:
 
 def test_a_plan_is_summed(past: Past) -> None:
     past.took(A, 10)
-    with read.reading(past.layout.db) as connection:
-        other = replace(A, seed=7)
-        assert eta.of_plan(History(connection), [(A, 4), (B, 2), (other, 1)], gap_s=1) == (56.0, 2, 1)
+    past.layout.config.write_text("cooldown_s = 1\n")
+    new = (NewJob(A, 4), NewJob(B, 2), NewJob(replace(A, seed=7), 1))
+    found = forecast(past.layout, Plan("a plan", 0, new, ((0, 1),) * 7, ()))
+    assert (found.total_s, found.unknown, found.alike) == (56.0, 2, 1)
 
 
 def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

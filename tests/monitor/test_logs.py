@@ -101,7 +101,7 @@ def test_a_progress_bar_takes_no_memory(piped: tuple[PipeText, list[bytes]]) -> 
     text, out = piped
     for percent in range(5000):
         text.feed(b"\r%5d it" % percent)
-        assert len(text._lines.pending) < 20 and not out
+        assert len(text.pending) < 20 and not out
     text.feed(b"\ndone\n")
     assert out.pop() == b" 4999 it\ndone\n"
     text.feed(b"x" * (LINE_BYTES + 1))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import status, watch
-from queue_runner.monitor.dashboard import ASCII_BARS, BARS, bar, frame, sparkline
+from queue_runner.monitor.dashboard import ASCII_BARS, BARS, bar, frame, sparkline, tables
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import NEWEST, RunProgress, Tracker
@@ -92,7 +92,7 @@ Ctrl-C quits; the queue continues
 
 
 def screen(found: Status, columns: int = 80, rows: int = 24, *, ascii: bool = False) -> str:
-    return frame(found, NEWEST_S, width=columns, height=rows, ascii=ascii).plain + "\n"
+    return frame(found, NEWEST_S, tables(found), width=columns, height=rows, ascii=ascii).plain + "\n"
 
 
 def test_a_screen_of_80_columns(found: Status) -> None:

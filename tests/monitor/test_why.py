@@ -90,7 +90,7 @@ def test_a_reason_may_hold_braces() -> None:
 
 def tried(run: str, repeat: int, state: str, outcome: str | None = None) -> dict[str, Any]:
     number = int(run.partition(".")[2])
-    return row(state, run=run, number=number, repeat=repeat, outcome=outcome, exit_code=1)
+    return row(state, run=run, number=number, attempt=number, repeat=repeat, outcome=outcome, exit_code=1)
 
 
 def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:

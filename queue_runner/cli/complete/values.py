@@ -19,6 +19,7 @@ _FIXED = {
     "retry_on": ("failed", "lost", "stalled"),
     "format": ("table", "csv", "json", "md"),
     "shell": ("bash", "zsh", "fish"),
+    "phase": ("setup=", "compile=", "warmup=", "measure=", "eval=", "checkpoint="),
 }
 _LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on", "env_name"})
 """Kinds of which several may be given, a comma between."""
@@ -119,14 +120,21 @@ def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
 # -- what the queue holds -----------------------------------------------------------------------------------------
 
 
-def _ids(current: str, line: Line) -> list[Candidate]:
+def _stored(what: str, *arguments: Any) -> list[Candidate]:
+    """Return the jobs, runs, groups, tags or schedules of the queue."""
+    from queue_runner.paths import layout
     from queue_runner.store import completion
 
-    with completion.opened(_db()) as connection:
-        if "." in current:
-            return completion.runs(connection, current.partition(".")[0], _RUN_STATES.get(line.command))
-        jobs = completion.jobs(connection, current, _RUN_STATES.get(line.command))
-        return [*jobs, *completion.groups(connection, current)]
+    with completion.opened(layout().db) as connection:
+        found: list[Candidate] = getattr(completion, what)(connection, *arguments)
+        return found
+
+
+def _ids(current: str, line: Line) -> list[Candidate]:
+    states = _RUN_STATES.get(line.command)
+    if "." in current:
+        return _stored("runs", current.partition(".")[0], states)
+    return [*_stored("jobs", current, states), *_stored("groups", current)]
 
 
 def _after(current: str, line: Line) -> list[Candidate]:
@@ -136,37 +144,10 @@ def _after(current: str, line: Line) -> list[Candidate]:
     return _ids(current, line)
 
 
-def _groups(current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.store import completion
-
-    with completion.opened(_db()) as connection:
-        return completion.groups(connection, current)
-
-
-def _tags(_current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.store import completion
-
-    with completion.opened(_db()) as connection:
-        return completion.tags(connection)
-
-
-def _schedules(_current: str, _line: Line) -> list[Candidate]:
-    from queue_runner.store import completion
-
-    with completion.opened(_db()) as connection:
-        return completion.schedules(connection)
-
-
 def _states(_current: str, _line: Line) -> list[Candidate]:
     from queue_runner.model import Outcome, State
 
     return [(word.value.lower(), "") for word in (*State, *Outcome) if word is not State.DONE]
-
-
-def _db() -> Path:
-    from queue_runner.paths import layout
-
-    return layout().db
 
 
 # -- what mpsq came with ------------------------------------------------------------------------------------------
@@ -258,10 +239,6 @@ def _reports(current: str, line: Line) -> list[Candidate]:
         return first
 
 
-def _parsers(_current: str, _line: Line) -> list[Candidate]:
-    return _named("ingest/parsers")
-
-
 def _named(folder: str) -> list[Candidate]:
     """NAME and HELP of the modules of a folder that is a registry, without importing them."""
     found = []
@@ -270,10 +247,6 @@ def _named(folder: str) -> list[Candidate]:
         if "NAME" in said:
             found.append((said["NAME"], said.get("HELP", "")))
     return found
-
-
-def _phases(_current: str, _line: Line) -> list[Candidate]:
-    return [(f"{name}=", "") for name in ("setup", "compile", "warmup", "measure", "eval", "checkpoint")]
 
 
 def _zones(_current: str, _line: Line) -> list[Candidate]:
@@ -285,9 +258,9 @@ def _zones(_current: str, _line: Line) -> list[Candidate]:
 _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "id": _ids,
     "after": _after,
-    "group": _groups,
-    "tag": _tags,
-    "schedule": _schedules,
+    "group": lambda current, _line: _stored("groups", current),
+    "tag": lambda _current, _line: _stored("tags"),
+    "schedule": lambda _current, _line: _stored("schedules"),
     "state": _states,
     "workload": _workloads,
     "config": _configs,
@@ -295,8 +268,7 @@ _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "set": _sets,
     "key": _keys,
     "report": _reports,
-    "parser": _parsers,
-    "phase": _phases,
+    "parser": lambda _current, _line: _named("ingest/parsers"),
     "env_name": _environments,
     "mps": _mps,
     "zone": _zones,
