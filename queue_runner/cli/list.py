@@ -55,7 +55,10 @@ def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
     if not jobs:
         say("no matching jobs")
         return
-    rows = [_run(run) for job in jobs for run in job["runs"]] if runs else [_job(job) for job in jobs]
+    if runs:
+        rows = [{**run, "id": run["run"], "state": listing.ending(run)} for job in jobs for run in job["runs"]]
+    else:
+        rows = [{**job, "id": job["job"], "state": listing.job_ending(job), "count": _ok(job)} for job in jobs]
     columns = [
         tables.Column("id", "run" if runs else "job", right=not runs),
         tables.Column("group_id", "group", words=lambda group: f"g{group}"),
@@ -69,20 +72,5 @@ def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
     print(tables.table([{**row, "asks": listing.question(row)} for row in rows], columns))
 
 
-def _job(job: dict[str, Any]) -> dict[str, Any]:
-    state = job["state"]
-    if state == "DONE":
-        state = "SUCCEEDED" if job["ok"] else _first_failure(job)
-    return {**job, "id": job["job"], "state": state, "count": f"{job['succeeded']}/{job['repeats']}"}
-
-
-def _first_failure(job: dict[str, Any]) -> str:
-    from queue_runner.monitor import listing
-
-    return listing.ending(next((r for r in job["runs"] if r["outcome"] != "SUCCEEDED"), job["runs"][-1]))
-
-
-def _run(run: dict[str, Any]) -> dict[str, Any]:
-    from queue_runner.monitor import listing
-
-    return {**run, "id": run["run"], "state": listing.ending(run)}
+def _ok(job: dict[str, Any]) -> str:
+    return f"{job['succeeded']}/{job['repeats']}"

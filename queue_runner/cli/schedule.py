@@ -16,6 +16,7 @@ from queue_runner.cli.common import Json, home, new_app, print_json, remark, say
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
+from queue_runner.times import clock, zone
 
 if TYPE_CHECKING:
     from queue_runner.submit.request import Request
@@ -36,9 +37,7 @@ class WithSubmit(WithCommand):
     """A command in which `--` is followed by a command line of submit."""
 
     behind = "submit"
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", '"MINUTE HOUR DAY MONTH WEEKDAY"', "-- SUBMIT_ARGUMENTS ..."]
+    usage = '"MINUTE HOUR DAY MONTH WEEKDAY" -- SUBMIT_ARGUMENTS ...'
 
 
 @app.command("add", cls=WithSubmit, epilog=EPILOG)
@@ -72,7 +71,7 @@ def add(
             "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs
         )
     else:
-        first, *then = (_clock(at) for at in added.next_at)
+        first, *then = (clock(at) for at in added.next_at)
         follow = f", then {then[0]}" if then else ""
         print(f"{added.name}: {added.runs} run{'s' * (added.runs > 1)} {first}{follow} ({added.timezone})")
     say_if_no_worker(layout)
@@ -185,13 +184,11 @@ def resume(which: Which) -> None:
     from queue_runner.submit import schedules
 
     name, at = schedules.resume(home(), which)
-    print(f"{name}: next {_clock(at)}" if at is not None else f"{name}: it has no next time")
+    print(f"{name}: next {clock(at)}" if at is not None else f"{name}: it has no next time")
 
 
 def _is_elsewhere(row: Mapping[str, Any]) -> bool:
     """Return whether the schedule's time zone now shows another time than this machine's."""
-    from queue_runner.times import zone
-
     now = datetime.now().astimezone()
     try:
         return now.astimezone(zone(row["timezone"])).utcoffset() != now.utcoffset()
@@ -202,14 +199,8 @@ def _is_elsewhere(row: Mapping[str, Any]) -> bool:
 def _next(row: Mapping[str, Any]) -> str:
     if row["next_at"] is None:
         return "paused"
-    return "due" if row["next_at"] <= time.time() else _clock(row["next_at"])
+    return "due" if row["next_at"] <= time.time() else clock(row["next_at"])
 
 
 def _last(row: Mapping[str, Any]) -> str | None:
-    return f"g{row['last_group_id']} {_clock(row['last_at'])}" if row["last_group_id"] else None
-
-
-def _clock(at: float) -> str:
-    from queue_runner.times import clock
-
-    return clock(at)
+    return f"g{row['last_group_id']} {clock(row['last_at'])}" if row["last_group_id"] else None

@@ -48,10 +48,7 @@ def status(json: Json = False) -> None:
         print_json(
             "mpsq.service/1",
             manager=service.kind,
-            installed=found.installed,
-            running=found.running,
-            pid=found.pid,
-            detail=found.detail,
+            **{key: getattr(found, key) for key in ("installed", "running", "pid", "detail")},
             problems=[{"problem": problem, "fix": fix} for problem, fix in found.problems],
         )
         return

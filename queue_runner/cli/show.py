@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import textwrap
@@ -14,10 +15,11 @@ import typer
 
 from queue_runner import tables, units
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json, say
+from queue_runner.model import Row
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
-    from queue_runner.monitor.show import Details, Patch
+    from queue_runner.monitor.show import Patch
 
 app = new_app()
 
@@ -42,10 +44,10 @@ def show(
     with reading(layout.db) as connection:
         found = [use_case.details(layout, connection, row) for row in select(connection, selectors)]
     if json:
-        print_json("mpsq.show/1", runs=[asdict(one) for one in found])
+        print_json("mpsq.show/1", runs=found)
         return
     for before, one in zip([None, *found], found, strict=False):
-        again = before is not None and before.run["job_id"] == one.run["job_id"]
+        again = before is not None and before["run"]["job_id"] == one["run"]["job_id"]
         print(("\n" if before is not None else "") + _text(one, again))
 
 
@@ -91,42 +93,42 @@ Fact = tuple[str, str | None]
 """The name and the value of a fact; it is not shown without a value."""
 
 
-def _text(one: Details, again: bool) -> str:
+def _text(one: Row, again: bool) -> str:
     from queue_runner.monitor import listing
 
-    run = one.run
+    run = one["run"]
     facts: list[Fact] = [
         ("run", f"{run['run']}  {run['name']}"),
         ("of", f"job {run['job_id']} in group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']}"),
         ("state", listing.ending(run) + (f": {run['reason']}" if run["reason"] else "")),
         ("asks", listing.question(run) or units.MISSING),
-        ("search", one.search),
-        ("command", shlex.join(one.argv) or units.MISSING),
-        ("folder", one.cwd or units.MISSING),
-        ("python", one.python or units.MISSING),
-        ("environment", _names(one.env)),
+        ("search", one["search"]),
+        ("command", shlex.join(one["argv"]) or units.MISSING),
+        ("folder", one["cwd"] or units.MISSING),
+        ("python", one["python"] or units.MISSING),
+        ("environment", _names(one["env"])),
         ("code", _code(one)),
         ("runs in", _place(one)),
         ("tags", ", ".join(run["tags"]) or units.MISSING),
         ("priority", str(run["priority"])),
-        ("rerun of", _known(one.rerun_of, "job {}".format)),
+        ("rerun of", _known(one["rerun_of"], "job {}".format)),
         *_terms(one),
-        ("timeout", _known(one.timeout_s, units.duration)),
-        ("parser", one.parser),
-        ("schedule", one.schedule),
+        ("timeout", _known(one["timeout_s"], units.duration)),
+        ("parser", one["parser"]),
+        ("schedule", one["schedule"]),
         *((f"{name} at", _known(run[f"{name}_at"], _when)) for name in ("created", "started", "ended")),
         *_measured(one),
-        ("suspended", _known((one.exit or {}).get("paused_s") or None, units.duration)),
-        ("segments", "\n".join(map(_segment, one.segments))),
-        ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one.phases_s.items())),
-        ("said", "\n".join(f"{k}: {v}" for k, v in sorted((one.hello or {}).items()))),
-        *((t["severity"], f"{t['kind']}: {t['detail']}") for t in one.taints),
-        *(("note", f"{n['kind']}: {n['text']}") for n in one.notes),
-        ("lines", ", ".join(f"{count} {key}" for key, count in one.lines.items() if count)),
-        ("deleted", _known(one.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
-        ("hook", "\n".join(map(_hook, one.hooks))),
-        ("history", "\n".join(map(_event, one.history))),
-        *(("files" if not n else "", path) for n, path in enumerate(one.files.values())),
+        ("suspended", _known((one["exit"] or {}).get("paused_s") or None, units.duration)),
+        ("segments", "\n".join(map(_segment, one["segments"]))),
+        ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one["phases_s"].items())),
+        ("said", "\n".join(f"{k}: {v}" for k, v in sorted((one["hello"] or {}).items()))),
+        *((t["severity"], f"{t['kind']}: {t['detail']}") for t in one["taints"]),
+        *(("note", f"{n['kind']}: {n['text']}") for n in one["notes"]),
+        ("lines", ", ".join(f"{count} {key}" for key, count in one["lines"].items() if count)),
+        ("deleted", _known(one["deleted_at"], lambda at: f"{_when(at)}: its files are gone")),
+        ("hook", "\n".join(map(_hook, one["hooks"]))),
+        ("history", "\n".join(map(_event, one["history"]))),
+        *(("files" if not n else "", path) for n, path in enumerate(one["files"].values())),
     ]
     shown = [(name, value) for name, value in facts if value and not (again and name in _OF_JOB)]
     return tables.facts(shown, prose=_PROSE)
@@ -136,18 +138,18 @@ def _known(value: Any, words: Callable[[Any], str]) -> str | None:
     return None if value is None else words(value)
 
 
-def _terms(one: Details) -> Iterator[Fact]:
+def _terms(one: Row) -> Iterator[Fact]:
     """Yield when it may run and how often it is tried, as far as that was given."""
-    run = one.run
+    run = one["run"]
     yield "remark", run["note"]
-    for dependency in one.after:
+    for dependency in one["after"]:
         wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok"}[dependency["condition"]]
         yield "after", f"job {dependency['job']} {wish}: {dependency['verdict']}"
     yield "not before", _known(run["not_before_at"], _when)
     yield "deadline", _known(run["deadline_at"], lambda at: f"{_when(at)}: skipped if it has not started by then")
     if run["retries"]:
-        waits = f", the first after {units.duration(one.backoff_s)}" if one.backoff_s else ""
-        yield "retries", f"{run['retries']} at most, of what is {one.retry_on or 'failed'}{waits}"
+        waits = f", the first after {units.duration(one['backoff_s'])}" if one["backoff_s"] else ""
+        yield "retries", f"{run['retries']} at most, of what is {one['retry_on'] or 'failed'}{waits}"
 
 
 def _names(env: Sequence[str]) -> str:
@@ -158,47 +160,55 @@ def _names(env: Sequence[str]) -> str:
     return textwrap.fill(words, 64, max_lines=2, placeholder=" … (--json has all)", break_on_hyphens=False)
 
 
-def _measured(one: Details) -> Iterator[Fact]:
-    run: Any = one.run
+def _measured(one: Row) -> Iterator[Fact]:
+    run: Any = one["run"]
     if run["median_s"] is not None:
         spread = units.ms_plus_minus(run["median_s"], run["mad_s"])
         yield "per iteration", f"{spread} (median and MAD of {units.count(run['n_measure'])} measured)"
-    if (last := one.loss_last) is not None:
+    if (last := _loss_last(run)) is not None:
         yield "loss", f"{units.loss(run['loss_first'])} first, {units.loss(last)} last"
     yield "validation loss", _known(run["val_loss_last"], units.loss)
     if run["real_s"] is not None:
         times = [f"{units.seconds(run[f'{name}_s'])} {name}" for name in ("real", "user", "sys")]
         yield "time", ", ".join(times) + " (s)"
     yield "memory", _known(run["max_rss_bytes"], lambda most: f"{units.size(most)} at most")
-    yield "GPU busy", _known(one.gpu_busy_share, lambda s: f"{units.percent(s)} (median of the samples, all programs)")
+    if (share := one["gpu_busy_share"]) is not None:
+        yield "GPU busy", f"{units.percent(share)} (median of the samples, all programs)"
 
 
-def _code(one: Details) -> str:
-    if one.code is None:
+def _loss_last(run: Row) -> float | None:
+    """Return the last loss; nan if the losses ended in a non-number: the store has none then, and `run` has null."""
+    last: float | None = run["loss_last"]
+    return math.nan if last is None and "diverged" in run["taints"] else last
+
+
+def _code(one: Row) -> str:
+    code = one["code"]
+    if code is None:
         return "outside of a repository"
-    commit = one.code["git_commit"]
-    if one.code["git_dirty"] is None:
-        return f"outside of a repository; snapshot {one.code['hash'][:12]}{_left_out(one)}"
-    changed = ", with changes" if one.code["git_dirty"] and commit else ""
-    revision = f"commit {commit[:12]}{changed}" if commit else "no commit"
-    branch = f" on {one.code['git_branch']}" if one.code["git_branch"] else ""
-    return f"{revision}{branch}; snapshot {one.code['hash'][:12]}{_left_out(one)}"
+    if code["git_dirty"] is None:
+        revision = "outside of a repository"
+    else:
+        changed = ", with changes" if code["git_dirty"] else ""
+        revision = f"commit {code['git_commit'][:12]}{changed}" if code["git_commit"] else "no commit"
+        revision += f" on {code['git_branch']}" if code["git_branch"] else ""
+    return f"{revision}; snapshot {code['hash'][:12]}{_left_out(one)}"
 
 
-def _left_out(one: Details) -> str:
-    names = [f"{name} ({why})" for name, why in (one.code or {}).get("left_out", {}).items()]
+def _left_out(one: Row) -> str:
+    names = [f"{name} ({why})" for name, why in (one["code"] or {}).get("left_out", {}).items()]
     more = f"\n… and {len(names) - 5} more: --json has all" if len(names) > 5 else ""
     return "".join(f"\nleft out: {name}" for name in names[:5]) + more
 
 
-def _place(one: Details) -> str:
-    if one.run["kind"] == "workload":
+def _place(one: Row) -> str:
+    if one["run"]["kind"] == "workload":
         return "its folder, from its snapshot"
-    if one.copy:
+    if one["copy"]:
         return "a copy of the code as it was at submit"
-    if one.code is None or not one.code["tree_hash"]:
+    if one["code"] is None or not one["code"]["tree_hash"]:
         return "its folder; changes of the code are not detected"
-    return "its folder; " + ("its code may change" if one.allow_changed else "not if its code has changed")
+    return "its folder; " + ("its code may change" if one["allow_changed"] else "not if its code has changed")
 
 
 def _segment(part: Any) -> str:

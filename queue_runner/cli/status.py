@@ -58,20 +58,14 @@ def _print_json(found: Status) -> None:
     print_json(
         "mpsq.status/1",
         worker={"alive": found.queue.worker, "pid": found.queue.worker_pid},
-        lane={
-            "blocked_reason": found.queue.blocked_reason,
-            "paused_at": found.queue.paused_at,
-            "paused_reason": found.queue.paused_reason,
-        },
+        lane={key: getattr(found.queue, key) for key in ("blocked_reason", "paused_at", "paused_reason")},
         running=running,
         waiting=[run_object(row) for row in found.waiting],
         waits=[{"run": row["run"]} | asdict(found.reasons[row["run_id"]]) for row in found.waiting],
         ended=[run_object(row) for row in found.ended],
         schedules=list(found.schedules),
         eta={
-            "finish_at": found.eta.finish_at,
-            "left_s": found.eta.left_s,
-            "unknown": found.eta.unknown,
+            **{key: getattr(found.eta, key) for key in ("finish_at", "left_s", "unknown")},
             "turns": [_turn(turn) for turn in found.eta.turns.values()],
         },
         hooks=asdict(found.hooks),

@@ -18,6 +18,7 @@ class WithCommand(TyperCommand):
     """A command that leaves what follows `--` unread: the command line of the job."""
 
     behind = "command"
+    usage = "[WORKLOAD | -- COMMAND ...]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
@@ -27,16 +28,14 @@ class WithCommand(TyperCommand):
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", "[WORKLOAD | -- COMMAND ...]"]
+        return ["[OPTIONS]", self.usage]
 
 
 class OfWorkload(WithCommand):
     """The same for a command that takes a workload only."""
 
     behind = ""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", "WORKLOAD"]
+    usage = "WORKLOAD"
 
 
 _TYPES = {Kind.NUMBER: int | None, Kind.FLAG: bool, Kind.WORDS: list[str] | None, Kind.PAIRS: list[str] | None}

@@ -6,7 +6,10 @@ Each takes a decoded JSON value and its key and returns the value in its own typ
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MAX_S = 1e9
 """Largest time or duration accepted, in seconds (31 years); a larger one is a wrong unit or forged."""
@@ -62,28 +65,24 @@ def integer(value: Any, key: str) -> int:
     raise BadLine(f"{key} is not a 64-bit integer")
 
 
-def text(value: Any, key: str) -> str:
-    if type(value) is str:
-        return value
-    raise BadLine(f"{key} is not text")
+def _of_type(kind: type[T], what: str) -> Callable[[Any, str], T]:
+    def check(value: Any, key: str) -> T:
+        if type(value) is kind:
+            return value
+        raise BadLine(f"{key} is not {what}")
+
+    return check
 
 
-def flag(value: Any, key: str) -> bool:
-    if type(value) is bool:
-        return value
-    raise BadLine(f"{key} is not true or false")
+text = _of_type(str, "text")
+flag = _of_type(bool, "true or false")
+mapping: Callable[[Any, str], dict[str, Any]] = _of_type(dict, "an object")
 
 
 def texts(value: Any, key: str) -> dict[str, str]:
     if type(value) is dict and all(type(item) is str for item in value.values()):
         return value
     raise BadLine(f"{key} is not an object of strings")
-
-
-def mapping(value: Any, key: str) -> dict[str, Any]:
-    if type(value) is dict:
-        return value
-    raise BadLine(f"{key} is not an object")
 
 
 def storable(value: Any, depth: int = 0) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -151,23 +152,21 @@ class _Walk:
 
     def __init__(self, connection: sqlite3.Connection, rows: Sequence[Row], now: float) -> None:
         self._rows = rows
-        self._left: dict[int, int] = {}
-        for row in rows:
-            self._left[row["job_id"]] = self._left.get(row["job_id"], 0) + 1
-        self._waits: dict[int, int] = {}
-        self._waiters: dict[int, list[int]] = {}
+        self._left = Counter(row["job_id"] for row in rows)
+        self._waits: Counter[int] = Counter()
+        self._waiters: defaultdict[int, list[int]] = defaultdict(list)
         for edge in connection.execute("SELECT job_id, on_job_id, condition FROM dependencies"):
             if edge["job_id"] in self._left and edge["on_job_id"] in self._left:
-                self._waits[edge["job_id"]] = self._waits.get(edge["job_id"], 0) + 1
+                self._waits[edge["job_id"]] += 1
                 if edge["condition"] != Condition.FAIL:  # runs that wait for a failure are not expected to run
-                    self._waiters.setdefault(edge["on_job_id"], []).append(edge["job_id"])
+                    self._waiters[edge["on_job_id"]].append(edge["job_id"])
         self._ready: list[int] = []
         self._later: list[tuple[float, int]] = []
-        self._of_job: dict[int, list[int]] = {}
+        self._of_job: defaultdict[int, list[int]] = defaultdict(list)
         for place, row in enumerate(rows):
             if row["state"] == State.QUEUED:
-                if self._waits.get(row["job_id"]):
-                    self._of_job.setdefault(row["job_id"], []).append(place)
+                if self._waits[row["job_id"]]:
+                    self._of_job[row["job_id"]].append(place)
                 else:
                     self._free(place)
 
@@ -195,7 +194,7 @@ class _Walk:
         self._left[job] -= 1
         if self._left[job]:
             return
-        for waiter in self._waiters.get(job, ()):
+        for waiter in self._waiters[job]:
             self._waits[waiter] -= 1
             if not self._waits[waiter]:
                 for other in self._of_job.pop(waiter, ()):

@@ -205,6 +205,14 @@ def ending(row: Row) -> str:
     return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
 
 
+def job_ending(job: Row) -> str:
+    """Return a job's state or, once it is DONE, SUCCEEDED or how its first run that did not succeed ended."""
+    if job["state"] != State.DONE:
+        return str(job["state"])
+    failed = (run for run in job["runs"] if run["outcome"] != Outcome.SUCCEEDED)
+    return "SUCCEEDED" if job["ok"] else ending(next(failed, job["runs"][-1]))
+
+
 def fate(row: Row, after: str = "") -> str:
     """Return how a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
     inserted between the two: ` after 3.2 s`."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,92 +23,49 @@ _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
 _AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
 
 
-@dataclass(frozen=True)
-class Details:
-    """Details of a run. `run` is as in a list. `argv` is redacted, `env` only names variables, `files` maps names to
-    existing paths."""
-
-    run: Mapping[str, Any]
-    argv: list[str]
-    cwd: str
-    python: str
-    env: list[str]
-    seed: int | None
-    timeout_s: float | None
-    parser: str | None
-    schedule: str | None
-    spec_hash: str
-    code: Mapping[str, Any] | None
-    hello: Mapping[str, Any] | None
-    exit: Mapping[str, Any] | None
-    phases_s: Mapping[str, float]
-    segments: list[Mapping[str, Any]]
-    taints: list[Mapping[str, Any]]
-    notes: list[Mapping[str, Any]]
-    lines: Mapping[str, int]
-    history: list[Mapping[str, Any]]
-    files: Mapping[str, str]
-    copy: bool
-    allow_changed: bool
-    rerun_of: int | None
-    hooks: Sequence[Mapping[str, Any]]
-    deleted_at: float | None
-    after: Sequence[Mapping[str, Any]]
-    backoff_s: float
-    retry_on: str | None
-    search: str | None
-    gpu_busy_share: float | None
-
-    @property
-    def loss_last(self) -> float | None:
-        """The last loss; nan if the losses ended in a non-number: the store has none then, and `run` has null."""
-        if self.run["loss_last"] is None and "diverged" in self.run["taints"]:
-            return math.nan
-        last: float | None = self.run["loss_last"]
-        return last
-
-
-def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> Details:
-    """Return everything about one row of v_run."""
+def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything about one row of v_run, as docs/json.md describes it: `argv` is redacted, `env` only names
+    variables, `files` maps names to existing paths."""
     spec = JobSpec.from_json(row["spec_json"])
     run_id = row["run_id"]
+    ingests = read.detail(connection, "ingests", run_id)
     phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
-    return Details(
-        run=run_object(row),
-        argv=redact.redact(command_line.build_argv(spec, layout.snapshots)),
-        cwd=spec.cwd,
-        python=spec.python,
-        env=sorted(spec.env),
-        seed=spec.seed,
-        timeout_s=spec.timeout_s,
-        parser=spec.parser,
-        schedule=read.schedule_name(connection, row["schedule_id"]),
-        spec_hash=row["spec_hash"],
-        code=_code(connection, row["snapshot_hash"]),
-        hello=_json_of(connection, "hellos", "hello_json", run_id),
-        exit=_json_of(connection, "exits", "exit_json", run_id),
-        phases_s={name: row[f"{name}_s"] for name in phases if row[f"{name}_s"] is not None},
-        segments=_segments(connection, run_id),
-        taints=[_without_key(t) for t in read.detail(connection, "taints", run_id)],
-        notes=[_without_key(n) for n in read.detail(connection, "notes", run_id)],
-        lines={key: sum(source[key] for source in read.detail(connection, "ingests", run_id)) for key in _LOST_LINES},
-        history=[
+    return {
+        "run": run_object(row),
+        "argv": redact.redact(command_line.build_argv(spec, layout.snapshots)),
+        "cwd": spec.cwd,
+        "python": spec.python,
+        "env": sorted(spec.env),
+        "seed": spec.seed,
+        "timeout_s": spec.timeout_s,
+        "parser": spec.parser,
+        "schedule": read.schedule_name(connection, row["schedule_id"]),
+        "spec_hash": row["spec_hash"],
+        "code": _code(connection, row["snapshot_hash"]),
+        "hello": _json_of(connection, "hellos", "hello_json", run_id),
+        "exit": _json_of(connection, "exits", "exit_json", run_id),
+        "phases_s": {name: row[f"{name}_s"] for name in phases if row[f"{name}_s"] is not None},
+        "segments": _segments(connection, run_id),
+        "taints": [_without_key(t) for t in read.detail(connection, "taints", run_id)],
+        "notes": [_without_key(n) for n in read.detail(connection, "notes", run_id)],
+        "lines": {key: sum(source[key] for source in ingests) for key in _LOST_LINES},
+        "history": [
             {k: v for k, v in event.items() if k not in ("id", "job_id", "run_id")}
             for event in read.events(connection, row["job_id"])
             if event["run"] in (None, row["run"])
         ],
-        files=_files(RunDir(layout.runs / row["run"])),
-        copy=spec.copy,
-        allow_changed=spec.allow_changed,
-        rerun_of=row["rerun_of"],
-        hooks=read.hook_calls(connection, "run_id = ?", [run_id]),
-        deleted_at=row["deleted_at"],
-        after=list(connection.execute(_AFTER, [row["job_id"]])),
-        backoff_s=row["backoff_s"],
-        retry_on=row["retry_on"],
-        search=_search(connection, row["job_id"], spec),
-        gpu_busy_share=_gpu_busy_share(connection, run_id),
-    )
+        "files": _files(RunDir(layout.runs / row["run"])),
+        "copy": spec.copy,
+        "allow_changed": spec.allow_changed,
+        "rerun_of": row["rerun_of"],
+        "hooks": read.hook_calls(connection, "run_id = ?", [run_id]),
+        "deleted_at": row["deleted_at"],
+        "after": list(connection.execute(_AFTER, [row["job_id"]])),
+        "backoff_s": row["backoff_s"],
+        "retry_on": row["retry_on"],
+        "search": _search(connection, row["job_id"], spec),
+        "gpu_busy_share": _gpu_busy_share(connection, run_id),
+    }
 
 
 def _gpu_busy_share(connection: sqlite3.Connection, run_id: int) -> float | None:
@@ -195,13 +151,6 @@ def _json_of(connection: sqlite3.Connection, table: str, column: str, run_id: in
 
 
 def _files(folder: RunDir) -> dict[str, str]:
-    files = {
-        "folder": folder.path,
-        "stdout": folder.stdout,
-        "stderr": folder.stderr,
-        "events": folder.events,
-        "out": folder.out,
-        "tree": folder.tree,
-        "warden_log": folder.warden_log,
-    }
+    names = ("stdout", "stderr", "events", "out", "tree", "warden_log")
+    files = {"folder": folder.path, **{name: getattr(folder, name) for name in names}}
     return {name: str(path) for name, path in files.items() if path.exists()}
