@@ -13,6 +13,7 @@ import re
 from queue_runner.errors import UsageError
 
 MISSING = "-"
+BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 PLUS_MINUS = "±"
 
 Number = float | int | None

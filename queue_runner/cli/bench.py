@@ -43,8 +43,7 @@ def bench(
     hint("probing the devices of this machine")
     full, notes = use_case.preset(said)
     planned = plan.plan(options.request(full, title(ctx)))
-    for text in (*notes, *planned.warnings):
-        remark(text)
+    remark(*notes, *planned.warnings)
     _foretell(planned)
     if dry_run:
         print_plan(planned, json)

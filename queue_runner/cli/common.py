@@ -38,10 +38,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def remark(text: str) -> None:
-    """Print a note about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
+def remark(*texts: str) -> None:
+    """Print notes about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
     shown = "COLUMNS" in os.environ or sys.stderr.isatty()
-    for line in plain(f"note: {text}").split("\n"):
+    for line in (line for text in texts for line in plain(f"note: {text}").split("\n")):
         say("\n".join(wrap(line, get_terminal_size().columns)) if shown else line)
 
 

@@ -24,7 +24,7 @@ def list_(json: Json = False) -> None:
     rows = [
         {
             "name": k.name,
-            "value": _plain(config.get(settings, k.name)),
+            "value": config.get(settings, k.name),
             "unit": k.unit,
             "set": k.name in said,
             "help": k.help,
@@ -73,10 +73,6 @@ def set_(
 def path() -> None:
     """Print the path of the settings file."""
     print(home().config)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if hasattr(value, "items") else value
 
 
 def _words(value: Any) -> str:

@@ -58,7 +58,9 @@ def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
     if runs:
         rows = [{**run, "id": run["run"], "state": listing.ending(run)} for job in jobs for run in job["runs"]]
     else:
-        rows = [{**job, "id": job["job"], "state": listing.job_ending(job), "count": _ok(job)} for job in jobs]
+        rows = [{**job, "id": job["job"], "state": listing.job_ending(job)} for job in jobs]
+        for row in rows:
+            row["ok"] = f"{row['succeeded']}/{row['repeats']}"
     columns = [
         tables.Column("id", "run" if runs else "job", right=not runs),
         tables.Column("group_id", "group", words=lambda group: f"g{group}"),
@@ -68,9 +70,5 @@ def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
         tables.Column("median_s", "ms/iter", words=lambda s: units.ms(s), right=True),
     ]
     if not runs:
-        columns.insert(4, tables.Column("count", "ok", right=True))
+        columns.insert(4, tables.Column("ok", "ok", right=True))
     print(tables.table([{**row, "asks": listing.question(row)} for row in rows], columns))
-
-
-def _ok(job: dict[str, Any]) -> str:
-    return f"{job['succeeded']}/{job['repeats']}"

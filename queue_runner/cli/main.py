@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from queue_runner.errors import MpsqError
+from queue_runner.errors import MpsqError, UsageError, did_you_mean
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Run": {
@@ -93,7 +93,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS:
-            raise _unknown_command(args[0])
+            raise UsageError(f'unknown command "{args[0]}"', did_you_mean(args[0], COMMANDS, "mpsq --help lists them"))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -132,12 +132,6 @@ def _mpsq(
     ] = False,
 ) -> None:
     """An experiment queue for training benchmarks: one accelerator, one job at a time, numbers you can trust."""
-
-
-def _unknown_command(name: str) -> MpsqError:
-    from queue_runner.errors import UsageError, did_you_mean
-
-    return UsageError(f'unknown command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

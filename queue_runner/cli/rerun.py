@@ -37,8 +37,7 @@ def rerun(
     layout = home()
     wanted = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
     done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title(ctx))
-    for sentence in done.notes:
-        remark(sentence)
+    remark(*done.notes)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
     else:

@@ -11,7 +11,7 @@ import typer
 
 from queue_runner.cli.common import Json, new_app, print_json, queued, remark, say
 from queue_runner.cli.submit_options import WithCommand, title, with_options
-from queue_runner.errors import UsageError, WaitedJobFailed
+from queue_runner.errors import UsageError
 from queue_runner.model import Row, Selector
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     """
     from queue_runner.cli.submit import store
     from queue_runner.host.home import ensure_home
+    from queue_runner.monitor import wait
+    from queue_runner.monitor.log_text import Outputs
     from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
     from queue_runner.worker.spawn import Helper
@@ -48,9 +50,8 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq release to release it"
         )
     planned = use_case.plan(options.request(said, title(ctx)))
-    for warning in planned.warnings:
-        remark(warning)
-    layout, out = ensure_home(), _outputs(json)
+    remark(*planned.warnings)
+    layout, out = ensure_home(), Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
     helper = Helper(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
     follower = None
     try:
@@ -80,13 +81,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
         _print_json(stored.group, rows)
     else:
         _report(layout, stored.group, rows)
-    _judge(rows)
-
-
-def _outputs(json: bool) -> Outputs:
-    from queue_runner.monitor.log_text import Outputs
-
-    return Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
+    wait.refuse_failures(rows)
 
 
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follower:
@@ -142,12 +137,3 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
         result = reports.run(name, connection, options)
     say("")
     print(printing.as_text(name, result, "table"))
-
-
-def _judge(rows: Sequence[Row]) -> None:
-    from queue_runner.monitor import wait
-    from queue_runner.monitor.attempts import last_attempts
-
-    counted, failed = last_attempts(rows), wait.failed(rows)
-    if failed:
-        raise WaitedJobFailed(wait.failure(len(failed), len(counted)), f"mpsq why {failed[0]['run']}")

@@ -88,8 +88,7 @@ def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
     from queue_runner.submit import plan as use_case
 
     request = options.request(said, title(ctx))
-    for warning in use_case.plan(request).warnings:
-        remark(warning)
+    remark(*use_case.plan(request).warnings)
     ctx.obj.append(request)
 
 

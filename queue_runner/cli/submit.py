@@ -42,8 +42,7 @@ def submit(
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
     planned = _plan(said, title(ctx), from_)
-    for warning in planned.warnings:
-        remark(warning)
+    remark(*planned.warnings)
     if dry_run:
         print_plan(planned, json)
     else:
@@ -73,8 +72,7 @@ def store(planned: Plan) -> Submitted:
     layout = ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
-    for text in stored.notes:
-        remark(text)
+    remark(*stored.notes)
     return stored
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from queue_runner import units
 from queue_runner.cli.common import IdsOrLast, Json, Tags, Timeout, chosen, home, new_app, print_json, say
-from queue_runner.errors import WaitedJobFailed
 from queue_runner.model import Row
 from queue_runner.text import plain
 
@@ -56,5 +55,4 @@ def wait(
         print(f"{len(counted) - len(failed) - len(probed)} of {len(counted)} runs succeeded{too_large}")
         for row in failed:
             print(plain(f"run {row['run']}: {listing.fate(row)}"))
-    if failed:
-        raise WaitedJobFailed(use_case.failure(len(failed), len(counted)), f"mpsq why {failed[0]['run']}")
+    use_case.refuse_failures(rows)

@@ -10,6 +10,7 @@ import typer
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 from queue_runner.errors import UsageError
+from queue_runner.workloads.command_line import as_text
 
 if TYPE_CHECKING:
     from queue_runner.workloads.manifest import Workload
@@ -111,27 +112,23 @@ def _object(workload: Workload) -> dict[str, Any]:
 
 
 def _text(workload: Workload) -> str:
-    facts = [("workload", workload.name), ("framework", workload.framework), ("about", _wrapped(workload.about))]
+    facts = [
+        ("workload", workload.name),
+        ("framework", workload.framework),
+        ("about", textwrap.fill(workload.about, 66)),
+    ]
     if workload.source:
-        facts.append(("source", _wrapped(workload.source)))
+        facts.append(("source", textwrap.fill(workload.source, 66)))
     lines = [tables.facts(facts), "", "settings (--set KEY=VALUE):"]
     width = max((len(p.name) for p in workload.params.values()), default=0)
     for param in workload.params.values():
         unit = f" {param.unit}" if param.unit else ""
-        default = "none" if param.default is None or param.default == "" else _value(param.default)
+        default = "none" if param.default is None or param.default == "" else as_text(param.default)
         takes = f" ({said})" if (said := param.takes()) else ""
         text = f"{param.name:<{width}}  {default}{unit}{takes}" + (f"  {param.help}" if param.help else "")
         lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent=" " * (width + 4))
     lines += ["", "presets (--config NAME):"]
     for name, values in workload.configs.items():
-        text = f"{name}: " + (", ".join(f"{key}={_value(value)}" for key, value in values.items()) or "the defaults")
+        text = f"{name}: " + (", ".join(f"{key}={as_text(value)}" for key, value in values.items()) or "the defaults")
         lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="      ")
     return "\n".join(lines)
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, 66))
-
-
-def _value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

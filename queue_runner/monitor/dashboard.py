@@ -123,14 +123,10 @@ def frame(found: Status, newest_s: Sequence[float], runs: Tables, *, width: int,
     screen = Text(no_wrap=True, overflow="crop", end="")
     for line, style in [*lines, (FOOTER, "dim")]:
         shown = status_text.fit(plain(line), width)
-        screen.append(_in_ascii(shown) if ascii else shown, style)
+        screen.append(shown.replace("…", "~").encode("ascii", "replace").decode() if ascii else shown, style)
         screen.append("\n")
     screen.right_crop()
     return screen
-
-
-def _in_ascii(line: str) -> str:
-    return line.replace("…", "~").encode("ascii", "replace").decode()
 
 
 def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:

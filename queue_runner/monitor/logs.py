@@ -33,7 +33,8 @@ def folder_of(layout: Layout, row: Row) -> RunDir:
     folder = RunDir(layout.runs / row["run"])
     if row["deleted_at"] is not None:
         raise MpsqError(f"the log of run {row['run']} was deleted with its job", f"mpsq show {row['run']} says when")
-    if folder.path.is_dir() and not (row["state"] == State.DONE and not _wrote(folder)):
+    wrote = folder.stdout.exists() or folder.stderr.exists()
+    if folder.path.is_dir() and (wrote or row["state"] != State.DONE):
         return folder
     if row["state"] in (State.QUEUED, State.HELD):
         raise MpsqError(f"run {row['run']} has not started: there is no log yet", f"mpsq why {row['run']}")
@@ -42,10 +43,6 @@ def folder_of(layout: Layout, row: Row) -> RunDir:
     if row["started_at"] is not None:
         raise MpsqError(f"the log of run {row['run']} was removed", f"mpsq show {row['run']} says when")
     raise MpsqError(f"run {row['run']} left no log: it never started", f"mpsq why {row['run']}")
-
-
-def _wrote(folder: RunDir) -> bool:
-    return folder.stdout.exists() or folder.stderr.exists()
 
 
 def tail_offset(stream: BinaryIO, lines: int) -> int:

@@ -171,22 +171,19 @@ def _column(key: str, title: str) -> tables.Column:
 def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
     return {
         "place": place,
-        "run": row["run"],
-        "name": tables.elide(one_line(row["name"]), _NAME),
-        "asks": listing.question(listing.run_object(row)),
+        **_question(row),
         "waits": tables.shorten(one_line(found.reasons[row["run_id"]].short), _REASON),
         "starts": eta.clock(found.eta.turns.get(row["run"]), time.time()) if goes_on(found) else units.MISSING,
     }
 
 
 def _ended(row: Row) -> dict[str, Any]:
-    return {
-        "run": row["run"],
-        "name": tables.elide(one_line(row["name"]), _NAME),
-        "asks": listing.question(listing.run_object(row)),
-        "ending": listing.ending(row),
-        "real_s": row["real_s"],
-    }
+    return {**_question(row), "ending": listing.ending(row), "real_s": row["real_s"]}
+
+
+def _question(row: Row) -> dict[str, Any]:
+    name = tables.elide(one_line(row["name"]), _NAME)
+    return {"run": row["run"], "name": name, "asks": listing.question(listing.run_object(row))}
 
 
 def fit(line: str, columns: int) -> str:

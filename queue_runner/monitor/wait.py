@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from queue_runner import units
-from queue_runner.errors import WaitTimeout
+from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Row, Selector, State
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.queue_state import idle
@@ -92,13 +92,15 @@ def failed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in ended if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
 
 
-def failure(failed: int, counted: int) -> str:
-    """Return a sentence that `failed` of the `counted` runs did not succeed."""
-    if failed < counted:
-        return f"{units.count(failed)} of {units.count(counted)} runs did not succeed"
-    if counted == 1:
-        return "the run did not succeed"
-    return f"none of the {units.count(counted)} runs succeeded"
+def refuse_failures(rows: Sequence[Row]) -> None:
+    """Raise WaitedJobFailed if a last attempt did not succeed."""
+    if not (bad := failed(rows)):
+        return
+    counted = len(last_attempts(rows))
+    told = "the run did not succeed" if counted == 1 else f"none of the {units.count(counted)} runs succeeded"
+    if len(bad) < counted:
+        told = f"{units.count(len(bad))} of {units.count(counted)} runs did not succeed"
+    raise WaitedJobFailed(told, f"mpsq why {bad[0]['run']}")
 
 
 def is_probe(row: Row) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.spec import Value
+from queue_runner.units import BOOLEANS
 from queue_runner.workloads.manifest import Param, Workload, read
 
 
@@ -102,7 +103,7 @@ def value(workload: Workload, key: str, text: str) -> Value:
     param = named(workload, key)
     kind = type(param.default) if param.default is not None else str
     try:
-        found = _BOOLEANS[text.lower()] if kind is bool else kind(text)
+        found = BOOLEANS[text.lower()] if kind is bool else kind(text)
         if isinstance(found, float) and not math.isfinite(found):
             raise ValueError(text)
     except (ValueError, KeyError) as error:
@@ -157,7 +158,6 @@ def _meaning(param: Param) -> str:
 
 
 _A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-_BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
 def either(words: Sequence[str]) -> str:

@@ -17,9 +17,10 @@ def build_argv(spec: JobSpec, snapshots: Path) -> list[str]:
         options += ["--config", spec.config]
     options += ["--seed", str(spec.seed)]
     for key, value in spec.params.items():
-        options += ["--set", f"{key}={_as_text(value)}"]
+        options += ["--set", f"{key}={as_text(value)}"]
     return [spec.python, str(script), *options]
 
 
-def _as_text(value: Value) -> str:
+def as_text(value: Value) -> str:
+    """Return a value of a setting as it is written on a command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

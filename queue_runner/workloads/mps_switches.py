@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from queue_runner.errors import UsageError
+from queue_runner.units import BOOLEANS
 
 HIGHEST_RATIO = 2.0
 """torch rejects a watermark above this multiple of Metal's recommended size; a high one of 0 means no limit."""
@@ -54,7 +55,6 @@ SWITCHES: dict[str, Switch] = {
 """Switches by their name in `--mps`. `off` of fast_math and prefer_metal unsets the variable: presence may count."""
 
 _OF_VARIABLE = {switch.variable: name for name, switch in SWITCHES.items()}
-_WORDS = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
 
 
 def parse(text: str) -> dict[str, str]:
@@ -76,9 +76,9 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _switch(name: str, value: str) -> str:
-    if value.lower() not in _WORDS:
+    if value.lower() not in BOOLEANS:
         raise UsageError(f'--mps {name} cannot be "{value}"', f"{name} is on or off: {SWITCHES[name].help}")
-    return "on" if _WORDS[value.lower()] else "off"
+    return "on" if BOOLEANS[value.lower()] else "off"
 
 
 def _ratio(name: str, value: str) -> str:

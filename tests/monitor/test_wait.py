@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from queue_runner.errors import WaitedJobFailed
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.monitor import wait
 from queue_runner.paths import Layout
@@ -68,7 +69,16 @@ def test_retries_that_are_used_up_are_a_failure(engine: Engine, mpsq: Cli) -> No
     ran = mpsq("wait", "g1")
     assert ran.code == 3 and "0 of 1 runs succeeded" in ran.out and "run 1.2: FAILED(1): no luck" in ran.out
     assert ran.err.startswith("error: the run did not succeed\n")
-    assert [wait.failure(2, 2), wait.failure(1, 3)] == ["none of the 2 runs succeeded", "1 of 3 runs did not succeed"]
+
+
+def test_failures_are_counted() -> None:
+    ended = {"job_id": 1, "attempt": 1, "state": "DONE"}
+    bad = [{**ended, "run": f"1.{n}", "repeat": n, "outcome": "FAILED"} for n in (1, 2)]
+    with pytest.raises(WaitedJobFailed, match=r"^none of the 2 runs succeeded$"):
+        wait.refuse_failures(bad)
+    with pytest.raises(WaitedJobFailed, match=r"^2 of 3 runs did not succeed$"):
+        wait.refuse_failures([*bad, {**ended, "run": "1.3", "repeat": 3, "outcome": "SUCCEEDED"}])
+    wait.refuse_failures([])
 
 
 def test_held_jobs_need_a_hand_and_wait_says_so_once(engine: Engine, mpsq: Cli) -> None:

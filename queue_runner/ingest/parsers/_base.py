@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 from queue_runner.events import LogEvent, Note
 from queue_runner.ingest.parsers._time import TimeOutput
 from queue_runner.text import plain
+from queue_runner.units import BOOLEANS
 
 NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
-_TRUE = frozenset({"true", "on", "yes", "1"})
 _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported on the MPS backend")
 _OUT_OF_MEMORY = re.compile(r"(?:MPS backend|CUDA) out of memory[^\r\n]{0,200}")
 
@@ -27,7 +27,7 @@ def compile_and_device(told: Mapping[str, object] | None) -> dict[str, Any]:
     """Return what a log's header holds at first: what is known of the run without it, `compile` as a boolean."""
     header: dict[str, Any] = {k: v for k, v in (told or {}).items() if k in ("compile", "device")}
     if "compile" in header:
-        header["compile"] = str(header["compile"]).lower() in _TRUE
+        header["compile"] = BOOLEANS.get(str(header["compile"]).lower(), False)
     return header
 
 
