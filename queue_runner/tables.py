@@ -6,7 +6,6 @@ Numbers stay numbers in CSV and JSON (SI units, named in the key); only tables u
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
@@ -15,8 +14,8 @@ from typing import Any
 from queue_runner.errors import UsageError
 from queue_runner.model import Row
 from queue_runner.text import cut, cut_head, one_line, plain, width, wrap
+from queue_runner.units import MISSING, not_finite
 
-MISSING = "-"
 _NAMED = ("table", "csv", "json", "md")
 WIDTH = 80  # minimum width of a table; a wider terminal is used in full
 _OURS = {"table": "simple", "md": "github"}
@@ -140,8 +139,8 @@ def envelope(schema: str, /, **fields: Any) -> str:
 
 def finite(value: Any) -> Any:
     """Return `value` with nan, inf and -inf as strings, as on the wire, and mappings and sequences as JSON has them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, float):
+        return not_finite(value) or value
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

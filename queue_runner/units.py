@@ -93,6 +93,11 @@ def count(n: Number) -> str:
     return not_finite(n) or (f"{n:,}" if isinstance(n, int) else f"{n:,.0f}")
 
 
+def counted(n: int, what: str) -> str:
+    """Format an exact count with its noun: "1 run", "1,200 runs"."""
+    return f"{count(n)} {what}{'s' * (n != 1)}"
+
+
 def short_count(n: Number) -> str:
     """Format a rounded count: "10.75 M"; up to 9,999 exact."""
     if n is not None and not_finite(n) is None and abs(n) < 10_000:

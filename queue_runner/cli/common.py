@@ -14,6 +14,7 @@ import typer
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.text import plain, wrap
+from queue_runner.units import counted
 
 if TYPE_CHECKING:
     from queue_runner.control.edit import Changed
@@ -98,8 +99,7 @@ def many(names: Sequence[object], what: str = "run") -> str:
 def queued(group: int, jobs: Sequence[int], runs: Sequence[object]) -> str:
     """Return `g4: 12 jobs, 36 runs queued (12.1 ... 23.3)`."""
     span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
-    counted = f"{len(jobs):,} job{'s' * (len(jobs) > 1)}, {len(runs):,} run{'s' * (len(runs) > 1)}"
-    return f"g{group}: {counted} queued ({span})"
+    return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} queued ({span})"
 
 
 def say_if_no_worker(layout: Layout) -> bool:

@@ -9,6 +9,7 @@ import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 from queue_runner.errors import DamageError, SchemaError, UsageError
+from queue_runner.units import counted
 
 app = new_app("Maintain the database.")
 
@@ -49,8 +50,7 @@ def check(json: Json = False) -> None:
     if json:
         print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
     else:
-        many = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-        print(f"{layout.db}: " + (many if found else f"schema {revision}, sound"))
+        print(f"{layout.db}: " + (counted(len(found), "problem") if found else f"schema {revision}, sound"))
         for problem in found:
             print(f"  {problem}")
     if found:

@@ -10,6 +10,7 @@ import typer
 from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
 from queue_runner.errors import UsageError
+from queue_runner.units import counted
 
 if TYPE_CHECKING:
     from queue_runner.workloads.environments import Venv
@@ -42,8 +43,7 @@ def create(
         raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside it") from error
     start = f"creating {name}; torch takes minutes" if any("torch" in word for word in words) else f"creating {name}"
     made = environment_create.create(ensure_home(), name, words, python, on_start=lambda: say(start))
-    count = len(made.packages)
-    print(f"{made.name}: Python {made.python_version}, {count} package{'s' * (count != 1)}, {made.folder}")
+    print(f"{made.name}: Python {made.python_version}, {counted(len(made.packages), 'package')}, {made.folder}")
     hint(f"mpsq submit nanogpt --env-name {made.name}; several, separated by commas, are compared")
 
 

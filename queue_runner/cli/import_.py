@@ -46,8 +46,8 @@ def import_(
         return
     for one in found:
         real = f", {units.seconds(one.real_s)} s real" if one.real_s is not None else ""
-        count = f"{units.count(one.iterations)} iteration{'s' * (one.iterations != 1)}{real}"
-        print(plain(f"run {one.run}: {Path(one.file).name}, read as {one.parser}: {count}"))
+        count = units.counted(one.iterations, "iteration")
+        print(plain(f"run {one.run}: {Path(one.file).name}, read as {one.parser}: {count}{real}"))
         if not one.iterations:
             hint(f"it has no times of single iterations: mpsq show {one.run} shows its contents")
     hint("mpsq report compares them")

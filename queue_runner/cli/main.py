@@ -217,10 +217,8 @@ def _refused(error: OSError) -> int:
 
 def _silence(stream: TextIO) -> None:
     """Redirect the interpreter's flush at exit to /dev/null, once the reader has gone."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except (OSError, ValueError):
-        pass
 
 
 def entry() -> NoReturn:

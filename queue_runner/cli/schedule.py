@@ -17,6 +17,7 @@ from queue_runner.cli.submit_options import WithCommand, title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
 from queue_runner.times import clock, zone
+from queue_runner.units import counted
 
 if TYPE_CHECKING:
     from queue_runner.submit.request import Request
@@ -73,7 +74,7 @@ def add(
     else:
         first, *then = (clock(at) for at in added.next_at)
         follow = f", then {then[0]}" if then else ""
-        print(f"{added.name}: {added.runs} run{'s' * (added.runs > 1)} {first}{follow} ({added.timezone})")
+        print(f"{added.name}: {counted(added.runs, 'run')} {first}{follow} ({added.timezone})")
     say_if_no_worker(layout)
 
 

@@ -27,7 +27,7 @@ class Forecast:
 
     def sentence(self, now: float) -> str:
         """Return `16 runs: about 40 min, until 09:10`."""
-        runs = f"{units.count(self.n_runs)} run{'s' * (self.n_runs > 1)}"
+        runs = units.counted(self.n_runs, "run")
         if self.unknown == self.n_runs:
             return f"{runs}; their duration is not known yet: none has run on this machine before"
         until = times.clock(now + self.waits_s + self.total_s, now)

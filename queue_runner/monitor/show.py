@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import redact
 from queue_runner.analysis import stats
-from queue_runner.monitor.listing import run_object
+from queue_runner.model import Row
+from queue_runner.monitor.listing import boolean, run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
@@ -23,7 +24,7 @@ _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
 _AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
 
 
-def details(layout: Layout, connection: sqlite3.Connection, row: Mapping[str, Any]) -> dict[str, Any]:
+def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[str, Any]:
     """Return everything about one row of v_run, as docs/json.md describes it: `argv` is redacted, `env` only names
     variables, `files` maps names to existing paths."""
     spec = JobSpec.from_json(row["spec_json"])
@@ -91,7 +92,7 @@ class Patch:
     text: str | None
 
 
-def patches(connection: sqlite3.Connection, rows: Iterable[Mapping[str, Any]]) -> list[Patch]:
+def patches(connection: sqlite3.Connection, rows: Iterable[Row]) -> list[Patch]:
     """Return the patch of each job, once."""
     jobs = {row["job_id"]: row["snapshot_hash"] for row in rows}
     return [_patch(connection, job, digest) for job, digest in jobs.items()]
@@ -111,7 +112,7 @@ def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patc
     return Patch(job, where, text) if text else Patch(job, f"{where}, without changes", None)
 
 
-def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, Any]]:
+def _segments(connection: sqlite3.Connection, run_id: int) -> list[Row]:
     """Return the chain of runs that continue one another, if there is one."""
     chain = resume_chain.chain(connection, run_id)
     names = {segment.run_id: segment.run for segment in chain}
@@ -126,7 +127,7 @@ def _segments(connection: sqlite3.Connection, run_id: int) -> list[Mapping[str, 
     ]
 
 
-def _without_key(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_key(row: Row) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "run_id"}
 
 
@@ -141,8 +142,7 @@ def _code(connection: sqlite3.Connection, digest: str | None) -> dict[str, Any] 
     if row is None:
         return None
     left_out = json.loads(row.pop("left_out_json") or "{}")
-    dirty = None if row["git_dirty"] is None else bool(row["git_dirty"])
-    return {**row, "git_dirty": dirty, "copied": bool(row["copied"]), "left_out": left_out}
+    return {**row, "git_dirty": boolean(row["git_dirty"]), "copied": bool(row["copied"]), "left_out": left_out}
 
 
 def _json_of(connection: sqlite3.Connection, table: str, column: str, run_id: int) -> dict[str, Any] | None:

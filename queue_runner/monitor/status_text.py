@@ -138,7 +138,7 @@ def goes_on(found: Status) -> bool:
 
 def waiting_count(found: Status) -> str:
     """Return how many runs wait, in words."""
-    return f"{units.count(found.waiting_count)} run{'s' * (found.waiting_count != 1)}"
+    return units.counted(found.waiting_count, "run")
 
 
 def disk(use: DiskUse) -> str:

@@ -14,6 +14,7 @@ from cronsim import CronSim, CronSimError
 
 from queue_runner.errors import UsageError
 from queue_runner.times import zone
+from queue_runner.units import counted
 
 _HINT = 'five fields: minute, hour, day of month, month, day of week, as in "0 2 * * *" (2:00 every night)'
 _SHORT = {
@@ -39,7 +40,7 @@ class Cron:
         text = line.strip().lower()
         self._line = re.sub(r"-sun\b", "-7", _SHORT.get(text, text))  # Sunday may end a range, as in fri-sun
         if (count := len(self._line.split())) != 5:
-            raise UsageError(f'"{line}" is not a cron line: it has {count} field{"s" * (count != 1)}', _HINT)
+            raise UsageError(f'"{line}" is not a cron line: it has {counted(count, "field")}', _HINT)
         try:
             never = self.next_after(0.0) is None
         except CronSimError as error:

@@ -203,10 +203,9 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
 
 def _in_vain(reason: str) -> str:
     kind, _, text = reason.partition(": ")
-    return "its --deadline has passed: it will be skipped" if kind == "deadline" else f"{text}: {_SKIPPED}"
-
-
-_SKIPPED = "jobs that depend on it will be skipped"
+    if kind == "deadline":
+        return "its --deadline has passed: it will be skipped"
+    return f"{text}: jobs that depend on it will be skipped"
 
 
 def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:

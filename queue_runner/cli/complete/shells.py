@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.atomic_file import replacing
+from queue_runner.errors import MpsqError, UsageError, did_you_mean
 
 _MARK = "# completion of mpsq, made by: mpsq completion"
 
@@ -98,8 +99,6 @@ class Installed:
 
 def script(shell: str) -> str:
     """Return the script for that shell. Raises: UsageError for another shell."""
-    from queue_runner.errors import did_you_mean
-
     if shell not in SHELLS:
         raise UsageError(f'unknown shell "{shell}"', did_you_mean(shell, SHELLS, "use bash, zsh or fish"))
     first = "#compdef mpsq\n" if shell == "zsh" else ""
@@ -118,9 +117,8 @@ def install(shell: str, environment: Mapping[str, str] = os.environ) -> Installe
             "move it away, or redirect the output of mpsq completion to another file",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
+    with replacing(path, durable=False, mode=0o644) as partial:
+        partial.write_text(text, encoding="utf-8")
     return Installed(path, _REMAINS[shell].format(path=path, folder=path.parent))
 
 
