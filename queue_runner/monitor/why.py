@@ -127,7 +127,7 @@ _ENDED = {
     ),
     Outcome.DISK_FULL: (
         "it was stopped because the disk was nearly full{ran}{told}",
-        "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {{run}}",
+        "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
     ),
     Outcome.CODE_CHANGED: (
         "its code is no longer what was submitted{told}",
