@@ -27,6 +27,7 @@ from queue_runner.control import rerun as again
 from queue_runner.control import retry as retrying
 from queue_runner.control import suspend as suspending
 from queue_runner.errors import UsageError
+from queue_runner.host import ownership
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, parse_selector
 from queue_runner.monitor import listing
@@ -78,6 +79,7 @@ class Client:
 
     def __init__(self, home: str | Path | None = None) -> None:
         self._layout = Layout(Path(home).expanduser().absolute()) if home is not None else paths.layout()
+        ownership.secure(self._layout)
 
     def submit(
         self,

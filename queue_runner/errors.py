@@ -61,6 +61,10 @@ class ConfigError(MpsqError):
     """The settings file is invalid: a restart does not fix it."""
 
 
+class OwnershipError(MpsqError):
+    """Another user owns or may write the queue's files: a restart does not fix it."""
+
+
 class AlreadyRunning(MpsqError):
     """Another worker holds this queue (EX_TEMPFAIL of sysexits.h)."""
 

@@ -60,10 +60,14 @@ def print_json(schema: str, /, **fields: Any) -> None:
 
 
 def home() -> Layout:
-    """Return the layout of the queue's folder without creating anything. Raises: MpsqError for an unsuitable folder."""
+    """Return the layout of the queue's folder without creating anything. Raises: MpsqError for an unsuitable folder, or
+    one that others may write."""
     from queue_runner import paths
+    from queue_runner.host import ownership
 
-    return paths.layout()
+    found = paths.layout()
+    ownership.secure(found)
+    return found
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]

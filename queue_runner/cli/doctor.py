@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json
+from queue_runner.cli.common import Json, new_app, print_json
 from queue_runner.text import plain
 
 app = new_app()
@@ -26,9 +26,10 @@ def doctor(
 
     Exit code 1 when a check fails; warnings do not stop the queue.
     """
+    from queue_runner import paths
     from queue_runner.doctor import examine as use_case
 
-    found = use_case.examine(home(), python)
+    found = use_case.examine(paths.layout(), python)  # not home(): what that refuses is a check
     failed = any(one.verdict == "fail" for one in found)
     if json:
         print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(one) for one in found])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from queue_runner import config, units
 from queue_runner.doctor.check import Check, warn_if
-from queue_runner.errors import MpsqError
-from queue_runner.host import locks, notify
+from queue_runner.errors import MpsqError, OwnershipError
+from queue_runner.host import locks, notify, ownership
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.monitor import queue_state
@@ -46,7 +46,7 @@ def of_queue(layout: Layout) -> Iterator[Check]:
 
 
 def home(layout: Layout) -> Iterator[Check]:
-    """Check that the queue's folder is local, writable and has free space."""
+    """Check that the queue's folder is local, writable, this user's alone, and has free space."""
     place = nearest_existing(layout.home)
     later = "" if layout.home.is_dir() else ", created by the first submit"
     if kind := network_kind(layout.home):
@@ -59,6 +59,11 @@ def home(layout: Layout) -> Iterator[Check]:
         finding = f"{layout.home} cannot be {'created' if later else 'written'}: {refused}"
         yield Check("home", "fail", finding, "fix the permissions, or set MPSQ_HOME to a folder of your own")
         return
+    elif error := _not_ours(layout):
+        yield Check("home", "fail", error.message, error.hint)
+    elif replaceable := ownership.replaceable(layout.home):
+        finding = f"everybody may replace {layout.home}, since everybody may write {replaceable}"
+        yield Check("home", "warn", finding, f"chmod o-w {replaceable}, or set MPSQ_HOME to a folder elsewhere")
     else:
         finding = f"{layout.home}{later}"
         fix = "set MPSQ_HOME to a path without a space: in an mpsq env there torch.compile fails on the CPU"
@@ -68,6 +73,15 @@ def home(layout: Layout) -> Iterator[Check]:
     yield Check(
         "disk", verdict, f"{units.size(free)} free", "free some space: a run stops when less than 1 GiB is left"
     )
+
+
+def _not_ours(layout: Layout) -> OwnershipError | None:
+    try:
+        ownership.secure(layout)
+        ownership.refuse_foreign_runs(layout)
+    except OwnershipError as error:
+        return error
+    return None
 
 
 def _cannot_write(folder: Path) -> str | None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
+from queue_runner.host import ownership
 from queue_runner.paths import Layout, home
 
 MIN_FREE_BYTES = 16 * 2**20
@@ -31,7 +32,7 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
     """Create the home and its folders (mode 0700) where missing, and check that the place is suitable for a queue.
 
     Args: `need_bytes` must be free on its disk; `mounts` replaces the system's mount table.
-    Raises: MpsqError for a place that is unwritable, not a folder, on a network, full, or not this user's.
+    Raises: MpsqError for a place that is unwritable, not a folder, on a network, full, or not this user's alone.
     """
     from queue_runner.host.filesystem import network_kind
 
@@ -42,6 +43,7 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
             f"{place.home} is on a network file system ({kind}), which would corrupt the database",
             "set MPSQ_HOME to a folder on a local disk",
         )
+    ownership.secure(place)
     for folder in (place.home, place.runs, place.logs, place.backups, place.snapshots, place.cache):
         _make(folder)
     if not os.access(place.home, os.W_OK | os.X_OK):

@@ -36,6 +36,7 @@ def write_definition(path: Path, content: bytes, log: Path) -> None:
     """
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.touch(0o600)
         log.open("ab").close()  # the manager opens it before it starts the program: fail early
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, durable=False, mode=0o644) as partial:

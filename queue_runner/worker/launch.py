@@ -53,7 +53,8 @@ def prepare(
         shutil.rmtree(folder.path)
     else:
         folder.path.unlink(missing_ok=True)
-    (folder.path / "warden").mkdir(mode=0o700, parents=True)
+    folder.path.mkdir(mode=0o700, parents=True)
+    (folder.path / "warden").mkdir(mode=0o700)
     shutil.copytree(Path(warden.__file__).parent, folder.warden_program, ignore=shutil.ignore_patterns("__pycache__"))
     if run.spec.copy and run.spec.tree:
         cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
@@ -149,6 +150,7 @@ def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:
 
     Raises: OSError when no process can be created.
     """
+    folder.warden_log.touch(0o600)
     with folder.warden_log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", str(folder.warden_program), str(folder.path)],

@@ -23,8 +23,17 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from queue_runner import config, paths
-from queue_runner.errors import AlreadyRunning, ConfigError, DamageError, MpsqError, RunActive, SchemaError, UsageError
-from queue_runner.host import locks, open_file_limit, reserve, wakeup
+from queue_runner.errors import (
+    AlreadyRunning,
+    ConfigError,
+    DamageError,
+    MpsqError,
+    OwnershipError,
+    RunActive,
+    SchemaError,
+    UsageError,
+)
+from queue_runner.host import locks, open_file_limit, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
 from queue_runner.store import backup, migrate, read
@@ -184,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
+        ownership.refuse_foreign_runs(layout)
         settings = config.load(layout.config)
         held = _take(layout)
         _refuse_damaged(layout)
@@ -200,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, DamageError, SchemaError, UsageError)
+_NO_RESTART_MENDS = (AlreadyRunning, ConfigError, DamageError, OwnershipError, SchemaError, UsageError)
 """Errors that a restart by a service manager cannot fix; a full disk or a folder that is not mounted yet may be
 fixed."""
 

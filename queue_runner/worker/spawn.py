@@ -63,6 +63,7 @@ class Helper:
         self._started_at = 0.0
         self._starts = 0
         argv, environment = command("--until-idle")
+        layout.worker_log.touch(0o600)
         self._starter = subprocess.Popen(
             ["/bin/sh", "-c", _STARTER, str(layout.worker_log), *argv],
             env=environment,

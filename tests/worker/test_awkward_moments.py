@@ -78,10 +78,13 @@ def test_a_lane_is_not_called_blocked_when_nothing_waits(queue: Queue) -> None:
 
 def test_nobody_else_reads_what_a_queue_knows(queue: Queue) -> None:
     queue.submit(JOB)
+    umask = os.umask(0o002)
     queue.worker()
+    os.umask(umask)
     queue.done()
     run = queue.layout.run_dir("1.1")
-    for path in (queue.layout.db, run / "spec.json", run / "stdout.log", run / "warden" / "exit.json"):
+    warden = (run / "warden", run / "warden" / "warden.log", run / "warden" / "exit.json")
+    for path in (queue.layout.db, run, run / "spec.json", run / "stdout.log", *warden):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
