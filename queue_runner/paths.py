@@ -51,6 +51,16 @@ class Layout:
     workloads = Below("home", "workloads")
     """Path of the user's own workloads."""
 
+    @property
+    def secrets(self) -> Path:
+        """Path of the files of --secret, by name."""
+        return self.home / "secrets"
+
+    @property
+    def words(self) -> Path:
+        """Path of the secret words of command lines and of --env, which are in no database and no backup."""
+        return self.secrets / ".words"
+
     def run_dir(self, run_id: object) -> Path:
         """Return the folder of a run by its name, `12.3`."""
         return self.runs / str(run_id)

@@ -1,19 +1,76 @@
-"""Removal of secrets from a submitter's captured environment and from displayed command lines."""
+"""The filter that tells secrets from other words, by names and by values: what it finds is neither captured from a
+submitter's environment nor stored with a job nor shown (docs/security.md).
+
+It is a guess. What it takes for a secret by mistake costs nothing but a look: the words that run are never changed.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from queue_runner.errors import UsageError
 
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+HIDDEN = "[hidden]"
 
-_SECRET_WORD = re.compile(r"(?:^|[-_.]|api)(?:token|key|secret|password|passwd|credentials?)$", re.IGNORECASE)
-"""As the last word of an option's name: `--api-key` and `auth.token` are secrets, `--max-tokens` is not."""
+_CERTAIN = re.compile(r"(?:password|passwd|passphrase|secret|credential)s?(?![a-z])", re.IGNORECASE)
+"""Anywhere in a name."""
+_AT_THE_END = re.compile(
+    r"(?:(?:^|[-_.]|auth|access)token|(?:^|[-_.]|api|access|private)key|apikeys|(?:^|[-_.])(?:pat|pwd|auth|cookie)"
+    r"|authorization|(?<!by)(?<!com)(?<!forward_)(?<!backward_)pass)\d*$",
+    re.IGNORECASE,
+)
+"""As the last word of a name: --api-key and auth.token are secrets, --max-tokens and key_dim are not."""
+_INSIDE = re.compile(r"(?:^|[-_.])(?:token|key|pat|auth|cookie)(?=[-_.])", re.IGNORECASE)
+"""Elsewhere in a name: TOKEN_GITHUB holds a secret if its value looks like one, KEY_DIM=64 does not."""
+_RANDOM = re.compile(r"(?=[^\s/]*\d)(?=[^\s/]*[A-Za-z])[^\s/]{16,}")
+_HARMLESS = re.compile(r"true|false|yes|no|on|off|none|null|[01]?", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?", re.IGNORECASE)
+
+PLACEHOLDER = re.compile(r"\[mpsq-secret-[0-9a-f]{24}\]")
+"""What stands in the database for words that lie apart (host/job_secrets.py)."""
+_VALUES = re.compile(
+    PLACEHOLDER.pattern
+    + r"""|(?<=://)[^\s/:@]*:(?P<url>[^\s/@]+)(?=@)"""
+    + r"""|\bauthorization["']?\s*[:=]\s*(?:(?:bearer|basic|token|digest)\s+)?(?P<header>[^\s"',;]+)"""
+    + r"""|\bbearer\s+(?P<bearer>[^\s"',;]+)"""
+    + r"""|\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*(?P<dsn>[^\s;&"']+)"""
+    + r"""|\b(?:gh[pousr]_|github_pat_|hf_|glpat-|npm_|pypi-|sk-|xox[abeprs]-)[\w-]{16,}"""
+    + r"""|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\beyJ[\w-]{8,2000}\.[\w-]{8,4000}\.[\w-]*"""
+    + r"""|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*""",
+    re.IGNORECASE,
+)
+"""Secrets that show by themselves; where there is a group, it alone is the secret."""
+
+_ASSIGNMENT = re.compile(r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]*)["']?(?:=|:\s*)(?=\S)""")
+_SPOKEN = re.compile(r"""(?<![\w.-])-{1,2}(?P<name>[A-Za-z_][\w.-]*)\s+(?=[^\s-])""")
+_VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s;|&"']+""")
+_OPTION = re.compile(r"-{1,2}([A-Za-z_][\w.-]*)")
+_SHELL = re.compile(r"-[a-z]*c")
+_NO_PASSWORD = re.compile(r"[\d.:]+|.*[/\\].*")
+"""What follows -p where it names a port or a folder."""
+_MAKES_FOLDERS = frozenset({"mkdir", "cp", "install", "tar", "rsync", "touch", "tee"})
 
 _OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "WINDOWID", "STY"})
 """Variables of the submitting terminal; a job has no terminal."""
+
+
+@lru_cache(4096)  # the jobs of a grid have the same environment
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable, or an option, of this name and value holds a secret."""
+    if _HARMLESS.fullmatch(value):
+        return False
+    if _CERTAIN.search(name):
+        return True
+    if _AT_THE_END.search(name) and not _NUMBER.fullmatch(value):
+        return True
+    return bool(_INSIDE.search(name) and _RANDOM.fullmatch(value)) or _VALUES.search(value) is not None
+
+
+def names_a_secret(name: str) -> bool:
+    """Return whether an option of this name holds a secret, whatever its value."""
+    return bool(_CERTAIN.search(name) or _AT_THE_END.search(name))
 
 
 def environment(source: Mapping[str, str]) -> dict[str, str]:
@@ -21,18 +78,15 @@ def environment(source: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in source.items()
-        if not (name.startswith(("MPSQ_", "TMUX")) or name in _OF_THE_TERMINAL or SECRET.search(name))
+        if not (name.startswith(("MPSQ_", "TMUX")) or name in _OF_THE_TERMINAL or is_secret(name, value))
     }
 
 
 def secrets(source: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are never stored: a run gets them from the worker's environment, if set there."""
-    return {n: v for n, v in source.items() if SECRET.search(n) and not n.startswith("MPSQ_")}
-
-
-def names_a_secret(name: str) -> bool:
-    """Return whether an option of this name holds a secret."""
-    return _SECRET_WORD.search(name) is not None
+    return {
+        n: v for n, v in source.items() if n not in _OF_THE_TERMINAL and not n.startswith("MPSQ_") and is_secret(n, v)
+    }
 
 
 def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
@@ -51,18 +105,58 @@ def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
 
 
 def redact(argv: Iterable[str]) -> list[str]:
-    """Return the command line for display, with `--api-key=...` and the word after `--api-key` hidden."""
-    shown: list[str] = []
-    hide_next = False
+    """Return the command line for display, with `--api-key=...`, the word after `--api-key` and the like hidden."""
+    return replaced(argv, lambda _: HIDDEN)
+
+
+def replaced(argv: Iterable[str], stand_in: Callable[[str], str]) -> list[str]:
+    """Return the words of a command line with `stand_in(secret)` in the place of each secret."""
+    found, before, program = [], "", ""
     for word in argv:
-        if hide_next:
-            shown.append("[hidden]")
-            hide_next = False
-            continue
-        name, equals, _value = word.partition("=")
-        if names_a_secret(name) and (name.startswith("-") or equals):
-            shown.append(f"{name}=[hidden]" if equals else name)
-            hide_next = name.startswith("-") and not equals
+        program = program or word.rpartition("/")[2]
+        spans = [(0, len(word))] if _is_announced(before, word, program) else _spans(word, before)
+        for start, end in reversed(spans):
+            word = word[:start] + stand_in(word[start:end]) + word[end:]
+        found.append(word)
+        before = word
+    return found
+
+
+def _is_announced(before: str, word: str, program: str) -> bool:
+    """Return whether the option before a word says that it is a secret."""
+    option = _OPTION.fullmatch(before)
+    if option is None or word.startswith("-"):
+        return False
+    if option[1] == "p" and before == "-p":
+        return program not in _MAKES_FOLDERS and not _NO_PASSWORD.fullmatch(word)
+    return names_a_secret(option[1]) and is_secret(option[1], word)
+
+
+@lru_cache(4096)
+def _spans(word: str, before: str) -> list[tuple[int, int]]:
+    """Return where secrets are in a word, which may be a whole script after `sh -c`; overlapping ones are one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(_every_span(word, is_script=_SHELL.fullmatch(before) is not None)):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
         else:
-            shown.append(word)
-    return shown
+            found.append((start, end))
+    return found
+
+
+def _every_span(word: str, *, is_script: bool) -> Iterator[tuple[int, int]]:
+    for pattern in (_ASSIGNMENT, _SPOKEN) if is_script else (_ASSIGNMENT,):
+        at = 0
+        while match := pattern.search(word, at):
+            at = match.end()
+            if not names_a_secret(match["name"]):
+                continue
+            if match.start() > 0 or is_script:
+                value = _VALUE.match(word, at)
+                at = value.end() if value else at
+            else:
+                at = len(word)
+            if is_secret(match["name"], word[match.end() : at].strip("'\"")):
+                yield match.end(), at
+    for match in _VALUES.finditer(word):
+        yield match.span(match.lastgroup or 0)

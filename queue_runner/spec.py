@@ -14,7 +14,7 @@ Value = str | int | float | bool
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template"),
+    *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
 _LATER = ("env_name", "mps")
@@ -23,7 +23,10 @@ _LATER = ("env_name", "mps")
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log)."""
+    """A cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log).
+
+    As stored, `argv`, `template` and `env` have placeholders for secret words (host/job_secrets.py).
+    """
 
     kind: str
     name: str
@@ -57,6 +60,7 @@ class JobSpec:
     mps: Mapping[str, str] = field(default_factory=dict)  # settings of --mps; their variables are in env
     find_max: str = ""  # for a probe: the setting, its first and its largest value, as in search.Asked
     template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
+    secrets: tuple[str, ...] = ()  # variables of --secret, whose values the worker reads at the start
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces."""
@@ -65,7 +69,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         data: dict[str, Any] = json.loads(text)
-        return cls(**{**data, "argv": tuple(data["argv"]), "template": tuple(data.get("template", ()))})
+        return cls(**data | {name: tuple(data.get(name, ())) for name in ("argv", "template", "secrets")})
 
     def label(self) -> str:
         """Return a short label by which a person tells runs apart: `nanogpt tiny cpu fp32 compiled max_iters=20`."""

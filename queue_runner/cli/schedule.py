@@ -55,7 +55,7 @@ def add(
     from queue_runner import redact
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
-    from queue_runner.submit import schedules
+    from queue_runner.submit import plan, schedules
 
     words = ctx.meta.get("command", ())
     if not words:
@@ -67,6 +67,8 @@ def add(
     added = schedules.add(
         layout, " ".join(cron), request, shlex.join(redact.redact(words)), name=name, timezone=timezone
     )
+    for text in plan.withheld(request):
+        remark(text)
     if json:
         print_json(
             "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs

@@ -49,8 +49,10 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
         names = store_delete.hide(connection, job_ids, actor="user")
         if results:
             store_delete.erase(connection, job_ids)
-    engine.dispose()
     failpoints.reach("delete.committed")
+    with writing(engine) as connection:
+        store_delete.forget_secrets(connection, layout)
+    engine.dispose()
     freed, stuck = 0, []
     for name in names:
         folder = layout.run_dir(name)

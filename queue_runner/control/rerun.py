@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import failpoints
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import locks, wakeup
+from queue_runner.host import job_secrets, locks, wakeup
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
 from queue_runner.source import archive, verify
@@ -68,6 +68,10 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
     new, notes = [], []
     for job_id, row in rows.items():
         spec, note = _code(layout, row, wanted.allow_changed)
+        try:
+            job_secrets.check(layout, spec)
+        except job_secrets.Missing as error:
+            raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
         new.append(NewJob(replace(spec, find_max=""), wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import failpoints
-from queue_runner.errors import UsageError
+from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import wakeup
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor.attempts import last_attempts
@@ -36,7 +36,7 @@ def retry(
     `succeeded_too`: also of those that did. `resumed`: each resumes from the last checkpoint of the run before.
 
     Raises: UsageError when nothing can be retried, every retry would be skipped at once, or a run left no checkpoint,
-    with the reason.
+    with the reason; MpsqError when a secret of a job is gone.
     """
     from queue_runner.control import checkpoints
     from queue_runner.store import resolve, retries
@@ -50,6 +50,7 @@ def retry(
         again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
         if not again:
             raise _nothing(rows, last, named)
+        _refuse_without_secrets(layout, connection, again)
         found = []
         for row in again:
             origin = checkpoints.find(connection, layout, row["id"]) if resumed else None
@@ -62,6 +63,17 @@ def retry(
     failpoints.reach("retry.committed")
     wakeup.ring(layout.fifo)
     return found
+
+
+def _refuse_without_secrets(layout: Layout, connection: Connection, again: Sequence[Row]) -> None:
+    from queue_runner.host import job_secrets
+    from queue_runner.store import resolve
+
+    for job, spec in resolve.specs(connection, {row["job_id"] for row in again}).items():
+        try:
+            job_secrets.check(layout, spec)
+        except job_secrets.Missing as error:
+            raise MpsqError(f"job {job} cannot be retried: {error.message}", error.hint) from error
 
 
 def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:

@@ -22,9 +22,9 @@ def secure(layout: Layout) -> None:
     Raises: OwnershipError for a file that another user than root owns or may still write.
     """
     _secure(layout.home)
-    folders = (layout.runs, layout.logs, layout.backups, layout.snapshots, layout.cache, layout.envs, layout.workloads)
+    code = (layout.snapshots, layout.cache, layout.envs, layout.workloads)
     database = (layout.db.with_name(layout.db.name + end) for end in ("", "-wal", "-shm"))
-    for path in (layout.config, *database, *folders):
+    for path in (layout.config, *database, layout.runs, layout.logs, layout.backups, layout.secrets, *code):
         _secure(path)
     try:
         workloads = list(layout.workloads.iterdir())

@@ -36,7 +36,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[st
         "argv": redact.redact(command_line.build_argv(spec, layout.snapshots)),
         "cwd": spec.cwd,
         "python": spec.python,
-        "env": sorted(spec.env),
+        "env": sorted({*spec.env, *spec.secrets}),
         "seed": spec.seed,
         "timeout_s": spec.timeout_s,
         "parser": spec.parser,

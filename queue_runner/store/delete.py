@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, or_, select, update
 
 from queue_runner.errors import MpsqError
+from queue_runner.host import job_secrets
 from queue_runner.model import RunId, State
+from queue_runner.paths import Layout
 from queue_runner.store.jobs import record
 from queue_runner.store.schema import dependencies, fingerprints, groups, jobs, metadata, runs, snapshots
 
@@ -130,6 +132,18 @@ def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]
             connection.execute(delete(snapshots).where(rows))
             free.append(digest)
     return free
+
+
+def forget_secrets(connection: Connection, layout: Layout) -> None:
+    """Remove the secret words that no job, except deleted ones, and no schedule refers to."""
+    if not layout.words.is_dir():
+        return
+    holds = "instr({0}, '[mpsq-secret-')"
+    rows = connection.exec_driver_sql(
+        f"SELECT spec_json AS text FROM jobs WHERE deleted_at IS NULL AND {holds.format('spec_json')}"
+        f" UNION ALL SELECT request_json FROM schedules WHERE {holds.format('request_json')}"
+    )
+    job_secrets.forget(layout, rows.scalars())
 
 
 def note_files_removed(connection: Connection, run_id: int, job_id: int, said: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Dependency, Selector
+from queue_runner.spec import JobSpec
 from queue_runner.store.read import condition_of, names_nothing
 
 Row = dict[str, Any]
@@ -61,6 +62,13 @@ def siblings(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[
     """Return all runs of the jobs of these runs."""
     ids = sorted({row["job_id"] for row in rows})
     return _select(connection, "job_id IN (SELECT value FROM json_each(?))", [json.dumps(ids)])
+
+
+def specs(connection: Connection, job_ids: Collection[int]) -> dict[int, JobSpec]:
+    """Return the specs of jobs, by id."""
+    sql = "SELECT id, spec_json FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+    rows = connection.exec_driver_sql(sql, (json.dumps(sorted(job_ids)),))
+    return {row.id: JobSpec.from_json(row.spec_json) for row in rows}
 
 
 def _named(connection: Connection, selector: Selector) -> list[Row]:

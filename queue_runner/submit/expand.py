@@ -112,8 +112,8 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
     if request.config:
         axes["config"] = grid.names(request.config, "--config")
     for key, text in redact.assignments(request.sets, "--set").items():
-        if redact.names_a_secret(key):
-            raise UsageError(f"--set {key} would store a secret", "pass it through the environment of the command")
+        if redact.names_a_secret(key) or redact.is_secret(key, text):
+            raise UsageError(f"--set {key} would store a secret", "pass it to the command as a variable: --secret NAME")
         if key in _OPTIONS:
             raise UsageError(f"{key} is an option, not a setting", f"--{key} {text}: {{{key}}} stands for it")
         axes[key] = grid.names(text, f"--set {key}")
@@ -197,7 +197,18 @@ def _common(request: Request, kind: str) -> JobSpec:
         allow_changed=request.allow_changed,
         stall_s=stalls(request.stall),
         resume=request.resume,
+        secrets=_secrets(request),
     )
+
+
+def _secrets(request: Request) -> tuple[str, ...]:
+    if not request.secrets:
+        return ()
+    from queue_runner.host import job_secrets
+
+    if twice := sorted(set(request.secrets) & set(redact.assignments(request.env, "--env"))):
+        raise UsageError(f"{twice[0]} has both --env and --secret", "give one of them")
+    return job_secrets.check_names(environments.home(request), request.secrets)
 
 
 def folder(request: Request) -> Path:

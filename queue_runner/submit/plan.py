@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import failpoints, units
+from queue_runner import failpoints, redact, units
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import locks, wakeup
+from queue_runner.host import job_secrets, locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
@@ -113,9 +113,24 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     if request.find_max is not None:
         found.append(_search_note(request, specs))
     found += _absent(request, specs)
+    found += withheld(request)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
     return found
+
+
+def withheld(request: Request) -> list[str]:
+    """Return a note that names the variables of this environment that look like secrets and so are not stored."""
+    if request.environment is not None:
+        return []
+    given = {*request.secrets, *redact.assignments(request.env, "--env")}
+    names = sorted(set(redact.secrets(os.environ)) - given)
+    if not names:
+        return []
+    return [
+        f"not stored with the job, as they look like secrets: {', '.join(names)}. It has them only if the worker has;"
+        " --secret NAME reads one from a private file, --env NAME=... passes it on anyway"
+    ]
 
 
 def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
@@ -168,17 +183,20 @@ def store(layout: Layout, planned: Plan) -> Submitted:
     with locks.share(layout.snapshots_lock):  # an existing snapshot must not be removed before it is referenced
         taken = take_snapshots(layout, planned)
         with writing(open_engine(layout.db, check=False)) as connection:
-            stored = insert(connection, planned, taken)
+            stored = insert(layout, connection, planned, taken)
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
     return stored
 
 
-def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user") -> Submitted:
-    """Store every job of the plan in an open transaction. `taken` is the result of take_snapshots for it.
+def insert(
+    layout: Layout, connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user"
+) -> Submitted:
+    """Store every job of the plan in an open transaction, and its secrets apart from it. `taken` is the result of
+    take_snapshots for it.
 
-    Raises: UsageError when a dependency does not exist.
+    Raises: UsageError when a dependency does not exist; OSError when a secret cannot be written.
     """
     from queue_runner.store import jobs, ready, resolve, snapshots
 
@@ -190,7 +208,10 @@ def insert(connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken
         outside = [one for one in own if isinstance(one, Dependency)]
         after = ids_of.dependencies([*planned.after, *outside]) if outside else common
         between += [(number, one) for one in own if isinstance(one, Sibling)]
-        new.append(replace(job, spec=code.applied_to(job.spec), terms=replace(job.terms, after=after)))
+        spec = code.applied_to(job.spec)
+        if job.terms.rerun_of is None:  # else it is as stored, and must stay the same question
+            spec = job_secrets.hide(layout, spec)
+        new.append(replace(job, spec=spec, terms=replace(job.terms, after=after)))
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
         snapshots.save(connection, kept)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)

@@ -106,6 +106,9 @@ class Request:
     name: str | None = _option(Kind.TEXT, "Its name in lists and reports.", "NAME")
     tags: tuple[str, ...] = _option(Kind.WORDS, "A tag to select it by. Repeatable.", "WORD", name="tag")
     env: tuple[str, ...] = _option(Kind.PAIRS, "An environment variable of the job. Repeatable.", "NAME=VALUE")
+    secrets: tuple[str, ...] = _option(
+        Kind.WORDS, "A variable whose value lies in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
+    )
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The interpreter of a workload.", "PATH")
     env_name: str | None = _option(Kind.LIST, "Environments of mpsq env; several are swept.", "LIST")

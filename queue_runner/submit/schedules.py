@@ -22,10 +22,11 @@ from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.host import locks, wakeup
+from queue_runner.host import job_secrets, locks, wakeup
 from queue_runner.model import Row
 from queue_runner.paths import Layout
 from queue_runner.store import migrate, resolve, schedules
+from queue_runner.store.delete import forget_secrets
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.submit import plan, policy
 from queue_runner.submit.cron import Cron
@@ -67,6 +68,11 @@ def add(
     kept = replace(request, environment=redact.environment(os.environ), cwd=spec.cwd, python=python)
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
+        kept = replace(
+            kept,
+            argv=job_secrets.hide_words(layout, request.argv),
+            env=job_secrets.hide_words(layout, request.env),
+        )
         resolve.dependencies(connection, planned.after)
         named = _free_name([row["name"] for row in schedules.every(connection)], name, spec.name)
         times = tuple(islice(cron.times_after(time.time()), 2))
@@ -87,6 +93,7 @@ def remove(layout: Layout, which: str) -> str:
     """Remove a schedule by name or id and return its name; its jobs stay. Raises: UsageError."""
     with _changing(layout, which) as (connection, row):
         schedules.remove(connection, row["id"])
+        forget_secrets(connection, layout)
     return str(row["name"])
 
 
@@ -149,7 +156,7 @@ def _submit(layout: Layout, engine: Engine, row: Row, log: Callable[[str], None]
         if not schedules.answer(connection, row, following, last_at=time.time(), last_error=None):
             return
         try:
-            stored = plan.insert(connection, planned, taken, actor="schedule")
+            stored = plan.insert(layout, connection, planned, taken, actor="schedule")
         except UsageError as error:
             raise _CannotSubmit(_words(error)) from error
         schedules.note_group(connection, row["id"], stored.group)

@@ -18,7 +18,7 @@ from queue_runner import redact, warden
 from queue_runner.config import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
-from queue_runner.host import locks
+from queue_runner.host import job_secrets, locks
 from queue_runner.host.boot import boot_id
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
@@ -44,7 +44,7 @@ def prepare(
     `origin` is the run whose checkpoint it resumes from.
 
     Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
-    when the checkpoint is.
+    when the checkpoint is; job_secrets.Missing when a secret is.
     """
     folder = RunDir(layout.run_dir(run.id))
     if folder.has_run():
@@ -61,7 +61,8 @@ def prepare(
         command = working_copy.command(run.spec, folder.tree, cwd)
     else:
         command, cwd = command_line.build_argv(run.spec, layout.snapshots), Path(run.spec.cwd)
-    env = environment(layout, run, folder)
+    command, env = job_secrets.reveal(layout, command, environment(layout, run, folder))
+    env |= job_secrets.named(layout, run.spec.secrets)
     if origin is not None:
         checkpoint = str(checkpoints.copy(layout, origin, folder.resume))
         env["MPSQ_RESUME"] = checkpoint
@@ -98,7 +99,7 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
-    """Return the trainer's environment without secrets: as captured at submit, and our variables.
+    """Return the trainer's environment with placeholders for secrets: as captured at submit, and our variables.
 
     Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful.
     """

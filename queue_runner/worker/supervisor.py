@@ -20,7 +20,7 @@ from queue_runner import failpoints, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
 from queue_runner.errors import MpsqError
-from queue_runner.host import locks, wakeup
+from queue_runner.host import job_secrets, locks, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
@@ -286,7 +286,7 @@ class Supervisor:
             self._warden = launch.spawn(folder, lane)
         except archive.Damaged as error:
             return self._refuse(run, verify.lost(error))
-        except checkpoints.Gone as error:
+        except (checkpoints.Gone, job_secrets.Missing) as error:
             return self._refuse(run, error.ending())
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from queue_runner import redact
@@ -42,6 +44,77 @@ def test_secrets_come_from_the_workers_own_environment() -> None:
 )
 def test_redact(argv: list[str], shown: list[str]) -> None:
     assert redact.redact(argv) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("DBPASS", "x"), ("PGPASSWORD", "1234"), ("MYSQL_PWD", "x"), ("SSHPASS", "x"), ("GITHUB_PAT", "x")),
+        *(("WANDB_API_KEY", "x"), ("APIKEY", "x"), ("authToken", "x"), ("CSRF_COOKIE", "x"), ("REGISTRY_AUTH", "x")),
+        *(("TOKEN_GITHUB", "abcdefgh12345678"), ("DATABASE_URL", "postgres://u:PW@h/db"), ("DSN", "host=h password=x")),
+        *(("HTTPS_PROXY", "http://u:p@proxy:80"), ("AMQP", "amqp://:pw@h"), ("CURL_ARGS", "-H 'Authorization: x'")),
+        *(("A", "ghp_abcdefghijklmnop1234"), ("A", "AKIAABCDEFGHIJKLMNOP"), ("A", "eyJhbGciOiJI.eyJzdWIiOiIx.abc")),
+        *(("A", "-----BEGIN OPENSSH PRIVATE KEY-----\nx"), ("A", "bearer x")),
+    ],
+)
+def test_is_a_secret(name: str, value: str) -> None:
+    assert redact.is_secret(name, value)
+    assert redact.environment({name: value}) == {} and redact.secrets({name: value}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("TOKENIZERS_PARALLELISM", "false"), ("KEYBOARD", "de"), ("XAUTHORITY", "/x"), ("COMPAT", "x")),
+        *(("SSH_AUTH_SOCK", "/tmp/ssh-1234567890abc/agent.1"), ("SSH_KEY_PATH", "/root/.ssh/id_ed25519")),
+        *(("DATABASE_URL", "sqlite:///x.db"), ("URL", "https://h:80/a@b"), ("BYPASS", "x"), ("FORWARD_PASS", "fused")),
+        *(("USE_AUTH_TOKEN", "true"), ("N_KEY", "8"), ("KEY_DIM", "64"), ("MAX_TOKENS", "512"), ("DB_PASSWORD", "")),
+    ],
+)
+def test_is_no_secret(name: str, value: str) -> None:
+    assert not redact.is_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["mysql", "-p", "SECRET"], ["mysql", "-p", "[hidden]"]),
+        (["ssh", "-p", "22", "h"], ["ssh", "-p", "22", "h"]),
+        (["/bin/mkdir", "-p", "out"], ["/bin/mkdir", "-p", "out"]),
+        (["psql", "postgres://u:PW@h/db"], ["psql", "postgres://u:[hidden]@h/db"]),
+        (["curl", "-H", "Authorization: Bearer x"], ["curl", "-H", "Authorization: [hidden]"]),
+        (["t.py", "Bearer x"], ["t.py", "Bearer [hidden]"]),
+        (["curl", "-H", "X-Api-Key: x"], ["curl", "-H", "X-Api-Key: [hidden]"]),
+        (["t.py", '{"token": "x", "lr": 1}'], ["t.py", '{"token": [hidden], "lr": 1}']),
+        (["env", "DBPASS=a b", "t.py"], ["env", "DBPASS=[hidden]", "t.py"]),
+        (["t.py", "--password", "a b"], ["t.py", "--password", "[hidden]"]),
+        (["t.py", "--use-token", "--lr", "1"], ["t.py", "--use-token", "--lr", "1"]),
+        (["t.py", "--n_key=8", "--key", "32"], ["t.py", "--n_key=8", "--key", "32"]),
+        (
+            ["sh", "-c", "DBPASS=x t.py --token 'a b' --lr 3; curl https://h/?key=k&b=1"],
+            ["sh", "-c", "DBPASS=[hidden] t.py --token [hidden] --lr 3; curl https://h/?key=[hidden]&b=1"],
+        ),
+        (["t", "--token=[mpsq-secret-0123456789abcdef01234567]"], ["t", "--token=[hidden]"]),
+    ],
+)
+def test_redact_by_names_and_values(argv: list[str], shown: list[str]) -> None:
+    assert redact.redact(argv) == shown
+    assert redact.replaced(argv, lambda word: word) == argv
+
+
+def test_a_long_word_is_read_once() -> None:
+    started = time.perf_counter()
+    for word in (
+        "a" * 20_000,
+        "key=" * 6_000,
+        "://a:" * 4_000,
+        "-a " * 6_000,
+        "-eyJaaaaaaaa" * 2_000,
+        "x" * 9_000 + "@",
+    ):
+        redact.redact(["sh", "-c", word])
+        redact.is_secret("A", word)
+    assert time.perf_counter() - started < 1.0
 
 
 def test_assignments() -> None:

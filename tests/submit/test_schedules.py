@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from queue_runner import redact
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import job_secrets
 from queue_runner.monitor import status
 from queue_runner.paths import Layout
 from queue_runner.store import jobs, read
@@ -225,7 +227,9 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
     work(layout)
     (run,) = submitted(layout)
     assert (run["device"], run["tags"]) == ("cpu", "night")
-    assert json.loads(run["spec_json"])["argv"] == ["sh", "-c", "exit 3", "--api-key=x"]
+    *words, key = json.loads(run["spec_json"])["argv"]
+    assert words == ["sh", "-c", "exit 3"] and redact.PLACEHOLDER.fullmatch(key.removeprefix("--api-key="))
+    assert job_secrets.reveal(layout, [key], {}) == (["--api-key=x"], {})
     listed = mpsq.ok("schedule", "list").out
     assert "0 2 * * mon-fri" in listed and "g1 " in listed and "=x" not in listed
     assert "submitted by schedule sh" in mpsq.ok("why", "1").out

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from queue_runner import redact
 from queue_runner.analysis.grouping import by_key
 
 _KNOWN = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
@@ -19,14 +20,20 @@ def arguments_by_run(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, A
     commands = (row for row in rows if row["kind"] == "command")
     subjects = by_key(commands, lambda row: row["workload"] or row["name"])
     found: dict[int, dict[str, Any]] = {}
+    secrets: dict[str, int] = {}
     for runs in subjects.values():
-        argvs = {text: json.loads(text) for text in {row["argv_json"] for row in runs}}
+        argvs = {text: _hidden(json.loads(text), secrets) for text in sorted({row["argv_json"] for row in runs})}
         if len(argvs) > 1:
             common = set.intersection(*map(set, argvs.values()))
             own = {row["run_id"]: _own(argvs[row["argv_json"]], common, row) for row in runs}
             if len(set(own.values())) > 1:
                 found |= {run_id: {"arguments": text} for run_id, text in own.items()}
     return found
+
+
+def _hidden(argv: Iterable[str], secrets: dict[str, int]) -> list[str]:
+    """Return the arguments with a number for each secret: arms that differ in one stay apart."""
+    return redact.replaced(argv, lambda word: f"[hidden {secrets.setdefault(word, len(secrets) + 1)}]")
 
 
 def _own(argv: Iterable[str], common: set[str], row: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,171 @@
+"""Secrets of jobs: the words of a command line or of --env that lie apart from the database, and those that --secret
+names. All are files that only this user can read, below HOME/secrets, and in no backup (docs/security.md).
+
+A word's file is named by a keyed hash of the word, and the database has that name in a placeholder: equal words make
+equal questions, and without the key nobody can try which word it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from queue_runner import redact
+from queue_runner.atomic_file import replacing
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.run_dir import read_regular
+from queue_runner.spec import JobSpec
+
+_KEY = ".key"
+_SERVICE = "mpsq"
+"""The service under which a keyring has the secrets."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Missing(MpsqError):
+    """A secret of a job that is not there any more, or that others may read."""
+
+    def ending(self) -> Ending:
+        return Ending(Outcome.SPAWN_FAILED, reason=self.message)
+
+
+def hide(layout: Layout, spec: JobSpec) -> JobSpec:
+    """Return the spec with placeholders for what looks like a secret, which is stored apart. Raises: OSError.
+
+    Call it in the transaction that stores the job: so `forget` cannot remove a word in between.
+    """
+    searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, and so is no secret
+
+    def store(word: str) -> str:
+        return word if spec.find_max and searched in word else _stored(layout.words, word)
+
+    env = {
+        name: _stored(layout.words, value) if redact.is_secret(name, value) else value
+        for name, value in spec.env.items()
+    }
+    argv, template = (tuple(redact.replaced(words, store)) for words in (spec.argv, spec.template))
+    return replace(spec, argv=argv, template=template, env=env)
+
+
+def hide_words(layout: Layout, words: Iterable[str]) -> tuple[str, ...]:
+    """Return words of a command line as `hide` stores them. Raises: OSError."""
+    return tuple(redact.replaced(words, lambda word: _stored(layout.words, word)))
+
+
+def reveal(layout: Layout, argv: Iterable[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return a command line and variables with what their placeholders stand for. Raises: Missing."""
+    words = [_revealed(layout.words, word, "a word of its command line") for word in argv]
+    return words, {name: _revealed(layout.words, value, f"the value of --env {name}") for name, value in env.items()}
+
+
+def named(layout: Layout, names: Iterable[str]) -> dict[str, str]:
+    """Return the variables of --secret by name. Raises: Missing."""
+    return {name: _named(layout.secrets / name) for name in names}
+
+
+def check_names(layout: Layout, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of --secret, each once. Raises: UsageError for one that cannot be read, and how to create it."""
+    for name in names:
+        if not _NAME.fullmatch(name) or name.startswith("MPSQ_"):
+            raise UsageError(f'--secret "{name}" cannot name a variable of the job', "for example --secret HF_TOKEN")
+    try:
+        named(layout, names)
+    except Missing as error:
+        raise UsageError(error.message, error.hint) from error
+    return tuple(dict.fromkeys(names))
+
+
+def check(layout: Layout, spec: JobSpec) -> None:
+    """Raise Missing if a secret of a stored job is not there any more."""
+    reveal(layout, spec.argv, spec.env)
+    named(layout, spec.secrets)
+
+
+def forget(layout: Layout, texts: Iterable[str]) -> None:
+    """Remove the words to which no placeholder in `texts` refers. Call it in a transaction, as `hide`."""
+    used = {match[0] for text in texts for match in redact.PLACEHOLDER.finditer(text)}
+    try:
+        stored = list(layout.words.iterdir())
+    except OSError:
+        return
+    for path in stored:
+        if redact.PLACEHOLDER.fullmatch(path.name) and path.name not in used:
+            path.unlink(missing_ok=True)
+
+
+def _stored(folder: Path, word: str) -> str:
+    """Return the placeholder of a word, which is then in a file of that name."""
+    import hmac
+
+    if redact.PLACEHOLDER.search(word):
+        return word  # hidden before, with the schedule or the job that it is from
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data = word.encode(errors="surrogateescape")
+    name = f"[mpsq-secret-{hmac.digest(_key(folder), data, 'sha256').hex()[:24]}]"
+    if not (folder / name).exists():
+        _write(folder / name, data)
+    return name
+
+
+def _key(folder: Path) -> bytes:
+    path = folder / _KEY
+    if not path.exists():
+        _write(path, os.urandom(32))
+    return read_regular(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with replacing(path, durable=True) as partial:
+        partial.write_bytes(data)
+
+
+def _revealed(folder: Path, text: str, what: str) -> str:
+    def word(match: re.Match[str]) -> str:
+        try:
+            return read_regular(folder / match[0]).decode(errors="surrogateescape")
+        except OSError as error:
+            raise Missing(f"{what} was a secret, and its file is gone", "submit it again, with the secret") from error
+
+    return redact.PLACEHOLDER.sub(word, text)
+
+
+def _named(path: Path) -> str:
+    try:
+        status = path.lstat()
+    except OSError:
+        return _of_keyring(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+        raise Missing(f"the secret {path} is not a file of yours", f"replace it: {_creation(path)}")
+    if status.st_mode & 0o077:
+        raise Missing(f"others may read the secret {path}", f"chmod 600 {path}; renew the secret if somebody has")
+    try:
+        return read_regular(path).decode().removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Missing(f"the secret {path} cannot be read: {error}", _creation(path)) from error
+
+
+def _of_keyring(path: Path) -> str:
+    otherwise = f"create its file: {_creation(path)}"
+    try:
+        import keyring
+    except ImportError:
+        also = "or pip install mpsq[keyring] to keep it in a keyring"
+        raise Missing(f"there is no secret {path.name}", f"{otherwise}, {also}") from None
+    try:
+        value = keyring.get_password(_SERVICE, path.name)
+    except Exception as error:  # every backend has its own
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise Missing(f"there is no secret {path.name}, and no keyring answers: {reason}", otherwise) from error
+    if value is None:
+        raise Missing(f"there is no secret {path.name}", f"{otherwise}, or keyring set {_SERVICE} {path.name}")
+    return str(value)
+
+
+def _creation(path: Path) -> str:
+    return f"(umask 077; mkdir -p {path.parent}; cat > {path})"
