@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,12 @@ from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_regular
 from queue_runner.spec import JobSpec
+from queue_runner.text import last_line
 
 _KEY = ".key"
 _SERVICE = "mpsq"
 """The service under which a keyring has the secrets."""
+KEYRING_S = 20.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -151,20 +154,28 @@ def _named(path: Path) -> str:
 
 
 def _of_keyring(path: Path) -> str:
-    otherwise = f"create its file: {_creation(path)}"
+    """Ask the keyring in a child: a locked one waits for a password, which would hold up the worker."""
+    import importlib.util
+    import subprocess
+
+    unknown, otherwise = f"there is no secret {path.name}", f"create its file: {_creation(path)}"
+    if importlib.util.find_spec("keyring") is None:
+        raise Missing(unknown, f"{otherwise}, or pip install mpsq[keyring] to keep it in a keyring")
+    question = [sys.executable, "-P", "-m", "keyring", "get", _SERVICE, path.name]
     try:
-        import keyring
-    except ImportError:
-        also = "or pip install mpsq[keyring] to keep it in a keyring"
-        raise Missing(f"there is no secret {path.name}", f"{otherwise}, {also}") from None
-    try:
-        value = keyring.get_password(_SERVICE, path.name)
-    except Exception as error:  # every backend has its own
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise Missing(f"there is no secret {path.name}, and no keyring answers: {reason}", otherwise) from error
-    if value is None:
-        raise Missing(f"there is no secret {path.name}", f"{otherwise}, or keyring set {_SERVICE} {path.name}")
-    return str(value)
+        done = subprocess.run(
+            question, stdin=subprocess.DEVNULL, capture_output=True, timeout=KEYRING_S, text=True, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        reason = "it may be locked" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+        raise Missing(f"{unknown}, and the keyring does not answer: {reason}", otherwise) from error
+    if done.returncode == 0:
+        return done.stdout.removesuffix("\n")
+    if said := last_line(done.stderr.encode()):
+        raise Missing(f"{unknown}, and the keyring refuses: {said}", otherwise)
+    raise Missing(
+        f"{unknown}, neither a file nor in the keyring", f"{otherwise}, or keyring set {_SERVICE} {path.name}"
+    )
 
 
 def _creation(path: Path) -> str:

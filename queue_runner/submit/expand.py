@@ -68,7 +68,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
             if name:
                 catalog.config(workload, str(name))
         sets: Mapping[str, Sequence[Value]]
-        sets = {key: _sweep(workload, key, text) for key, text in redact.assignments(request.sets, "--set").items()}
+        sets = {key: _sweep(workload, key, text) for key, text in _settings(request).items()}
         asked = search.parse(request.find_max) if request.find_max is not None else None
         said = sets.get(asked.key, []) if asked else []
         if asked:
@@ -91,6 +91,15 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
             yield first.of_workload(workload, spec, asked, said) if asked else spec
 
 
+def _settings(request: Request) -> dict[str, str]:
+    """Return the settings as texts. Raises: UsageError for one that looks like a secret: reports show settings."""
+    found = redact.assignments(request.sets, "--set")
+    for key, text in found.items():
+        if redact.is_secret(key, text):
+            raise UsageError(f"--set {key} would store a secret", "pass it as a variable: --secret NAME")
+    return found
+
+
 def _sweep(workload: Workload, key: str, text: str) -> list[Value]:
     param = workload.params.get(key)
     if param is not None and isinstance(param.default, str):
@@ -111,9 +120,7 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
         axes["dtype"] = grid.dtypes(dtype)
     if request.config:
         axes["config"] = grid.names(request.config, "--config")
-    for key, text in redact.assignments(request.sets, "--set").items():
-        if redact.names_a_secret(key) or redact.is_secret(key, text):
-            raise UsageError(f"--set {key} would store a secret", "pass it to the command as a variable: --secret NAME")
+    for key, text in _settings(request).items():
         if key in _OPTIONS:
             raise UsageError(f"{key} is an option, not a setting", f"--{key} {text}: {{{key}}} stands for it")
         axes[key] = grid.names(text, f"--set {key}")

@@ -6,7 +6,6 @@ import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -114,21 +113,3 @@ def test_without_a_file_and_a_keyring_there_is_a_sentence(tmp_path: Path, monkey
     with pytest.raises(UsageError, match="there is no secret HF_TOKEN") as caught:
         job_secrets.check_names(Layout(tmp_path), ["HF_TOKEN"])
     assert f"cat > {tmp_path}/secrets/HF_TOKEN" in caught.value.hint and "mpsq[keyring]" in caught.value.hint
-
-
-def test_a_keyring_answers_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the package keyring."""
-    stored = {("mpsq", "HF_TOKEN"): "abc"}
-    stand_in = SimpleNamespace(get_password=lambda service, name: stored.get((service, name)))
-    monkeypatch.setitem(sys.modules, "keyring", stand_in)
-    assert job_secrets.named(Layout(tmp_path), ["HF_TOKEN"]) == {"HF_TOKEN": "abc"}
-    with pytest.raises(UsageError) as caught:
-        job_secrets.check_names(Layout(tmp_path), ["WANDB_KEY"])
-    assert "keyring set mpsq WANDB_KEY" in caught.value.hint
-
-    def refuse(*_: str) -> str:
-        raise RuntimeError("No recommended backend was available.\nInstall one")
-
-    stand_in.get_password = refuse
-    with pytest.raises(UsageError, match=r"no keyring answers: No recommended backend was available\.$"):
-        job_secrets.check_names(Layout(tmp_path), ["HF_TOKEN"])
