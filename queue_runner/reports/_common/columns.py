@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
-from queue_runner.tables import Column, Row
+from queue_runner.model import Row
+from queue_runner.tables import Column
 from queue_runner.text import one_line
 
 
