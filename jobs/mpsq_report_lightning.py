@@ -19,6 +19,7 @@ not say when the writing is over.
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ PACKAGES = ("lightning", "pytorch-lightning", "torchmetrics")
 DTYPES = {"32": "fp32", "32-true": "fp32", "16-mixed": "fp16", "16-true": "fp16", "bf16-mixed": "bf16",
           "bf16-true": "bf16", "64": "fp64", "64-true": "fp64"}  # fmt: skip
 """Lightning's names of precisions, and the queue's."""
+_NO_MEMORY = re.compile(r"out of memory|Invalid buffer size: \d", re.IGNORECASE)
 
 
 class LightningCallback(pl.Callback):
@@ -162,7 +164,7 @@ class LightningCallback(pl.Callback):
     @harmless
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         if isinstance(exception, Exception):  # otherwise it was interrupted
-            kind = "oom" if "out of memory" in str(exception).lower() else "error"
+            kind = "oom" if _NO_MEMORY.search(str(exception)) else "error"
             self.report.note(kind, f"{type(exception).__name__}: {exception}")
         self._fits = False
         if self.watch:

@@ -74,6 +74,13 @@ torch.set_warn_always(True)
 for _ in range(2):
     torch.linalg.eig(torch.eye(3, device="mps"))
 """
+RECOMMENDED = """
+import torch
+most, kept = torch.mps.recommended_max_memory(), []
+while torch.mps.driver_allocated_memory() <= most + (1 << 28):
+    kept.append(torch.empty(1 << 28, dtype=torch.uint8, device="mps"))
+print("went beyond", most)
+"""
 LITTLE = 'import torch; torch.mps.set_per_process_memory_fraction(0.01); x = torch.zeros(1 << 30, device="mps")'
 ONE = 'import torch; torch.ones(1, device="mps") + 1'
 
@@ -99,6 +106,8 @@ def of_torch(device: str) -> Iterator[Check]:
          {"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.8"}),
         ("no float64", r"MPS framework doesn't support float64",
          'import torch; torch.ones(1, dtype=torch.float64).to("mps")', {}),
+        ("torch ends where Metal recommends", r"RuntimeError: MPS backend out of memory", RECOMMENDED,
+         {"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "1.0", "PYTORCH_MPS_LOW_WATERMARK_RATIO": "1.0"}),
         ("no memory", r"RuntimeError: MPS backend out of memory|Invalid buffer size", LITTLE, {}),
     ]  # fmt: skip
     yield Check("torch", "mps multiplies, in a child process", computes)
@@ -167,6 +176,8 @@ def trains(name: str, device: str, *options: str, **variables: str) -> str:
     memory = [(event.get("allocated_bytes"), event.get("reserved_bytes")) for event in iterations]
     if device == "mps":
         assert all(isinstance(a, int) and isinstance(b, int) and 0 < a <= b for a, b in memory), f"{memory}: {text}"
+        recommended = [event["recommended_memory_bytes"] for event in events if "recommended_memory_bytes" in event]
+        assert recommended and recommended[-1] > 0, f"recommended {recommended}: {text}"
     durations = [f"{1e3 * float(str(event['dur_s'])):.1f}" for event in iterations]
     return f"ms {' '.join(durations)}; bytes (tensors, driver) {memory[-1]}\n{text}"
 

@@ -28,6 +28,8 @@ HEAD = "0003"
 PROBES = (
     "SELECT j.id AS job_id, j.spec_json, r.state, r.outcome, r.exit_code, r.signal, r.reason, e.max_rss_bytes,"
     " r.machine_hash, COALESCE(h.device, j.device) AS device,"
+    " json_extract(h.hello_json, '$.recommended_memory_bytes') AS recommended_bytes,"
+    " (SELECT MAX(reserved_bytes) FROM iterations WHERE run_id = r.id) AS reserved_bytes,"
     " EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND kind = 'swapping') AS swapped"
     " FROM jobs j"
     " JOIN runs r ON r.id = (SELECT id FROM runs WHERE job_id = j.id ORDER BY attempt DESC, id DESC LIMIT 1)"

@@ -46,9 +46,11 @@ def expand(request: Request) -> list[JobSpec]:
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
         raise UsageError("--find-max tries each value once", "remove --repeats; mpsq rerun repeats what it found")
-    return environments.with_environments(
-        request, list(_workload_cells(request) if request.workload else _command_cells(request))
-    )
+    cells = list(_workload_cells(request) if request.workload else _command_cells(request))
+    found = environments.with_environments(request, cells)
+    if request.find_max is None:
+        return found
+    return [first.within_metal(spec, search.parse(request.find_max)) for spec in found]
 
 
 def _workload_cells(request: Request) -> Iterator[JobSpec]:

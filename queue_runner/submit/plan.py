@@ -158,6 +158,8 @@ def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
     asked, key = specs[0].find_max, specs[0].find_max.partition("=")[0]
     if ":" in asked and ":" not in str(request.find_max):
         brief = f" It ends at {asked.partition(':')[2]}, the most that {request.workload} takes.{brief}"
+    if ":" not in str(request.find_max) and any(spec.mps.get("high_watermark") == "1.0" for spec in specs):
+        brief = f" On mps memory ends at Metal's recommended size; a range, {key}=8:512, may exceed it.{brief}"
     return (
         f"the queue adds a run for each {key} that it tries, one after the other.{brief} mpsq report scaling shows it"
     )

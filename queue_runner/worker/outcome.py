@@ -29,8 +29,9 @@ _SAID = {
 
 _NO_MEMORY = re.compile(
     r"(?:[A-Za-z_][\w.]*\.)?(?:OutOfMemoryError|MemoryError)\b"
-    r"|[A-Za-z_][\w.]*Error: .*(?:(?:CUDA|MPS backend) out of memory|RESOURCE_EXHAUSTED: Out of memory"
-    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|malloc\] (?:Unable|Attempting) to allocate"
+    r"|[A-Za-z_][\w.]*Error: .*(?:(?:CUDA|MPS backend) out of memory|Invalid buffer size: \d"
+    r"|RESOURCE_EXHAUSTED: Out of memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+    r"|malloc\] (?:Unable|Attempting) to allocate"
     r"|Insufficient Memory \(\w+:kIOGPUCommandBuffer)"
 )
 """The last line of a traceback of torch, jax, mlx or Python itself when memory runs out."""

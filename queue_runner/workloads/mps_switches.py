@@ -11,6 +11,7 @@ use of the device fail: here both are always set.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,6 +120,15 @@ def environment(settings: Mapping[str, str], inherited: Mapping[str, str]) -> di
         else:
             changed[switch.variable] = wanted
     return changed
+
+
+def memory_ratio(variables: Mapping[str, str]) -> float | None:
+    """Return the most memory that torch takes, as a multiple of Metal's recommended size, where the variables say so;
+    None where they do not. 0 means no limit: infinity."""
+    try:
+        return float(variables[SWITCHES["high_watermark"].variable]) or math.inf
+    except (KeyError, ValueError):
+        return None
 
 
 def factor(variable: str, value: str) -> tuple[str, str]:

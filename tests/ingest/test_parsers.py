@@ -201,6 +201,11 @@ def test_trouble_is_noted() -> None:
     ]
 
 
+def test_a_buffer_that_metal_cannot_have_is_out_of_memory() -> None:
+    (note,) = of(Note, parsers.read_log("plain", b"RuntimeError: Invalid buffer size: 19.45 GB\n"))
+    assert (note.kind, note.text) == ("oom", "Invalid buffer size: 19.45 GB")
+
+
 def test_a_last_line_without_end_is_read_unless_it_may_be_cut() -> None:
     line = b"iter 1: loss 3.1, time 2.00ms, mfu 1.00%"
     events, consumed, _ = parsers.load("nanogpt").read_chunk(line, 5, final=False)

@@ -67,6 +67,20 @@ def test_the_cpu_of_torch_tells_it() -> None:
     assert allocated is None and reserved is not None and reserved > 50 * MIB
 
 
+def test_hello_tells_what_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for torch's device."""
+    import torch
+
+    from harness.torch_backend.main import Torch
+    from mpsq_report_watch import facts_of_torch
+
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 11 * MIB)
+    for kind, told in (("mps", 11 * MIB), ("cpu", None)):
+        device: Any = SimpleNamespace(kind=kind, type=kind)
+        assert Torch().facts(device).get("recommended_memory_bytes") == told
+        assert facts_of_torch(device, ()).get("recommended_memory_bytes") == told
+
+
 def test_the_version_of_macos_is_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """platform.mac_ver() is 16.0 on macOS 26 in a Python that was built for an older system."""
     asked: list[tuple[object, str]] = []

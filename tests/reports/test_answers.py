@@ -310,6 +310,8 @@ def test_the_interval_of_a_slope_knows_ties() -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Outcome.OUT_OF_MEMORY),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory.", Outcome.OUT_OF_MEMORY),
         ("RuntimeError: MPS backend out of memory (MPS allocated: 8 GB)", Outcome.OUT_OF_MEMORY),
+        ("RuntimeError: Invalid buffer size: 19.45 GB", Outcome.OUT_OF_MEMORY),
+        ("ValueError: Invalid buffer size of the reader", Outcome.FAILED),
         ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.", Outcome.OUT_OF_MEMORY),
         ("MemoryError", Outcome.OUT_OF_MEMORY),
         ("ValueError: the CUDA out of memory test was skipped by hand", Outcome.OUT_OF_MEMORY),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from queue_runner.errors import UsageError
+from queue_runner.events import Hello, Iter
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.monitor import wait
 from queue_runner.paths import Layout
@@ -26,15 +28,18 @@ pytestmark = pytest.mark.process
 MEMORY = 2.0**34
 
 
-def walk(asked: Asked, most: int, per_value: float = 0.0, memory: float | None = None) -> tuple[list[int], str]:
+def walk(
+    asked: Asked, most: int, per_value: float = 0.0, memory: float | search.Limit | None = None
+) -> tuple[list[int], str]:
     """The values that are tried on a device that holds `most`, and the last sentence."""
     probes: list[Probe] = []
-    while (at := standing(asked, probes, memory)).following is not None:
+    limit = memory if isinstance(memory, search.Limit) else search.of_machine(memory)
+    while (at := standing(asked, probes, limit)).following is not None:
         value = at.following
         assert value not in [probe.value for probe in probes] and len(probes) < 60
         fits = value <= most
-        rss = round(2e8 + per_value * value) if per_value else None
-        probes.append(Probe(value, fits, "" if fits else "OUT_OF_MEMORY: no room", max_rss_bytes=rss if fits else None))
+        used = round(2e8 + per_value * value) if per_value else None
+        probes.append(Probe(value, fits, "" if fits else "OUT_OF_MEMORY: no room", used_bytes=used if fits else None))
     return [probe.value for probe in probes], at.sentence(asked.key)
 
 
@@ -62,6 +67,59 @@ def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
     assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
     assert "judging by smaller values" in said and "90 % of the machine's 16.0 GiB" in said
     assert walk(Asked("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
+
+
+def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
+    """torch alone would take 1.7 times as much, which macOS serves from swap, and MLX whatever there is."""
+    metal = search.of_metal(1.1e10, 1.0, MEMORY)
+    tried, said = walk(Asked("batch_size", 8), 10**9, per_value=1e8, memory=metal)
+    assert max(tried) == (1.1e10 - 2e8) / 1e8 and said.endswith(
+        "it would need more than the 10.2 GiB that Metal recommends, judging by smaller values"
+    )
+    assert (
+        "1.2 times the 10.2 GiB that Metal recommends"
+        in walk(Asked("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
+    )
+    for ratio in (1.7, float("inf")):  # asked for: no more than the machine has
+        assert search.of_metal(1.1e10, ratio, MEMORY) == search.of_machine(MEMORY)
+
+
+def mps_row(value: int, **more: Any) -> dict[str, Any]:
+    spec = replace(plan(device="mps", find_max="batch_size=8").jobs[0].spec, find_max="batch_size=8")
+    spec = replace(search.with_value(spec, "batch_size", value), env=more.pop("env", spec.env))
+    told = {"device": "mps", "reserved_bytes": value * 10**8, "recommended_bytes": 11 * 10**9, "swapped": 0}
+    ended = {"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None}
+    return {"spec_json": spec.to_json(), "max_rss_bytes": 10**8, **told, **ended, **more}
+
+
+def test_a_search_on_mps_is_judged_by_what_the_driver_reserved() -> None:
+    rows = [mps_row(value) for value in (8, 16, 32, 64)]
+    at = next.stand(Asked("batch_size", 8), rows, MEMORY)
+    assert at.following == 87 and "10.2 GiB that Metal recommends" in at.why_not
+
+    def following(asked: Asked, **row: Any) -> int | None:
+        return next.stand(asked, [mps_row(value, **row) for value in (8, 16, 32, 64)], None).following
+
+    assert following(Asked("batch_size", 8), env={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}) == 128
+    assert following(Asked("batch_size", 8, 4096), env={}) == 128
+    assert following(Asked("batch_size", 8), env={}) == 87
+    assert following(Asked("batch_size", 8), recommended_bytes="much") == 128
+
+
+def test_probes_on_mps_end_where_metal_recommends() -> None:
+    """Unless a range or a watermark was asked for."""
+    planned = plan(find_max="batch_size", device="cpu,mps")
+    cpu, mps = (job.spec for job in planned.jobs)
+    assert cpu.mps == {} and mps.mps == {"high_watermark": "1.0", "low_watermark": "1.0"}
+    assert mps.env["PYTORCH_MPS_HIGH_WATERMARK_RATIO"] == "1.0" and "Metal's recommended size" in planned.warnings[-1]
+    assert plan(workload="bert", find_max="block_size", config="toy", device="mps").jobs[0].spec.mps
+    assert plan(find_max="batch_size=8:512", device="mps").jobs[0].spec.mps == {}
+    asked = plan(find_max="batch_size", device="mps", mps=["high_watermark=0"]).jobs[0].spec
+    assert asked.mps["high_watermark"] == "0.0"
+    (mlx,) = plan(find_max="batch_size", device="mps", framework="mlx").jobs
+    assert mlx.spec.mps == {}
+    (fast,) = plan(find_max="batch_size", device="mps", mps=["fast_math=on"]).jobs
+    assert sorted(fast.spec.mps) == ["fast_math", "high_watermark", "low_watermark"]
 
 
 def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
@@ -203,6 +261,26 @@ def test_two_searches_of_a_group_end_one_after_the_other(layout: Layout) -> None
     with open_engine(layout.db).connect() as connection:
         said = connection.execute(text("SELECT reason FROM job_events WHERE actor = 'worker' AND verb = 'submit'"))
         assert "batch_size 4 works so far; 8 is next" in said.scalars().all()
+
+
+def test_what_a_run_on_mps_reports_reaches_its_search(layout: Layout) -> None:
+    submit.store(layout, plan(find_max="batch_size=8", device="mps"))
+    tried = []
+    engine = open_engine(layout.db)
+    for _ in range(5):
+        with writing(engine) as connection:
+            run = jobs.claim(connection, "machine", "0" * 32, "boot")
+            assert run is not None
+            value = int(run.spec.params["batch_size"])
+            tried.append(value)
+            hello = Hello(9, 0.0, device="mps", extra={"recommended_memory_bytes": 11 * 10**9})
+            iters = [Iter(n, 0.1, n, 0.1, reserved_bytes=value * 10**8 - n) for n in range(3)]
+            results.save_events(connection, run.run_id, [hello, *iters])
+            jobs.move(
+                connection, run.run_id, Verb.FINISH, actor="worker", ending=Ending(Outcome.SUCCEEDED, 0), ended_at=1.0
+            )
+            next.go_on(connection, run.id.job, run.spec, MEMORY)
+    assert tried == [8, 16, 32, 64, 87]
 
 
 def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:

@@ -45,11 +45,13 @@ class Mlx(Framework):
         self._before = _kept() if device.kind == "cpu" else None
 
     def facts(self, device: Device) -> dict[str, Any]:
+        recommended = mx.device_info().get("max_recommended_working_set_size")
         return {
             "versions": hello.versions(
                 ("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "numpy", "tiktoken")
             ),
             "backend": device.backend,
+            **({"recommended_memory_bytes": recommended} if device.kind == "mps" and recommended else {}),
             "float32_matmul_precision": "highest" if os.environ.get("MLX_ENABLE_TF32") == "0" else "default",
         }
 

@@ -56,6 +56,7 @@ class Torch(Framework):
             "versions": versions,
             "threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            **({"recommended_memory_bytes": torch.mps.recommended_max_memory()} if device.kind == "mps" else {}),
         }
 
     def wait(self, training: Training, loss: Any) -> None:

@@ -13,7 +13,7 @@ from queue_runner.units import BOOLEANS
 
 NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
 _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported on the MPS backend")
-_OUT_OF_MEMORY = re.compile(r"(?:MPS backend|CUDA) out of memory[^\r\n]{0,200}")
+_OUT_OF_MEMORY = re.compile(r"(?:(?:MPS backend|CUDA) out of memory|Invalid buffer size: \d)[^\r\n]{0,200}")
 
 
 def clean(line: str) -> str:

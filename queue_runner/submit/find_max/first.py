@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec, Value
 from queue_runner.submit.find_max.search import MOST, MOST_SAID, Asked, with_value
-from queue_runner.workloads import catalog
+from queue_runner.workloads import catalog, mps_switches
 from queue_runner.workloads.manifest import Param, Workload
 
 BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval": 0}
@@ -61,6 +62,17 @@ def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
             f"write {{{asked.key}}} where the value belongs: -- python train.py --{asked.key}={{{asked.key}}}",
         )
     return _first(replace(spec, template=spec.argv), asked, _begin(asked, said, 1))
+
+
+def within_metal(spec: JobSpec, asked: Asked) -> JobSpec:
+    """Return a probe on mps with torch's memory limited to what Metal recommends: by default torch takes 1.7 times as
+    much, which macOS serves from swap. Unchanged if the search has a range, or the environment a limit of its own."""
+    on_mps = spec.device == "mps" or (spec.device in ("auto", None) and sys.platform == "darwin")
+    limited = mps_switches.memory_ratio(spec.env) is not None
+    if not on_mps or limited or asked.last != MOST or spec.framework not in (None, "torch"):
+        return spec
+    mps = {**spec.mps, **mps_switches.parse("high_watermark=1.0")}
+    return replace(spec, mps=mps, env=mps_switches.environment(mps, spec.env))
 
 
 def _begin(asked: Asked, said: Sequence[Value], otherwise: Value | None) -> int:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from queue_runner.model import Ending, Outcome, Row, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
-from queue_runner.submit.find_max.search import Asked, Probe, Standing
+from queue_runner.submit.find_max.search import Asked, Limit, Probe, Standing
+from queue_runner.workloads import mps_switches
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -70,8 +71,21 @@ def same(spec_json: str, spec: JobSpec, asked: Asked) -> bool:
 
 
 def stand(asked: Asked, rows: Sequence[Row], memory_bytes: float | None) -> Standing:
-    """Return the standing of a search; `rows` are its probes' last attempts, with device, max_rss_bytes, swapped."""
-    return search.standing(asked, [probe(asked, row) for row in rows], memory_bytes)
+    """Return the standing of a search; `rows` are its probes' last attempts, as of read.PROBES."""
+    return search.standing(asked, [probe(asked, row) for row in rows], _limit(asked, rows, memory_bytes))
+
+
+def _limit(asked: Asked, rows: Sequence[Row], memory_bytes: float | None) -> Limit | None:
+    """Return the memory that a probe may be predicted to need. A range, or a watermark in the environment, asks for
+    more than Metal recommends."""
+    told = [row["recommended_bytes"] for row in rows if row["device"] == "mps"]
+    recommended = next((size for size in reversed(told) if isinstance(size, int) and size > 0), None)
+    if recommended is None:
+        return search.of_machine(memory_bytes)
+    ratio = mps_switches.memory_ratio(JobSpec.from_json(rows[-1]["spec_json"]).env)
+    if ratio is None:
+        ratio = 1.0 if asked.last == search.MOST else mps_switches.DEFAULT_HIGH
+    return search.of_metal(recommended, ratio, memory_bytes)
 
 
 def probe(asked: Asked, row: Row) -> Probe:
@@ -87,5 +101,5 @@ def probe(asked: Asked, row: Row) -> Probe:
         return Probe(value, None, told)
     if row["swapped"]:
         return Probe(value, False, "it only works with swapping")
-    limits = row["device"] == "cpu"
-    return Probe(value, True, told, max_rss_bytes=row["max_rss_bytes"] if limits else None)
+    used = {"cpu": row["max_rss_bytes"], "mps": row["reserved_bytes"]}
+    return Probe(value, True, told, used_bytes=used.get(row["device"]))

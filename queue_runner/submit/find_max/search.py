@@ -7,6 +7,7 @@ a search, so only the current run can be lost.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,8 @@ MOST = 1 << 30
 MOST_SAID = 10**9
 """Exclusive limit of values that can be given: nine digits."""
 MEMORY_SHARE = 0.9
-"""Share of the memory that a CPU probe may be predicted to need: beyond it the machine swaps, or the kernel's OOM
-killer may end another program than the probe."""
+"""Share of the memory that a probe may be predicted to need: beyond it the machine swaps, or the kernel's OOM killer
+may end another program than the probe."""
 _ASKED = re.compile(r"([A-Za-z_]\w{0,63})(?:=(?=[\d:])(\d{1,9})?(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -54,14 +55,40 @@ def parse(text: str) -> Asked:
 class Probe:
     """A value that was tried. `fits` is None if its run does not tell: it waits, failed or was cancelled.
 
-    `why` is its result in words. `max_rss_bytes` is set only where that memory is the limit: on the CPU.
+    `why` is its result in words. `used_bytes` is set only where the machine's memory is the limit: the RSS on the CPU,
+    what the driver reserved on mps.
     """
 
     value: int
     fits: bool | None
     why: str
     over: bool = True
-    max_rss_bytes: int | None = None
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The memory that a probe may be predicted to need. `name` is how the standing calls it."""
+
+    size_bytes: float
+    name: str
+
+
+def of_machine(memory_bytes: float | None) -> Limit | None:
+    """Return the limit of a machine with that much memory; None if it is unknown."""
+    if memory_bytes is None:
+        return None
+    share = f"{units.percent(MEMORY_SHARE, 2)} of the machine's {units.size(memory_bytes)}"
+    return Limit(memory_bytes * MEMORY_SHARE, share)
+
+
+def of_metal(recommended_bytes: float, ratio: float, memory_bytes: float | None) -> Limit | None:
+    """Return the limit of a Mac's GPU: `ratio` times what Metal recommends, at most that of the machine."""
+    machine, size_bytes = of_machine(memory_bytes), recommended_bytes * ratio
+    if machine is not None and machine.size_bytes <= size_bytes:
+        return machine
+    times = "" if ratio == 1 else f"{ratio:g} times "
+    return Limit(size_bytes, f"{times}the {units.size(recommended_bytes)} that Metal recommends")
 
 
 @dataclass(frozen=True)
@@ -95,8 +122,8 @@ class Standing:
         return f"{key} {largest} is the largest that works; {beyond} does not: {self.why_not}"
 
 
-def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None = None) -> Standing:
-    """Return the standing after these probes, each value once. `memory_bytes` is the memory of the machine."""
+def standing(asked: Asked, probes: Iterable[Probe], limit: Limit | None = None) -> Standing:
+    """Return the standing after these probes, each value once. Without a limit nothing is predicted."""
     tried = sorted(probes, key=lambda probe: probe.value)
     fitting = [probe for probe in tried if probe.fits]
     largest = fitting[-1].value if fitting else None
@@ -105,11 +132,10 @@ def standing(asked: Asked, probes: Iterable[Probe], memory_bytes: float | None =
     too_large, why_not = (beyond[0].value, beyond[0].why) if beyond else (None, "")
     stopped = next((probe for probe in tried if probe.fits is None), None)
     following = None if stopped else _following(asked, largest, too_large)
-    limit = _limit(fitting, memory_bytes)
-    if limit is not None and following is not None and following >= limit and largest is not None:
-        too_large = max(limit, largest + 1)
-        share = f"{units.percent(MEMORY_SHARE, 2)} of the machine's {units.size(memory_bytes)}"
-        why_not = f"it would need more than {share}, judging by smaller values"
+    over = None if limit is None else _first_over(fitting, limit.size_bytes)
+    if limit is not None and over is not None and following is not None and following >= over and largest is not None:
+        too_large = max(over, largest + 1)
+        why_not = f"it would need more than {limit.name}, judging by smaller values"
         following = _following(asked, largest, too_large)
     return Standing(largest, too_large, following, why_not, stopped)
 
@@ -124,16 +150,16 @@ def _following(asked: Asked, largest: int | None, too_large: int | None) -> int 
     return (least + too_large) // 2 if too_large - least > 1 else None
 
 
-def _limit(fitting: Sequence[Probe], memory_bytes: float | None) -> int | None:
-    """Return the first value predicted to exceed the available memory, by a line through the two largest values."""
-    known = [(probe.value, probe.max_rss_bytes) for probe in fitting if probe.max_rss_bytes]
-    if memory_bytes is None or len(known) < 2:
+def _first_over(fitting: Sequence[Probe], limit_bytes: float) -> int | None:
+    """Return the first value predicted to exceed the limit, by a line through the two largest values."""
+    known = [(probe.value, probe.used_bytes) for probe in fitting if probe.used_bytes]
+    if limit_bytes == math.inf or len(known) < 2:
         return None
     (a, at_a), (b, at_b) = known[-2:]
     slope = (at_b - at_a) / (b - a)
     if slope <= 0:
         return None
-    return int(b + max(0.0, memory_bytes * MEMORY_SHARE - at_b) / slope) + 1
+    return int(b + max(0.0, limit_bytes - at_b) / slope) + 1
 
 
 def without(spec: JobSpec, key: str) -> str:
