@@ -83,7 +83,7 @@ WORKLOAD = {
         "weight_decay": {"default": 0.01, "unit": "", "least": 0, "help": "on matrices; vectors have none"},
         "adamw": {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
-            "help": "how it is computed; auto: fused where the device has it",
+            "help": "how it is computed; auto: fused where the device has it and it is correct",
         },
         "stop_on_nan": False,
         "threads": 0,
@@ -175,7 +175,7 @@ def build(options: Options, device: Device) -> Training:
             {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": s.weight_decay},
             {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
         ]
-        return adamw(groups, s.adamw, lr=s.lr)
+        return adamw(groups, s.adamw, device, options.dtype, lr=s.lr)
 
     return classifying.build(options, device, Bert(s), sequences(s, options.seed), optimizer, forward_flops(s))
 

@@ -104,7 +104,7 @@ WORKLOAD = {
         "grad_clip": {"default": 1.0, "unit": "", "least": 0, "help": "greatest norm of the gradient; 0: no limit"},
         "adamw": {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
-            "help": "how it is computed; auto: fused where the device has it",
+            "help": "how it is computed; auto: fused where the device has it and it is correct",
         },
         "stop_on_nan": False,
         "threads": 0,
@@ -251,7 +251,9 @@ def build(options: Options, device: Device) -> Training:
         {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": s.weight_decay},
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer, name = adamw(groups, s.adamw, lr=s.lr, betas=(s.beta1, s.beta2), eps=nanogpt.ADAM_EPS)
+    optimizer, name = adamw(
+        groups, s.adamw, device, options.dtype, lr=s.lr, betas=(s.beta1, s.beta2), eps=nanogpt.ADAM_EPS
+    )
     return Training(
         options=options,
         device=device,

@@ -82,7 +82,7 @@ WORKLOAD = {
         "weight_decay": {"default": 1e-4, "unit": "", "least": 0, "help": "on all parameters"},
         "sgd": {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
-            "help": "how it is computed; auto: fused where the device has it",
+            "help": "how it is computed; auto: fused where the device has it and it is correct",
         },
         "stop_on_nan": False,
         "threads": 0,

@@ -81,6 +81,14 @@ while torch.mps.driver_allocated_memory() <= most + (1 << 28):
     kept.append(torch.empty(1 << 28, dtype=torch.uint8, device="mps"))
 print("went beyond", most)
 """
+SCALED = """
+import torch
+w = torch.nn.Parameter(torch.ones(4, device="mps"))
+by, scaler = torch.optim.SGD([w], lr=0.1, fused=True), torch.amp.GradScaler("mps")
+scaler.scale((w * w).sum()).backward(); scaler.step(by); scaler.update()
+found = float(w[0])
+print("stepped to", found, "right" if abs(found - 0.8) < 1e-4 or torch.__version__ < (2, 13) else "odd")
+"""
 LITTLE = 'import torch; torch.mps.set_per_process_memory_fraction(0.01); x = torch.zeros(1 << 30, device="mps")'
 ONE = 'import torch; torch.ones(1, device="mps") + 1'
 
@@ -108,6 +116,7 @@ def of_torch(device: str) -> Iterator[Check]:
          'import torch; torch.ones(1, dtype=torch.float64).to("mps")', {}),
         ("torch ends where Metal recommends", r"RuntimeError: MPS backend out of memory", RECOMMENDED,
          {"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "1.0", "PYTORCH_MPS_LOW_WATERMARK_RATIO": "1.0"}),
+        ("a fused optimizer obeys the scaler", r"^stepped to .* right$", SCALED, {}),
         ("no memory", r"RuntimeError: MPS backend out of memory|Invalid buffer size", LITTLE, {}),
     ]  # fmt: skip
     yield Check("torch", "mps multiplies, in a child process", computes)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from array import array
 from types import SimpleNamespace
+from typing import Any
 
 import nanogpt_torch as job
 import numpy as np
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from harness.command_line import parse
 from harness.data.batches import Batches
+from harness.errors import UsageError
 from harness.models.nanogpt import Shape, flops_per_iter, initial_weights, learning_rate, shape_of
-from harness.torch_backend.training import adamw
+from harness.torch_backend.device import open_device
+from harness.torch_backend.training import adamw, sgd
 from harness.workload import resolve
 
 pytestmark = pytest.mark.slow
@@ -172,7 +176,7 @@ def test_evaluations_repeat_their_batches_and_are_not_those_of_training() -> Non
 def test_every_adamw_is_the_same_optimizer(name: str) -> None:
     def train(implementation: str) -> torch.Tensor:
         weight = torch.nn.Parameter(torch.linspace(-1, 1, 12))
-        optimizer, said = adamw([{"params": [weight]}], implementation, lr=0.1)
+        optimizer, said = adamw([{"params": [weight]}], implementation, open_device("cpu"), "fp32", lr=0.1)
         assert said == f"AdamW({'fused' if implementation == 'auto' else implementation})"
         for _ in range(5):
             weight.grad = weight.detach() ** 2
@@ -180,3 +184,43 @@ def test_every_adamw_is_the_same_optimizer(name: str) -> None:
         return weight.detach()
 
     assert torch.allclose(train(name), train("auto"), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "dtype", "found"),
+    [
+        ("2.12.1", "mps", "fp16", "loop"),
+        ("2.12.1", "mps", "fp32", "fused"),
+        ("2.12.1", "mps", "bf16", "fused"),
+        ("2.13.0", "mps", "fp16", "fused"),
+        ("2.12.1", "cuda", "fp16", "fused"),
+    ],
+)
+def test_a_fused_optimizer_that_ignores_the_scaler_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str, kind: str, dtype: str, found: str
+) -> None:
+    """pytorch issue 186360, by a stand-in for the device: steps 65,536 times too far, and infinite ones not skipped."""
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    device: Any = SimpleNamespace(kind=kind)
+    for make, name in ((adamw, "AdamW"), (sgd, "SGD")):
+        weight = torch.nn.Parameter(torch.ones(2))
+        assert make([{"params": [weight]}], "auto", device, dtype, lr=0.1)[1] == f"{name}({found})"
+        assert ("186360" in capsys.readouterr().out) == (found == "loop")
+        assert make([{"params": [weight]}], "loop", device, dtype, lr=0.1)[1] == f"{name}(loop)"
+        if found == "fused":
+            assert make([{"params": [weight]}], "fused", device, dtype, lr=0.1)[1] == f"{name}(fused)"
+            continue
+        with pytest.raises(UsageError, match="ignores the loss scaling of fp16"):
+            make([{"params": [weight]}], "fused", device, dtype, lr=0.1)
+    assert not capsys.readouterr().out
+
+
+def test_the_trainers_fused_optimizer_is_refused_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.torch_backend.trainer import arguments_of
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.12.1"))
+    options: Any = SimpleNamespace(dtype="fp16", settings=SimpleNamespace(optim="adamw_torch_fused"))
+    device: Any = SimpleNamespace(kind="mps")
+    with pytest.raises(UsageError) as error:
+        arguments_of(options, device, "folder")
+    assert "186360" in error.value.message and "optim=adamw_torch," in error.value.hint

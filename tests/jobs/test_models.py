@@ -498,7 +498,7 @@ def test_compiled_convolutions_on_mps_come_with_a_hint() -> None:
 def test_every_sgd_is_the_same_optimizer(name: str) -> None:
     def train(implementation: str) -> torch.Tensor:
         weight = nn.Parameter(torch.linspace(-1, 1, 12))
-        optimizer, said = sgd([{"params": [weight]}], implementation, lr=0.1, momentum=0.9)
+        optimizer, said = sgd([{"params": [weight]}], implementation, open_device("cpu"), "fp32", lr=0.1, momentum=0.9)
         assert said == f"SGD({'fused' if implementation == 'auto' else implementation})"
         for _ in range(5):
             weight.grad = weight.detach() ** 2

@@ -55,7 +55,7 @@ def build(options: Options, device: Device, make: Callable[[SimpleNamespace], Im
 
     def optimizer(model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
         groups = [{"params": list(model.parameters())}]
-        return sgd(groups, s.sgd, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
+        return sgd(groups, s.sgd, device, options.dtype, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay)
 
     layout = torch.channels_last if s.channels_last else torch.preserve_format
     training = classifying.build(options, device, model, examples, optimizer, flops, layout)

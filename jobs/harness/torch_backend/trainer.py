@@ -14,6 +14,7 @@ from harness.command_line import Options
 from harness.errors import UsageError, first_line
 from harness.external_trainer import TrainerRun
 from harness.torch_backend.device import Device
+from harness.torch_backend.training import fused_trouble
 from mpsq_report_transformers import TrainerCallback
 
 
@@ -54,6 +55,8 @@ class Callback(TrainerCallback):
 def arguments_of(options: Options, device: Device, folder: str) -> TrainingArguments:
     """Return the TrainingArguments that run_glue.py would parse from its command line. Raises: UsageError."""
     s = options.settings
+    if "fused" in s.optim and (trouble := fused_trouble(device, options.dtype)):
+        raise UsageError(trouble, "--set optim=adamw_torch, --dtype bf16, or torch 2.13")
     if device.handle.index:
         raise UsageError(
             f"the Trainer takes the first GPU that it sees, not {device}",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from harness.errors import JobError
+from harness.errors import JobError, UsageError
 from harness.torch_backend.device import Device
 from harness.training import REFERENCE_ROWS
 from harness.training import Training as AnyTraining
@@ -47,24 +47,46 @@ class Training(AnyTraining):
         return sum(p.numel() for p in self.model.parameters())
 
 
-def adamw(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.AdamW, str]:
-    """Return AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto (fused if the device has
-    it).
+def adamw(
+    groups: list[dict[str, Any]], implementation: str, device: Device, dtype: str, **settings: Any
+) -> tuple[torch.optim.AdamW, str]:
+    """Return AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto (fused if the device has one
+    that is correct in `dtype`).
 
-    Raises: JobError if the implementation does not exist on this device.
+    Raises: JobError if the implementation does not exist on this device, UsageError if it is wrong there.
     """
-    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, settings)
+    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, fused_trouble(device, dtype), settings)
 
 
-def sgd(groups: list[dict[str, Any]], implementation: str, **settings: Any) -> tuple[torch.optim.SGD, str]:
+def sgd(
+    groups: list[dict[str, Any]], implementation: str, device: Device, dtype: str, **settings: Any
+) -> tuple[torch.optim.SGD, str]:
     """Return stochastic gradient descent and its name for hello; arguments and errors as of adamw()."""
-    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, settings)
+    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, fused_trouble(device, dtype), settings)
+
+
+def fused_trouble(device: Device, dtype: str) -> str:
+    """Return why a fused optimizer is wrong with the GradScaler of fp16: on mps torch before 2.13 passes it neither the
+    scale, so that steps are about 65,536 times too far, nor that a step must be skipped. Empty if it is right."""
+    if device.kind != "mps" or dtype != "fp16" or torch.__version__ >= (2, 13):
+        return ""
+    return f"a fused optimizer of torch {torch.__version__} on mps ignores the loss scaling of fp16 (issue 186360)"
 
 
 def _optimizer(
-    kind: type[Optimizer], key: str, groups: list[dict[str, Any]], implementation: str, settings: Mapping[str, Any]
+    kind: type[Optimizer],
+    key: str,
+    groups: list[dict[str, Any]],
+    implementation: str,
+    trouble: str,
+    settings: Mapping[str, Any],
 ) -> tuple[Optimizer, str]:
+    if trouble and implementation == "fused":
+        raise UsageError(trouble, f"--set {key}=loop, --dtype bf16, or torch 2.13")
     wanted = ("fused", "loop") if implementation == "auto" else (implementation,)
+    if trouble and implementation == "auto":
+        print(f"{trouble}: {kind.__name__}(loop) instead")
+        wanted = ("loop",)
     for name in wanted:
         try:
             return kind(groups, **settings, **_FLAGS[name]), f"{kind.__name__}({name})"
