@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,17 @@ found = float(w[0])
 print("stepped to", found, "right" if abs(found - 0.8) < 1e-4 or torch.__version__ < (2, 13) else "odd")
 """
 LITTLE = 'import torch; torch.mps.set_per_process_memory_fraction(0.01); x = torch.zeros(1 << 30, device="mps")'
+SHADER = """
+import sys, time, torch
+x = torch.zeros(64, device="mps"); torch.mps.synchronize()
+source = '''#include <metal_stdlib>
+kernel void f(device float* x, uint i [[thread_position_in_grid]]) {
+    x[i] = metal::exp(x[i] * ''' + sys.argv[1] + '''f);
+}'''
+begun = time.perf_counter()
+torch.mps.compile_shader(source).f(x); torch.mps.synchronize()
+print(1e3 * (time.perf_counter() - begun))
+"""
 ONE = 'import torch; torch.ones(1, device="mps") + 1'
 
 
@@ -120,8 +132,20 @@ def of_torch(device: str) -> Iterator[Check]:
         ("no memory", r"RuntimeError: MPS backend out of memory|Invalid buffer size", LITTLE, {}),
     ]  # fmt: skip
     yield Check("torch", "mps multiplies, in a child process", computes)
+    yield Check("torch", "Metal keeps shaders from process to process", metal_cache)
     for name, pattern, program, variables in says:
         yield Check("torch", name, partial(_says, pattern, program, **variables))
+
+
+def metal_cache() -> str:
+    """A kernel that no Mac has seen, in one process and in the next."""
+    number = f"{1 + secrets.randbelow(10**9) / 1e9:.9f}"
+    said = [_run([sys.executable, "-c", SHADER, number])[1] for _ in range(2)]
+    found = [re.search(r"^\d+\.\d+$", text, re.MULTILINE) for text in said]
+    assert all(found), "\n".join(said)
+    first_ms, second_ms = (float(match[0]) for match in found if match)
+    assert second_ms < 0.5 * first_ms, f"{first_ms:.1f} ms, then {second_ms:.1f} ms"
+    return f"{first_ms:.1f} ms, then {second_ms:.1f} ms in the next process"
 
 
 def computes() -> str:

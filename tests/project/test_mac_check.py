@@ -87,7 +87,7 @@ def test_the_table_and_its_file(tmp_path: Path) -> None:
 
 
 def test_the_programs_for_torch_can_be_read() -> None:
-    for name in ("MEMORY", "TIMED", "STATE", "EIG", "MANY", "RECOMMENDED", "SCALED", "LITTLE", "ONE"):
+    for name in ("MEMORY", "TIMED", "STATE", "EIG", "MANY", "RECOMMENDED", "SCALED", "SHADER", "LITTLE", "ONE"):
         ast.parse(getattr(mac_checks_jobs, name))
     assert not list(mac_checks_jobs.of_torch("cpu")) and len(list(mac_checks_jobs.of_torch("mps"))) > 10
 

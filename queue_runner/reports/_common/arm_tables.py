@@ -128,6 +128,9 @@ def _cost(rows: Sequence[Raw]) -> Section:
         compiling.append("1st iter: of compiled rows, with a cold cache")
     if known := [state for state in states if state]:
         compiling.append(f"compile: time added to the first iteration with a {' or '.join(known)} compiler cache")
+    metal = []
+    if any(row["device"] == "mps" and row["first_iter_s"] is not None for row in rows):
+        metal.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
     texts = {"real_s": "real, user, sys: seconds", "max_rss_bytes": "RSS: peak"}
     measured = [text for key, text in texts.items() if any(row[key] is not None for row in rows)]
     shown = columns(
@@ -137,7 +140,7 @@ def _cost(rows: Sequence[Raw]) -> Section:
         "real_s user_s sys_s",
         Column("max_rss_bytes", "RSS", units.size, True),
     )
-    return Section("", shown, rows, ["; ".join(parts) for parts in (compiling, measured) if parts])
+    return Section("", shown, rows, ["; ".join(parts) for parts in (compiling, metal, measured) if parts])
 
 
 def _compile_column(state: str | None, title: str) -> Column:
