@@ -42,8 +42,8 @@ def system() -> Iterator[Check]:
     """All of them."""
     for check in (
         native_python, chip, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use, priority, swap,
-        two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, resident, highest_resident, left_reader,
-        to_the_platter, kept_awake, launchd_answers, definition, developer_tools,
+        two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, time_of_children, resident,
+        highest_resident, left_reader, to_the_platter, kept_awake, launchd_answers, definition, developer_tools,
     ):  # fmt: skip
         yield Check("system", (check.__doc__ or "").rstrip("."), check)
 
@@ -224,6 +224,22 @@ def resident() -> str:
     told, other = process_memory()[1], psutil.Process().memory_info().rss
     assert told and abs(told - other) < 0.2 * other, f"{told}, psutil {other}"
     return f"{told / 1e6:.1f} MB"
+
+
+def time_of_children() -> str:
+    """the CPU time of ended children is their parent's."""
+
+    def mine() -> float:
+        used = processes.rusage_darwin(os.getpid())
+        assert used is not None, "proc_pid_rusage refused"
+        return used.cpu_s
+
+    own = sum(os.times()[:4])
+    assert abs(mine() - own) < 0.05 + 0.1 * own, f"{mine():.2f} s, os.times {own:.2f} s"
+    before = mine()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"], check=True)
+    assert 0.9 < mine() - before < 2, f"{mine() - before:.2f} s after a child that used 1 s"
+    return f"{mine() - before:.2f} s after a child that used 1 s"
 
 
 def highest_resident() -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.host.command import Asked
-from queue_runner.host.cpu_time import LinuxSource, Named, PsutilSource, Shares
+from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
 
@@ -53,7 +53,7 @@ class Sampler:
         self._clock = clock
         self._tools = _MacTools() if platform == "darwin" else _LinuxTools(root)
         linux = platform.startswith("linux")
-        self._shares = Shares(LinuxSource(root) if linux else PsutilSource())
+        self._shares = Shares(LinuxSource(root) if linux else MacSource())
         self._memory: Callable[[], tuple[int | None, int | None, int | None]]
         self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
         self._at = clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from queue_runner.host import processes
+from queue_runner.warden.processes import rusage_darwin
 
 Named = int | tuple[int, float]
 """A process: its pid, or (pid, start) in the kernel's own units, so that a reused pid is not mistaken for it."""
@@ -67,8 +67,8 @@ class LinuxSource:
         return found
 
 
-class PsutilSource:
-    """CPU times on macOS through psutil, without reaped children and without hypervisor steal."""
+class MacSource:
+    """CPU times on macOS, by psutil and libproc. There is no hypervisor steal."""
 
     def machine(self) -> MachineTime | None:
         import psutil
@@ -78,17 +78,14 @@ class PsutilSource:
         return MachineTime(busy, busy + times.idle, None)
 
     def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
-        import psutil
-
         found = {}
         for one in named:
             pid, start = one if isinstance(one, tuple) else (one, None)
             seen = processes.look(pid)  # not psutil's create_time, which moves when the clock is set
             if seen is None or (start is not None and not processes.same_start(seen.start, start)):
                 continue
-            with contextlib.suppress(psutil.Error):
-                times = psutil.Process(pid).cpu_times()
-                found[pid, seen.start] = ProcessTime(seen.parent, times.user + times.system)
+            if (used := rusage_darwin(pid)) is not None:
+                found[pid, seen.start] = ProcessTime(seen.parent, used.cpu_s)
         return found
 
 

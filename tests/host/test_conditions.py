@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.host import conditions, keep_awake, power
+from queue_runner.host import conditions, cpu_time, keep_awake, power
 from queue_runner.host.command import Asked, ask
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
 
@@ -280,6 +280,7 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
             answers[self.key] = "closed"
 
     monkeypatch.setattr(conditions, "Asked", Answered)
+    monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     sampler = conditions.Sampler(platform="darwin")
     sample = sampler.sample([(os.getpid(), 1.0)])
     wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "gpu_busy_share": 0.16, "priority": 20}

@@ -7,6 +7,7 @@ import resource
 import select
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,11 +97,45 @@ def test_an_answer_knows_when_it_was_asked_for() -> None:
     asked.close()
 
 
+@dataclass
+class Used:
+    """What rusage_info_v4 has of a process."""
+
+    user_s: float = 0
+    system_s: float = 0
+    child_user_s: float = 0
+    child_system_s: float = 0
+    footprint: int = 0
+    largest: int = 0
+
+
 class LibSystem:
-    """proc_pidinfo(PROC_PIDTBSDINFO) as XNU answers it: 136 bytes, and nothing of zombies and of other users'."""
+    """libproc as XNU answers it. proc_pidinfo(PROC_PIDTBSDINFO): 136 bytes, and nothing of zombies and of other users'.
+    proc_pid_rusage(RUSAGE_INFO_V4): 296 bytes, times in units of 125/3 ns as on Apple silicon."""
 
     def __init__(self, **rows: tuple[int, int, int, int, int]) -> None:
         self.rows = {int(name[1:]): row for name, row in rows.items()}
+        self.usage: dict[int, Used] = {}
+
+    def mach_timebase_info(self, buffer: Any) -> int:
+        buffer[:8] = struct.pack("II", 125, 3)
+        return 0
+
+    def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
+        assert flavor == 4 and len(buffer) == 296
+        if (used := self.usage.get(pid)) is None:
+            return -1
+        user, system, child_user, child_system = (
+            round(seconds * 24e6) for seconds in (used.user_s, used.system_s, used.child_user_s, used.child_system_s)
+        )
+        buffer[:296] = b"".join(
+            [
+                b"u" * 16, struct.pack("10Q", user, system, 1, 1, 1, 1, 3, used.footprint, 1, 1),  # v0
+                struct.pack("6Q", child_user, child_system, 1, 1, 1, 1), struct.pack("2Q", 1, 1),  # v1, v2
+                struct.pack("9Q", *[1] * 9), struct.pack("8Q", 1, used.largest, 1, 1, 1, 1, 1, 1),  # v3, v4
+            ]
+        )  # fmt: skip
+        return 0
 
     def proc_pidinfo(self, pid: int, flavor: int, _arg: object, buffer: Any, size: int) -> int:
         assert (flavor, size) == (3, 136)
@@ -134,16 +169,34 @@ def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: 
     """psutil moves create_time by what the clock was set: the job's time on the CPU would be taken for others'."""
     import psutil
 
-    def process(pid: int) -> SimpleNamespace:
-        used = SimpleNamespace(user=3, system=1)
-        return SimpleNamespace(create_time=lambda: 1_763_000_007.25, cpu_times=lambda: used)
-
-    monkeypatch.setattr(psutil, "Process", process)
-    found = cpu_time.PsutilSource().processes([(77, 1_763_000_000.25), (78, 1_763_000_999.0), 78])
+    monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(create_time=lambda: 1_763_000_007.25))
+    mac.usage = {77: Used(user_s=3, system_s=1), 78: Used(user_s=2)}
+    found = cpu_time.MacSource().processes([(77, 1_763_000_000.25), (78, 1_763_000_999.0), 78])
     assert found == {
         (77, 1_763_000_000.25): cpu_time.ProcessTime(1, 4),
-        (78, 1_763_000_001.0): cpu_time.ProcessTime(77, 4),
+        (78, 1_763_000_001.0): cpu_time.ProcessTime(77, 2),
     }
+
+
+def test_what_ended_children_used_is_the_jobs(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data loader's process, or a shell's command, passes its time on when its parent has waited for it."""
+    machine = [cpu_time.MachineTime(busy, total, None) for busy, total in ((0.0, 0.0), (9.0, 10.0), (18.0, 20.0))]
+    monkeypatch.setattr(cpu_time.MacSource, "machine", lambda self: machine.pop(0))
+    shares = cpu_time.Shares(cpu_time.MacSource())
+    mac.usage = {77: Used(user_s=1), 78: Used(user_s=2)}
+    shares.since_last([77, 78])
+    del mac.rows[78]
+    mac.usage = {77: Used(user_s=1, child_user_s=8, child_system_s=2)}  # 78 used 10 s in all, and was waited for
+    assert shares.since_last([77, 78]) == {"job_cpu_share": 0.8, "others_cpu_share": 0.1}
+    mac.usage = {}
+    assert cpu_time.MacSource().processes([77]) == {}  # another user's
+
+
+def test_the_memory_of_a_mac_is_the_footprint(mac: LibSystem) -> None:
+    mac.usage = {77: Used(footprint=5, largest=7)}
+    found = processes.rusage_darwin(77)
+    assert found is not None and (found.footprint_bytes, found.max_footprint_bytes) == (5, 7)
+    assert processes.rusage_darwin(99) is None
 
 
 # -- "Application Support" --------------------------------------------------------------------------------------------
