@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import platform
 import plistlib
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -35,6 +35,7 @@ from tests.mac_check import Check, Unknown
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 sys.path.append(str(JOBS))
+TOUCHED = 1 << 28
 BUSY = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
@@ -42,8 +43,8 @@ def system() -> Iterator[Check]:
     """All of them."""
     for check in (
         native_python, chip, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use, priority, swap,
-        two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, time_of_children, resident,
-        highest_resident, left_reader, to_the_platter, kept_awake, launchd_answers, definition, developer_tools,
+        two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, time_of_children, footprint,
+        footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers, definition, developer_tools,
     ):  # fmt: skip
         yield Check("system", (check.__doc__ or "").rstrip("."), check)
 
@@ -215,17 +216,6 @@ def _linux() -> bool:
     return sys.platform.startswith("linux")
 
 
-def resident() -> str:
-    """the resident memory of this process."""
-    import psutil
-
-    from harness.machine import process_memory
-
-    told, other = process_memory()[1], psutil.Process().memory_info().rss
-    assert told and abs(told - other) < 0.2 * other, f"{told}, psutil {other}"
-    return f"{told / 1e6:.1f} MB"
-
-
 def time_of_children() -> str:
     """the CPU time of ended children is their parent's."""
 
@@ -242,14 +232,39 @@ def time_of_children() -> str:
     return f"{mine() - before:.2f} s after a child that used 1 s"
 
 
-def highest_resident() -> str:
-    """the unit of ru_maxrss."""
+def footprint() -> str:
+    """the footprint of this process."""
     from harness.machine import process_memory
 
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if _linux() else 1)
-    now = process_memory()[1] or 0
-    assert 0.5 * now < highest < 50 * now, f"{highest} bytes at most, {now} now"
-    return f"{highest / 1e6:.1f} MB at most, {now / 1e6:.1f} MB now"
+    before = process_memory()[1] or 0
+    with mmap.mmap(-1, TOUCHED) as pages:
+        _touch(pages)
+        during = process_memory()[1] or 0
+    after = process_memory()[1] or 0
+    told = f"{before / 1e6:.1f} MB, {during / 1e6:.1f} with 256 MiB, {after / 1e6:.1f} afterwards"
+    assert 0.9 * TOUCHED < during - before < 1.2 * TOUCHED and during - after > 0.9 * TOUCHED, told
+    if not _linux():
+        used = processes.rusage_darwin(os.getpid())
+        assert used is not None and used.max_footprint_bytes >= during > used.footprint_bytes, f"{told}; {used}"
+    return told
+
+
+def footprint_of_the_ended() -> str:
+    """the footprint of an ended child."""
+    program = "import mmap; m = mmap.mmap(-1, 1 << 28); [m.__setitem__(at, 1) for at in range(0, 1 << 28, 4096)]"
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.read()  # returns when it has ended
+    time.sleep(0.5)
+    used = processes.rusage_darwin(child.pid)
+    child.wait()
+    assert used is not None and used.max_footprint_bytes > TOUCHED, f"{used and used.max_footprint_bytes}"
+    return f"{used.max_footprint_bytes / 1e6:.1f} MB"
+
+
+def _touch(pages: mmap.mmap) -> None:
+    for at in range(0, len(pages), mmap.PAGESIZE):
+        pages[at] = 1
 
 
 def left_reader() -> str:

@@ -90,6 +90,15 @@ scaler.scale((w * w).sum()).backward(); scaler.step(by); scaler.update()
 found = float(w[0])
 print("stepped to", found, "right" if abs(found - 0.8) < 1e-4 or torch.__version__ < (2, 13) else "odd")
 """
+PEAKS = """
+import torch
+x = torch.zeros(1 << 26, device="mps"); torch.mps.synchronize(); del x
+if torch.__version__ >= (2, 13):
+    found = torch.accelerator.max_memory_allocated(), torch.accelerator.max_memory_reserved()
+    print("peaks", *found, "right" if 1 << 28 <= found[0] <= found[1] else "odd")
+else:
+    print("peaks are not counted: right")
+"""
 LITTLE = 'import torch; torch.mps.set_per_process_memory_fraction(0.01); x = torch.zeros(1 << 30, device="mps")'
 SHADER = """
 import sys, time, torch
@@ -129,6 +138,7 @@ def of_torch(device: str) -> Iterator[Check]:
         ("torch ends where Metal recommends", r"RuntimeError: MPS backend out of memory", RECOMMENDED,
          {"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "1.0", "PYTORCH_MPS_LOW_WATERMARK_RATIO": "1.0"}),
         ("a fused optimizer obeys the scaler", r"^stepped to .* right$", SCALED, {}),
+        ("torch counts its peaks", r"^peaks .* right$", PEAKS, {}),
         ("no memory", r"RuntimeError: MPS backend out of memory|Invalid buffer size", LITTLE, {}),
     ]  # fmt: skip
     yield Check("torch", "mps multiplies, in a child process", computes)

@@ -41,6 +41,11 @@ class Framework(Protocol):
         memory: tuple[int | None, int | None] = device.memory()
         return memory
 
+    def peak_memory(self, device: Any) -> tuple[int | None, int | None]:
+        """Return the most of both since the process began, counted by the framework within iterations as well; None
+        where it does not count it, and where memory() has it already."""
+        return None, None
+
     def wait(self, training: Training, loss: Any) -> None:
         """Return when the loss, the weights and the optimizer's state of an iteration are computed.
 

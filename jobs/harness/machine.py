@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 
 _RUSAGE_INFO_V0 = 0
-_AT_RESIDENT_SIZE = 16 + 6 * 8
-"""Bytes before ri_resident_size in struct rusage_info_v0 (macOS, <sys/resource.h>): a uuid, six numbers of 64 bits."""
+_AT_FOOTPRINT = 16 + 7 * 8
+"""Bytes before ri_phys_footprint in struct rusage_info_v0 (macOS, <sys/resource.h>): a uuid, seven numbers of 64 bits.
+The resident size before it lacks compressed pages and has freed ones."""
 _RUSAGE_BYTES = 512
 """Size of the buffer: more than the struct needs."""
 
@@ -48,7 +49,8 @@ def nvidia_name(index: int) -> str:
 
 def process_memory() -> tuple[None, int | None]:
     """Return the memory of a device on the CPU: None for bytes in tensors, which only an allocator could count, and the
-    resident set size (RSS) of this process in bytes; (None, None) if the system does not tell it.
+    resident set size (RSS) of this process in bytes, on macOS its physical footprint; (None, None) if the system does
+    not tell it.
 
     Called between two timed iterations: takes a microsecond on Linux.
     """
@@ -58,9 +60,9 @@ def process_memory() -> tuple[None, int | None]:
 
 @cache
 def _resident() -> Callable[[], int | None] | None:
-    """Return a function that reads the RSS in bytes; None if there is no way (getrusage has the peak only)."""
+    """Return a function that reads that memory in bytes; None if there is no way (getrusage has the peak only)."""
     if platform.system() == "Darwin":
-        return _darwin_resident()
+        return _darwin_footprint()
     try:
         fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -76,8 +78,9 @@ def _resident() -> Callable[[], int | None] | None:
     return read
 
 
-def _darwin_resident() -> Callable[[], int | None] | None:
-    """Return a function that reads the RSS by libproc's proc_pid_rusage, which needs no rights for the own process."""
+def _darwin_footprint() -> Callable[[], int | None] | None:
+    """Return a function that reads the physical footprint by libproc's proc_pid_rusage, which needs no rights for the
+    own process."""
     try:
         ask = ctypes.CDLL(None).proc_pid_rusage
     except (OSError, AttributeError):
@@ -87,7 +90,7 @@ def _darwin_resident() -> Callable[[], int | None] | None:
     def read() -> int | None:
         if ask(pid, _RUSAGE_INFO_V0, buffer) != 0:
             return None
-        return int.from_bytes(buffer.raw[_AT_RESIDENT_SIZE : _AT_RESIDENT_SIZE + 8], "little")
+        return int.from_bytes(buffer.raw[_AT_FOOTPRINT : _AT_FOOTPRINT + 8], "little")
 
     return read
 

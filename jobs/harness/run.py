@@ -90,7 +90,11 @@ def _run(
         print(f"nothing to do: {done} iterations done, max_iters is {plan.total}")
     report.end("setup")
     work = _Work(framework, training, infer if evaluates and infer is not None else step, evaluate, report, folder)
-    return loop.run(plan, work, report)
+    result = loop.run(plan, work, report)
+    for name, peak in zip(("peak_allocated_bytes", "peak_reserved_bytes"), framework.peak_memory(device), strict=True):
+        if peak is not None:
+            report.metric(name, peak, "B")
+    return result
 
 
 class _Work:

@@ -98,6 +98,8 @@ class Run:
 
         Not waitid(WNOWAIT): Python has it on macOS from 3.13 only. Once reaped, the trainer is never signalled by pid.
         """
+        if self.status is None and self.trainer.pid:
+            self.tree.weigh(self.trainer.pid)  # it may have ended, but nobody has waited for it
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -172,12 +174,14 @@ class Run:
     def result(self, stop: dict[str, Any] | None, stopped: bool) -> dict[str, Any]:
         """Return exit.json's content; no times if nothing ran. ru_maxrss: KiB on Linux, bytes on macOS (getrusage(2)).
 
+        On macOS max_rss_bytes is the largest physical footprint of a process, and ru_maxrss only if that is unknown.
         On Linux max_rss_bytes is never below the warden's own, some 10 MB: the high-water mark survives exec.
         """
         trainer, code = self.trainer, None
         if self.status is not None and not trainer.error:
             code = os.waitstatus_to_exitcode(self.status)
         ran = code is not None
+        max_rss_bytes = self.usage.ru_maxrss * (1024 if LINUX else 1) if ran else None
         real_s = self.ended[1] - trainer.began[1]
         return {
             "v": 1,
@@ -192,7 +196,7 @@ class Run:
             "paused_s": self.paused_s if ran else None,
             "user_s": self.usage.ru_utime if ran else None,
             "sys_s": self.usage.ru_stime if ran else None,
-            "max_rss_bytes": self.usage.ru_maxrss * (1024 if LINUX else 1) if ran else None,
+            "max_rss_bytes": (self.tree.largest_bytes or max_rss_bytes) if ran else None,
             "started_at": trainer.started_at,
             "ended_at": self.ended_at if ran else time.time(),
             "boot_id": self.spec["boot_id"],

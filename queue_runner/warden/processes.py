@@ -173,6 +173,12 @@ class ProcessTree:
         self.noted: set[tuple[int, float]] = set()
         self.sessions: dict[int, float | None] = {}  # session -> start time of its leader, if seen
         self.next_note = 0.0
+        self.largest_bytes = 0  # on macOS: footprint of the largest process at its highest
+
+    def weigh(self, pid: int) -> None:
+        """Read the memory of one of the processes, on macOS, where wait4 only tells the resident size."""
+        if not LINUX and (used := rusage_darwin(pid)) is not None:
+            self.largest_bytes = max(self.largest_bytes, used.max_footprint_bytes)
 
     def find(self) -> dict[int, Row]:
         """Find descendants (on Linux with orphans: subreaper), noted processes, those of their sessions, and tagged."""
@@ -202,6 +208,7 @@ class ProcessTree:
 
     def remember(self, found: dict[int, Row]) -> None:
         for pid, each in found.items():
+            self.weigh(pid)
             if (pid, each.start) in self.noted or len(self.noted) >= NOTED_MAX:
                 continue
             self.noted.add((pid, each.start))

@@ -192,11 +192,20 @@ def test_what_ended_children_used_is_the_jobs(mac: LibSystem, monkeypatch: pytes
     assert cpu_time.MacSource().processes([77]) == {}  # another user's
 
 
-def test_the_memory_of_a_mac_is_the_footprint(mac: LibSystem) -> None:
-    mac.usage = {77: Used(footprint=5, largest=7)}
-    found = processes.rusage_darwin(77)
-    assert found is not None and (found.footprint_bytes, found.max_footprint_bytes) == (5, 7)
-    assert processes.rusage_darwin(99) is None
+def test_the_memory_of_a_run_is_the_largest_footprint_of_its_processes(
+    mac: LibSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = processes.ProcessTree("t", str(tmp_path / "pids"))
+    mac.usage = {77: Used(footprint=5, largest=7), 78: Used(footprint=6, largest=9)}
+    tree.weigh(77)
+    assert tree.largest_bytes == 0  # Linux: wait4 tells it
+    monkeypatch.setattr(processes, "LINUX", False)
+    tree.weigh(77)
+    assert tree.largest_bytes == 7
+    tree.remember({pid: row for pid in (77, 78) if (row := processes.row_darwin(pid))})
+    assert tree.largest_bytes == 9
+    tree.weigh(99)
+    assert tree.largest_bytes == 9 and processes.rusage_darwin(99) is None
 
 
 # -- "Application Support" --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What an iteration tells of memory on the CPU: the bytes of its process that are resident."""
+"""What a workload tells of memory: on the CPU that of its process, on mps torch's own peaks."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def test_where_the_system_does_not_tell_nothing_is_told(monkeypatch: pytest.Monk
         machine._resident.cache_clear()
 
 
-def test_the_struct_of_macos_is_read_where_apple_puts_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """<sys/resource.h>: ri_uuid[16], user and system time, two counts of wake-ups, pageins, wired, resident size."""
+def test_the_memory_of_a_mac_is_the_footprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resident size lacks compressed pages and has freed ones. <sys/resource.h>: ri_uuid[16], user and system time,
+    two counts of wake-ups, pageins, wired, resident size, physical footprint."""
 
     class Library:
         def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
             assert pid == os.getpid() and flavor == 0
-            numbers = (1, 2, 3, 4, 5, 6, 7 * MIB, 8, 9, 10)
+            numbers = (1, 2, 3, 4, 5, 6, 7 * MIB, 8 * MIB, 9, 10)
             buffer[: 16 + 80] = bytes(16) + b"".join(x.to_bytes(8, "little") for x in numbers)
             return 0
 
@@ -55,7 +56,7 @@ def test_the_struct_of_macos_is_read_where_apple_puts_the_size(monkeypatch: pyte
     monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Library())
     machine._resident.cache_clear()
     try:
-        assert machine.process_memory() == (None, 7 * MIB)
+        assert machine.process_memory() == (None, 8 * MIB)
     finally:
         machine._resident.cache_clear()
 
@@ -79,6 +80,33 @@ def test_hello_tells_what_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> N
         device: Any = SimpleNamespace(kind=kind, type=kind)
         assert Torch().facts(device).get("recommended_memory_bytes") == told
         assert facts_of_torch(device, ()).get("recommended_memory_bytes") == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "found"),
+    [("mps", "2.13.0", (5, 7)), ("mps", "2.12.1", (None, None)), ("cpu", "2.13.0", (None, None))],
+)
+def test_torch_counts_its_peaks_on_mps(
+    monkeypatch: pytest.MonkeyPatch, kind: str, version: str, found: tuple[int | None, int | None]
+) -> None:
+    """Within iterations too, from torch 2.13 on. By a stand-in for its allocator."""
+    import torch
+    from torch.torch_version import TorchVersion
+
+    from harness.torch_backend.device import Device
+    from harness.torch_backend.main import Torch
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda: 5)
+    monkeypatch.setattr(torch.accelerator, "max_memory_reserved", lambda: 7)
+    device = Device(torch.device(kind), "", lambda: None)
+    assert Torch().peak_memory(device) == found
+
+    def refuse() -> int:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    monkeypatch.setattr(torch.accelerator, "max_memory_reserved", refuse)
+    assert Torch().peak_memory(device) == (None, None)
 
 
 def test_the_version_of_macos_is_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:

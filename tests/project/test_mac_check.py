@@ -57,7 +57,7 @@ def test_another_output_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["two_clocks", "one_counter", "own_process", "a_zombie", "a_stop", "every_process", "resident", "highest_resident",
+    ["two_clocks", "one_counter", "own_process", "a_zombie", "a_stop", "every_process", "footprint",
      "left_reader"],
 )  # fmt: skip
 def test_what_both_systems_have_holds_here(name: str) -> None:
@@ -87,7 +87,19 @@ def test_the_table_and_its_file(tmp_path: Path) -> None:
 
 
 def test_the_programs_for_torch_can_be_read() -> None:
-    for name in ("MEMORY", "TIMED", "STATE", "EIG", "MANY", "RECOMMENDED", "SCALED", "SHADER", "LITTLE", "ONE"):
+    for name in (
+        "MEMORY",
+        "TIMED",
+        "STATE",
+        "EIG",
+        "MANY",
+        "RECOMMENDED",
+        "SCALED",
+        "SHADER",
+        "PEAKS",
+        "LITTLE",
+        "ONE",
+    ):
         ast.parse(getattr(mac_checks_jobs, name))
     assert not list(mac_checks_jobs.of_torch("cpu")) and len(list(mac_checks_jobs.of_torch("mps"))) > 10
 

@@ -48,6 +48,16 @@ class Device:
             return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
         return process_memory()
 
+    def peak_memory(self) -> tuple[int | None, int | None]:
+        """Return the most of both since the process began, on mps, whose allocator counts it from torch 2.13 on;
+        (None, None) elsewhere."""
+        if self.kind != "mps" or torch.__version__ < (2, 13):
+            return None, None
+        try:
+            return torch.accelerator.max_memory_allocated(), torch.accelerator.max_memory_reserved()
+        except RuntimeError:
+            return None, None
+
     def rng_state(self) -> torch.Tensor | None:
         """Return the state of the device's random number generator (dropout); None on the CPU."""
         if self.kind == "cuda":

@@ -59,6 +59,9 @@ class Torch(Framework):
             **({"recommended_memory_bytes": torch.mps.recommended_max_memory()} if device.kind == "mps" else {}),
         }
 
+    def peak_memory(self, device: Device) -> tuple[int | None, int | None]:
+        return device.peak_memory()
+
     def wait(self, training: Training, loss: Any) -> None:
         training.device.synchronize()
 
