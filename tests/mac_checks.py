@@ -42,9 +42,10 @@ BUSY = (sys.executable, "-c", "import time; time.sleep(60)")
 def system() -> Iterator[Check]:
     """All of them."""
     for check in (
-        native_python, chip, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use, priority, swap,
-        two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, time_of_children, footprint,
-        footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers, definition, developer_tools,
+        native_python, chip, same_gpu, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use,
+        priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, time_of_children,
+        footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers, definition,
+        developer_tools,
     ):  # fmt: skip
         yield Check("system", (check.__doc__ or "").rstrip("."), check)
 
@@ -69,6 +70,15 @@ def chip() -> str:
     missing = [key for key in wanted if not told.get(key)]
     assert not missing and machine.gpu_cores(told), f"not told: {', '.join(missing) or 'GPU cores'}; {told}"
     return f"{told['cpu']}, {told['model']}, {told['memory_gib']} GiB, GPU cores {machine.gpu_cores(told)}; {told}"
+
+
+def same_gpu() -> str:
+    """ioreg and system_profiler name the same GPU."""
+    chip = machine._sysctl(ask, ["machdep.cpu.brand_string"]).get("machdep.cpu.brand_string")
+    by_driver = machine._apple_gpu(ask, chip)
+    by_profiler = machine._mac_gpus(_asked("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"))
+    assert by_driver is not None and by_driver == by_profiler, f"{by_driver}, {by_profiler}"
+    return str(by_driver)
 
 
 def version() -> str:

@@ -80,7 +80,8 @@ def _macos(ask: Ask) -> dict[str, Any]:
             for n in range(levels)
         },
         "cpu": told.get("machdep.cpu.brand_string"),
-        "gpus": _mac_gpus(ask(["/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"])),
+        "gpus": _apple_gpu(ask, told.get("machdep.cpu.brand_string"))
+        or _mac_gpus(ask(["/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"])),
         "id": _hashed(uuid[1]) if uuid else None,
         "memory_gib": _gib(_whole(told.get("hw.memsize"))),
         "model": told.get("hw.model"),
@@ -99,6 +100,14 @@ def _sysctl(ask: Ask, names: list[str]) -> dict[str, str]:
 def _pairs(text: str | None) -> dict[str, str]:
     lines = (line.partition(": ") for line in (text or "").splitlines())
     return {name.strip(): value.strip() for name, colon, value in lines if colon}
+
+
+def _apple_gpu(ask: Ask, chip: str | None) -> list[dict[str, Any]] | None:
+    """Return the GPU of an Apple chip, which has the chip's name, by its driver: at login system_profiler can take
+    longer than its time limit."""
+    told = ask(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "AGXAccelerator"])
+    cores = re.search(r'"gpu-core-count" = (\d{1,4})\b', told or "")
+    return [{"cores": int(cores[1]), "name": chip}] if cores and chip else None
 
 
 def _mac_gpus(text: str | None) -> list[dict[str, Any]] | None:

@@ -31,14 +31,25 @@ DISPLAYS = {
 }
 
 
+AGX = """+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x1000004d1, registered, matched, active, busy 0>
+    {
+      "gpu-core-count" = 32
+      "model" = "Apple M1 Max"
+      "GPUConfigurationVariable" = {"num_gps"=4,"gpu_gen"=13,"num_cores"=32}
+    }
+"""
+
+
 class Mac:
     """The tools of a Mac. sysctl prints what it knows; `strict` is one that gives up at a name it does not know."""
 
-    def __init__(self, sysctl: dict[str, str] = MAC, *, strict: bool = False) -> None:
-        self.sysctl, self.strict = sysctl, strict
+    def __init__(self, sysctl: dict[str, str] = MAC, *, strict: bool = False, accelerator: str = AGX) -> None:
+        self.sysctl, self.strict, self.accelerator = sysctl, strict, accelerator
+        self.asked: list[str] = []
 
     def __call__(self, argv: Sequence[str]) -> str | None:
         tool, *rest = argv
+        self.asked.append(Path(tool).name)
         match Path(tool).name:
             case "sysctl":
                 if self.strict and not set(rest) <= set(self.sysctl):
@@ -48,6 +59,8 @@ class Mac:
                 return "26.1\n"
             case "system_profiler":
                 return json.dumps(DISPLAYS)
+            case "ioreg" if "AGXAccelerator" in rest:
+                return self.accelerator
             case "ioreg":
                 return '  | {\n  |   "IOPlatformUUID" = "0A1B2C3D-0000-1111-2222-333344445555"\n  | }\n'
         raise AssertionError(argv)
@@ -70,6 +83,15 @@ def test_a_mac_is_described() -> None:
     }
     assert machine.gpu_cores(found) == 32
     assert "0A1B" not in json.dumps(found), "the machine's own id is shown to nobody"
+
+
+def test_the_identity_of_a_mac_does_not_wait_for_system_profiler() -> None:
+    """At login it can take longer than its time limit, and the GPU's cores would be unknown: another machine."""
+    mac = Mac()
+    found = machine.describe(ask=mac, system="darwin")
+    assert "system_profiler" not in mac.asked
+    other = Mac(accelerator="")
+    assert machine.describe(ask=other, system="darwin") == found and "system_profiler" in other.asked
 
 
 def test_a_sysctl_that_gives_up_is_asked_name_by_name() -> None:
