@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from queue_runner import paths
+from queue_runner.analysis import validity
 from queue_runner.config import Config
 from queue_runner.host import (
     conditions,
@@ -43,9 +44,9 @@ def system() -> Iterator[Check]:
     """All of them."""
     for check in (
         native_python, chip, same_gpu, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use,
-        priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, every_process, time_of_children,
-        footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers, definition,
-        developer_tools,
+        gpu_idle, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, every_process,
+        time_of_children, footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers,
+        definition, developer_tools,
     ):  # fmt: skip
         yield Check("system", (check.__doc__ or "").rstrip("."), check)
 
@@ -144,6 +145,15 @@ def gpu_use() -> str:
     text = _asked("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
     assert conditions.parse_accelerators(text) is not None, text
     return f"{conditions.parse_accelerators(text)}; {text}"
+
+
+def gpu_idle() -> str:
+    """an idle GPU is not busy."""
+    found = conditions.gpu_use_before(validity.GPU_BUSY_SHARE)
+    if found is None:
+        raise Unknown("ioreg has no answer within 2 s")
+    assert found <= validity.GPU_BUSY_SHARE, f"{found:.0%} in the lowest of three looks"
+    return f"{found:.0%}"
 
 
 def priority() -> str:

@@ -16,6 +16,8 @@ from queue_runner.model import PHASES, Outcome
 
 CONTENDED_CPU_SHARE = 0.25
 """Mean share of the machine's cores that other programs may use during a run that is not contended."""
+GPU_BUSY_SHARE = 0.1
+"""Utilisation of the GPU before a run's start that other programs may cause without a taint; WindowServer is one."""
 STOLEN_SHARE = 0.02
 """Share of CPU time that a hypervisor may take without a taint."""
 SLEPT_S = 0.5
@@ -100,6 +102,8 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "battery", "the machine ran on battery"
     if any(c.get("low_power") for c in f.conditions):
         yield "low_power", "low power mode was on"
+    if (share := _greatest(f, "gpu_busy_before")) is not None and share > GPU_BUSY_SHARE:
+        yield "gpu_busy", f"other programs kept the GPU {units.percent(share, 2)} busy before the run started"
     if (level := _greatest(f, "thermal_level")) is not None and level > 0:
         yield "throttled", f"thermal pressure reached level {level:.0f}"
     if (share := _mean(f, "steal_share")) is not None and share > STOLEN_SHARE:

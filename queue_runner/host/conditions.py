@@ -12,10 +12,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queue_runner.host.command import Asked
+from queue_runner.host.command import Ask, Asked, ask
 from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
@@ -23,10 +24,14 @@ from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_
 MIN_INTERVAL_S = 0.5
 """For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
 _SLOW_S = 10.0
+_IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+_GPU_LOOKS = 3
+_BRIEFLY = partial(ask, timeout_s=2.0)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 KEYS: dict[str, str] = {
     "battery_share": "battery charge, 0 to 1",
+    "gpu_busy_before": "macOS: utilisation of the GPU before the run started, so by other programs, 0 to 1",
     "gpu_busy_share": "utilisation of the busiest GPU by all programs, 0 to 1",
     "gpu_temperature_c": "temperature of the hottest NVIDIA GPU, degrees Celsius",
     "job_cpu_share": "the run's processes, share of all processors",
@@ -112,7 +117,7 @@ class _MacTools:
         self._battery = Asked(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
         self._settings = Asked(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
         self._pressure = Asked(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
-        self._gpu = Asked(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"], _SLOW_S)
+        self._gpu = Asked(_IOREG, _SLOW_S)
         self._vm = Asked(["/usr/bin/vm_stat"], 0.0)
         self._swapped: tuple[float, tuple[int, int]] | None = None
         self._priority: tuple[int, Asked] | None = None
@@ -152,6 +157,30 @@ class _MacTools:
         for asked in tools:
             if isinstance(asked, Asked):
                 asked.close()
+
+
+def gpu_use_before(
+    busy_share: float,
+    *,
+    ask: Ask = _BRIEFLY,
+    platform: str = sys.platform,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float | None:
+    """Return the utilisation of an Apple GPU while no run uses it; None if unknown, and on other systems.
+
+    The tool reports a short average, in which the end of the run before may still be: an answer above `busy_share` is
+    asked for again, a second apart, and the lowest counts.
+    """
+    if platform != "darwin":
+        return None
+    found: list[float] = []
+    while not found or (found[-1] > busy_share and len(found) < _GPU_LOOKS):
+        if found:
+            sleep(1.0)
+        if (share := parse_accelerators(ask(_IOREG))) is None:
+            break
+        found.append(share)
+    return min(found, default=None)
 
 
 # -- tool output ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import time
 
 from sqlalchemy import Engine
 
+from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.host import conditions
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
@@ -16,6 +17,16 @@ from queue_runner.store.jobs import Claimed
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0
 """Initial period of a run and the sampling interval in it: the rates in a sample are over the time since the last one,
 and a short run needs more than one."""
+
+
+def note_gpu_use(engine: Engine, run: Claimed) -> None:
+    """Store how busy the GPU is before a run that may use it starts. While it runs, no tool tells its use from that of
+    others."""
+    if run.spec.device == "cpu":
+        return
+    if (share := conditions.gpu_use_before(GPU_BUSY_SHARE)) is not None:
+        with writing(engine) as connection:
+            results.save_condition(connection, run.run_id, time.time(), {"gpu_busy_before": share})
 
 
 class Observer:

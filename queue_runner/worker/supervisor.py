@@ -36,7 +36,7 @@ from queue_runner.text import last_line
 from queue_runner.worker import hooks, launch
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.finish import finish
-from queue_runner.worker.observer import Observer
+from queue_runner.worker.observer import Observer, note_gpu_use
 from queue_runner.worker.orphans import end_orphans, lock_is_held, warden_is_there
 from queue_runner.worker.outcome import of_exit, of_silence
 from queue_runner.worker.truncate_logs import compact_logs
@@ -282,6 +282,7 @@ class Supervisor:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
                 suspend.keep_filed(connection, run.run_id, folder)
+            note_gpu_use(self._engine, run)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
         except archive.Damaged as error:

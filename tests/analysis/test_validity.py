@@ -52,6 +52,7 @@ def test_a_clean_run_has_no_taint() -> None:
         ({"notes": {"op_fallback": "aten::linalg_svd ran on the CPU"}}, "op_fallback", "caveat"),
         (condition(on_battery=True), "battery", "caveat"),
         (condition(low_power=True), "low_power", "caveat"),
+        (condition(gpu_busy_before=0.11), "gpu_busy", "caveat"),
         (condition(thermal_level=2), "throttled", "caveat"),
         (condition(steal_share=0.1), "stolen", "caveat"),
         ({"summary": replace(CLEAN.summary, drift_ratio=1.25)}, "drift", "caveat"),
@@ -62,6 +63,10 @@ def test_each_taint(change: dict[str, Any], kind: str, severity: str) -> None:
     (taint,) = find_taints(replace(CLEAN, **change))
     assert (taint.kind, taint.severity) == (kind, severity)
     assert taint.detail
+
+
+def test_what_the_gpu_did_while_the_run_used_it_proves_nothing() -> None:
+    assert find_taints(replace(CLEAN, **condition(gpu_busy_share=0.97, gpu_busy_before=0.1))) == []
 
 
 def test_the_losses_of_an_evaluation_take_no_course() -> None:

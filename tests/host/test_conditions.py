@@ -289,6 +289,29 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
     sampler.sample([1])
 
 
+@pytest.mark.parametrize(
+    ("answers", "found", "looks"),
+    [
+        ([3], 0.03, 1),
+        ([96, 4], 0.04, 2),  # the run before, in the tool's average
+        ([96, 40, 38, 1], 0.38, 3),
+        ([None], None, 1),
+    ],
+)
+def test_the_gpu_before_a_run(answers: list[int | None], found: float | None, looks: int) -> None:
+    asked: list[float] = []
+    left = list(answers)
+
+    def ask(argv: object) -> str | None:
+        percent = left.pop(0)
+        return None if percent is None else IOREG.replace("=16,", f"={percent},")
+
+    look = conditions.gpu_use_before
+    assert look(0.1, ask=ask, platform="darwin", sleep=asked.append) == found
+    assert len(answers) - len(left) == looks and asked == [1.0] * (looks - 1)
+    assert look(0.1, ask=ask, platform="linux") is None
+
+
 def test_asking_never_waits_and_never_fails(tmp_path: Path) -> None:
     asked = Asked([sys.executable, "-c", "print('x' * 200_000)"], every_s=10)
     assert asked.latest(100.0) is None

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from queue_runner.events import Iter
+from queue_runner.host import conditions
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -15,7 +16,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Orders
-from queue_runner.worker import finish
+from queue_runner.worker import finish, observer
 
 
 @pytest.fixture
@@ -38,6 +39,23 @@ def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, l
     with read.reading(layout.db) as connection:
         (row,) = read.runs(connection)
     assert (row["loss_first"], row["loss_last"], row["valid"]) == (4.0, None, 0) and "diverged" in row["taints"]
+
+
+@pytest.mark.parametrize(("device", "tainted"), [("mps", True), (None, True), ("cpu", False)])
+def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch, device: str | None, tainted: bool
+) -> None:
+    monkeypatch.setattr(conditions, "gpu_use_before", lambda busy_share: 0.43)
+    with writing(engine) as connection:
+        spec = JobSpec(kind="command", name="x", argv=("true",), device=device)
+        jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    observer.note_gpu_use(engine, run)
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    with read.reading(layout.db) as connection:
+        found = [taint["detail"] for taint in read.detail(connection, "taints", run.run_id)]
+    assert found == (["other programs kept the GPU 43 % busy before the run started"] if tainted else [])
 
 
 def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
