@@ -112,7 +112,8 @@ def _pressure(ask: Ask, system: str) -> int | None:
 def thermal(pressure: int | None, gpu_c: float | None) -> Check:
     """Check macOS's thermal pressure (0 to 4), or the GPU's temperature (degrees Celsius) if the driver reports it."""
     if pressure is not None:
-        word = ("nominal", "moderate", "heavy", "trapping", "sleeping")[min(pressure, 4)]
+        nominal = "nominal, which proves nothing: a throttled run shows drift"
+        word = (nominal, "moderate", "heavy", "trapping", "sleeping")[min(pressure, 4)]
         fix = "let it cool before measuring; mpsq config set cooldown_s 2m pauses between runs"
         return warn_if(pressure > 0, "thermal", f"pressure {word}", fix)
     if gpu_c is not None:

@@ -44,7 +44,7 @@ KEYS: dict[str, str] = {
     "steal_share": "Linux: taken by the hypervisor, share of all processors",
     "swap_in_bytes_per_s": "read back from swap",
     "swap_out_bytes_per_s": "written to swap",
-    "thermal_level": "macOS: pressure 0 to 4; Linux: 1 when a processor throttled since the last sample",
+    "thermal_level": "macOS: pressure 0 to 4, 0 proves nothing; Linux: 1 after a processor throttled",
 }
 """All keys that a sample may have, and their meaning."""
 
