@@ -6,6 +6,7 @@ prevents a job from writing there too, so reads are validated and never block.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -162,7 +163,7 @@ def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, from_end: bool = Fa
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         if from_end:
             stream.seek(max(0, status.st_size - limit))
         return stream.read(limit)

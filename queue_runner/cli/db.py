@@ -42,7 +42,7 @@ def upgrade() -> None:
 def check(json: Json = False) -> None:
     """Check the database for damage."""
     from queue_runner.store import backup as use_case
-    from queue_runner.store.read import HEAD, schema_revision
+    from queue_runner.store.read import HEAD, remedy_of_schema, schema_revision
 
     layout = home()
     found = use_case.problems(layout.db)
@@ -56,9 +56,8 @@ def check(json: Json = False) -> None:
     if found:
         raise DamageError("the database is damaged", use_case.remedy(layout))
     if revision != HEAD:
-        newer = revision is not None and revision > HEAD
-        remedy = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
-        raise SchemaError(f"the database is at schema {revision}, this mpsq needs {HEAD}", remedy)
+        message = f"the database is at schema {revision}, this mpsq needs {HEAD}"
+        raise SchemaError(message, remedy_of_schema(revision))
 
 
 @app.command("backup")

@@ -11,20 +11,23 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
 from queue_runner.ingest import parsers
 from queue_runner.ingest.summarize_run import summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
+from queue_runner.run_dir import read_regular
 from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.submit import grid
+from queue_runner.submit import grid, policy
 from queue_runner.workloads.manifest import DTYPES
 
-MAX_LOG_BYTES = 1 << 30
+MAX_LOG_BYTES = 64 << 20
+"""Largest log: of nothing but iterations it holds 1.3 million of them, which take 2 GB of memory."""
 _LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config")
 
 
@@ -55,6 +58,7 @@ def import_logs(
     Raises: UsageError (no such file or parser, a bad label, nothing in the log), MpsqError (already imported, disk).
     """
     said = _labels(labels)
+    tags = tuple(policy.check_tag(tag) for tag in tags)
     logs = [_read(path, parser, said) for path in files]
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
@@ -65,6 +69,8 @@ def import_logs(
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
+    for name in labels.keys() & {*_LABELS}:
+        policy.check_name(labels[name])
     said: dict[str, Value] = dict(labels)
     if device := labels.get("device"):
         devices = grid.devices(device)
@@ -83,13 +89,14 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
 
 def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
     try:
-        if path.stat().st_size > MAX_LOG_BYTES:
-            raise UsageError(f"{path} is larger than 1 GiB", "import only the part that contains the run")
-        data = path.read_bytes()
+        data = read_regular(path.resolve(), MAX_LOG_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", "mpsq import takes the files of finished runs"
         ) from error
+    if len(data) > MAX_LOG_BYTES:
+        size = units.size(MAX_LOG_BYTES)
+        raise UsageError(f"{path} is larger than {size}", "import only the part that contains the run")
     if not data.strip():
         raise UsageError(f"{path} is empty", "mpsq import takes the files of finished runs")
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))

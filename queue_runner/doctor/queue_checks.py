@@ -21,7 +21,7 @@ from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.store.backup import problems, remedy, stored
-from queue_runner.store.read import HEAD, lost, schema_revision
+from queue_runner.store.read import HEAD, lost, remedy_of_schema, schema_revision
 
 _STALE_S = 7 * 86400.0
 """Warn when the newest backup lacks more than a week of changes."""
@@ -111,8 +111,7 @@ def store(layout: Layout) -> Iterator[Check]:
     if found:
         yield Check("store", "fail", f"the database is damaged: {found[0]}", remedy(layout))
     elif revision != HEAD:
-        newer = revision is not None and revision > HEAD
-        fix = "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
+        fix = remedy_of_schema(revision)
         yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", fix)
     else:
         yield Check("store", "ok", f"sound, schema {revision}, {units.size(layout.db.stat().st_size)}")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
-from queue_runner.errors import DamageError, MpsqError, SchemaError
+from queue_runner.errors import DamageError, MpsqError
 from queue_runner.store import access_lock
-from queue_runner.store.read import DAMAGE, HEAD, no_queue, schema_revision
+from queue_runner.store.read import DAMAGE, refuse_other, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
 
@@ -30,10 +30,8 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreig
     Raises: SchemaError when the schema of the file is not the one this code writes; MpsqError when there is none, or
     when the file cannot be opened.
     """
-    if check and (revision := schema_revision(db)) != HEAD:
-        if revision is None:
-            raise no_queue(db)
-        raise SchemaError(f"the database is at schema {revision}, this mpsq writes {HEAD}", "run mpsq db upgrade")
+    if check:
+        refuse_other(schema_revision(db), db)
     engine = create_engine(
         f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, connect_args={"timeout": BUSY_TIMEOUT_S}
     )

@@ -112,7 +112,7 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
 
 def check_schema(connection: sqlite3.Connection, db: Path) -> None:
     """Check the schema. Raises: SchemaError when it is not the one this code reads, MpsqError when there is none."""
-    _refuse_other(_revision(connection), db)
+    refuse_other(_revision(connection), db)
 
 
 def stamp(db: Path) -> tuple[object, ...]:
@@ -152,13 +152,20 @@ def _revision(connection: sqlite3.Connection) -> str | None:
     return str(row["version_num"]) if row else None
 
 
-def _refuse_other(revision: str | None, db: Path) -> None:
+def refuse_other(revision: str | None, db: Path) -> None:
+    """Raise SchemaError for any revision but the one of this code, MpsqError where there is no schema yet."""
     if revision is None:
         raise no_queue(db)
     if revision != HEAD:
         word = "newer" if revision > HEAD else "older"
-        hint = "use the mpsq that made it, or a newer one" if word == "newer" else "run mpsq db upgrade"
-        raise SchemaError(f"the database is at schema {revision}, {word} than schema {HEAD} of this mpsq", hint)
+        message = f"the database is at schema {revision}, {word} than schema {HEAD} of this mpsq"
+        raise SchemaError(message, remedy_of_schema(revision))
+
+
+def remedy_of_schema(revision: str | None) -> str:
+    """Return what to do about a database of another revision: an upgrade of a newer one would be refused."""
+    newer = revision is not None and revision > HEAD
+    return "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
 
 
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:

@@ -15,7 +15,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, Value
-from queue_runner.submit import environments, grid, launchers
+from queue_runner.submit import environments, grid, launchers, policy
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
@@ -38,8 +38,7 @@ def expand(request: Request) -> list[JobSpec]:
         )
     if request.timeout_s is not None and request.timeout_s <= 0:
         raise UsageError("--timeout must be longer than 0", "for example --timeout 2h")
-    if not (request.name or "").isprintable():
-        raise UsageError("--name contains a line break or another control character", "write --name on one line")
+    policy.check_name(request.name or "")
     if request.parser is not None:
         from queue_runner.ingest import parsers  # and the expressions of every log format
 
@@ -184,7 +183,7 @@ def _fill(word: str, cell: Mapping[str, str]) -> str:
 
 def _command_name(argv: Sequence[str]) -> str:
     script = next((word for word in argv[1:] if word.endswith((".py", ".sh"))), argv[0])
-    return Path(script).name
+    return Path(script).name[: policy.MOST_NAME]
 
 
 def _common(request: Request, kind: str) -> JobSpec:

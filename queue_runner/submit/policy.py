@@ -10,6 +10,8 @@ from queue_runner.submit.request import Request
 
 MOST_RETRIES = 1000
 MOST_PRIORITY = 1_000_000
+MOST_NAME = 200
+MOST_TAG = 100
 MOST_NOTE = 10_000
 
 
@@ -60,9 +62,20 @@ def check_priority(priority: int) -> int:
     return priority
 
 
+def check_name(name: str) -> str:
+    """Return the name unchanged. Raises: UsageError for one that lists could not show."""
+    if len(name) > MOST_NAME:
+        raise UsageError(f"a name of {len(name):,} characters is too long", f"use at most {MOST_NAME}, and --note")
+    if not name.isprintable():
+        raise UsageError("--name contains a line break or another control character", "write --name on one line")
+    return name
+
+
 def check_tag(tag: str) -> str:
     """Return the tag unchanged. Raises: UsageError for one that lists could not show or split."""
-    if not tag or len(tag) > 100 or any(c.isspace() or c == "," or not c.isprintable() for c in tag):
+    if len(tag) > MOST_TAG:
+        raise UsageError(f"a tag of {len(tag):,} characters is too long", f"use at most {MOST_TAG}")
+    if not tag or any(c.isspace() or c == "," or not c.isprintable() for c in tag):
         raise UsageError(f"--tag {tag!r} is not a word", "a tag cannot contain spaces, commas or control characters")
     return tag
 

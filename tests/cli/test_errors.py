@@ -79,7 +79,13 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["import", "/no/log"], "/no/log cannot be read"),
         (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
         (["import", "/no/log", "--set", "device=mps,cpu"], "a log has one device"),
-        (["import", "/dev/null"], "/dev/null is empty"),
+        (["import", "/dev/zero"], "/dev/zero cannot be read: not a regular file"),
+        (["submit", "toy", "--name", "n" * 201], "a name of 201 characters is too long"),
+        (["submit", "toy", "--tag", "t" * 101], "a tag of 101 characters is too long"),
+        (["submit", "toy", "--note", "n" * 10_001], "a note of 10,001 characters is too long"),
+        (["import", __file__, "--name", "n" * 201], "a name of 201 characters is too long"),
+        (["import", __file__, "--tag", "a b"], "--tag 'a b' is not a word"),
+        (["import", __file__, "--tag", "t" * 101], "a tag of 101 characters is too long"),
         (["import"], "missing argument 'FILE...'"),
         (["submit", "toy", "--name", "two\nlines"], "--name contains a line break"),
         (["submit", "toy", "--tag", "a\x1b[31m"], "is not a word"),
@@ -182,8 +188,18 @@ def test_newer_schema(mpsq: Cli, home: Path) -> None:
     layout = full_queue(home)
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    for arguments in (["submit", "toy"], ["cancel", "1"], ["db", "upgrade"], ["submit", "--", "true"]):
-        assert "9999" in fails(mpsq, 4, *arguments)
+    for arguments in (
+        ["submit", "toy"],
+        ["cancel", "1"],
+        ["hold", "1"],
+        ["retry", "1"],
+        ["status"],
+        ["db", "upgrade"],
+        ["submit", "--", "true"],
+    ):
+        complaint = fails(mpsq, 4, *arguments)
+        assert "9999" in complaint and "newer" in complaint
+        assert "db upgrade" not in complaint  # it would be refused
     ran = mpsq("db", "check")
     assert ran.code == 4 and "schema 9999" in ran.out
     assert "hint: use the mpsq that made it" in ran.err  # an upgrade would be refused

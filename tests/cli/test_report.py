@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,17 @@ def test_import(mpsq: Cli, tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("nothing of interest\n")
     assert mpsq("import", tmp_path / "other.log").code == 2
     assert mpsq("import", tmp_path / "eager.log", "--set", "device=tpu").code == 2
+
+
+def test_what_never_ends_is_not_imported(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    for name in ("fifo", "link"):
+        ran = mpsq("import", tmp_path / name)
+        assert ran.code == 2 and f"{name} cannot be read: not a regular file" in ran.err
+    (tmp_path / "long.log").write_text(LOG.format(0, 9, 20))
+    monkeypatch.setattr("queue_runner.control.import_log.MAX_LOG_BYTES", 10)
+    assert "long.log is larger than 10 B" in mpsq("import", tmp_path / "long.log").err
 
 
 def test_the_list_of_reports_fits_a_terminal(mpsq: Cli) -> None:
