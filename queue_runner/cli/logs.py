@@ -32,8 +32,8 @@ def logs(
     run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits 0 whatever the outcome:
     mpsq wait has an exit code for that.
 
-    Of text overwritten by carriage returns only the last state is shown. On a terminal escape sequences are removed; in
-    a pipe they stay as the job wrote them.
+    Of text overwritten by carriage returns only the last state is shown, and escape sequences are removed, in a pipe
+    too: --raw keeps both.
     """
     from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.monitor import logs as use_case

@@ -1,7 +1,7 @@
-"""Logs as readable lines: of text that carriage returns overwrite only the last is kept.
+"""Logs as readable lines: sanitized, without escape sequences and control characters, wherever they go.
 
-In a pipe or a file all other bytes, including colours, stay as the job wrote them. On a terminal they are sanitized: no
-escape sequences, no control characters; and an unfinished line, such as a progress bar, is updated in place.
+A job's output is not trusted, and what is written to a pipe or a file ends on a terminal. Of text that carriage returns
+overwrite only the last is kept. On a terminal an unfinished line, such as a progress bar, is updated in place.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from queue_runner.text import cut, plain, width
 
 LINE_BYTES = 1 << 20
 """Longest line; a longer one is passed on in pieces."""
-_CUT_ESCAPE = re.compile(r"\x1b[^A-Za-z]*\Z")
-"""The beginning of an escape sequence whose end has not been written yet."""
+_CUT = re.compile(
+    rb"(?:\x1b(?:\][^\x07\x1b]*|[^A-Za-z]*)|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
+)
+"""The beginning of an escape sequence or of a letter whose end has not been written yet."""
 
 Write = Callable[[bytes], None]
 
@@ -82,11 +84,14 @@ def _last(line: bytes) -> bytes:
 
 
 class PipeText(_Lines):
-    """Lines for a pipe or a file. When a log pauses, an unfinished line is passed on as far as it goes, a progress bar
-    is not."""
+    """Sanitized lines for a pipe or a file. When a log pauses, an unfinished line is passed on as far as it goes; a
+    progress bar, or a line that ends within an escape sequence, is not."""
+
+    def __init__(self, write: Write) -> None:
+        super().__init__(lambda lines: write(_harmless(lines).encode()))
 
     def pause(self) -> None:
-        if self.pending and b"\r" not in self.pending:
+        if self.pending and b"\r" not in self.pending and not _CUT.search(self.pending):
             self._write(self._take())
 
 
@@ -133,18 +138,18 @@ class ScreenText(_Lines):
     _AFTER_PIECE = b"\n"
 
     def __init__(self, screen: Screen) -> None:
-        super().__init__(lambda lines: screen.print(_harmless(lines[:-1])))
+        super().__init__(lambda lines: screen.print(_harmless(lines[:-1]).split("\n")))
         self._screen = screen
 
     def pause(self) -> None:
         if self.pending:
-            unfinished = _last(self.pending).decode("utf-8", "ignore")
-            self._screen.foot(plain(_CUT_ESCAPE.sub("", unfinished)))
+            self._screen.foot(_harmless(_CUT.sub(b"", _last(self.pending))))
 
 
-def _harmless(lines: bytes) -> list[str]:
+def _harmless(data: bytes) -> str:
     """Sanitize each line separately: an escape sequence that never ends must not swallow the next line."""
-    return [plain(line) for line in lines.decode("utf-8", "replace").split("\n")]
+    text = data.decode("utf-8", "replace")
+    return "\n".join(map(plain, text.split("\n"))) if "\x1b" in text else plain(text)
 
 
 def writer(stream: TextIO) -> Write:

@@ -57,18 +57,32 @@ def screen() -> tuple[ScreenText, Callable[[], str]]:
     return text, shown
 
 
-def test_a_pipe_gets_the_last_of_a_progress_bar_and_all_else_as_it_is(
-    piped: tuple[PipeText, list[bytes]],
-) -> None:
+def test_a_pipe_gets_the_last_of_a_progress_bar_and_no_escapes(piped: tuple[PipeText, list[bytes]]) -> None:
     text, out = piped
     text.feed(b"\x1b[31mred\x1b[0m\n 1%\r50%\r100%\nunfin")
-    assert out == [b"\x1b[31mred\x1b[0m\n100%\n"]
+    assert out == [b"red\n100%\n"]
     text.pause()
     text.feed(b"ished\r\n 10%\r20%")
     text.pause()
     assert b"".join(out[1:]) == b"unfinished\n"
     text.end()
     assert out[-1] == b"20%\n"
+
+
+def test_a_pause_in_a_letter_or_an_escape_shows_nothing_of_it(piped: tuple[PipeText, list[bytes]]) -> None:
+    text, out = piped
+    for part in (b"a\xe6\xbc", b"\xa2 \x1b[3", b"1mred \x1b]0;ti", b"tle\x07end", b" \xff\xe6\n"):
+        text.feed(part)
+        text.pause()
+    assert b"".join(out).decode() == "a漢 red end \ufffd\ufffd\n"
+    text.feed(b"a title \x1b]0;that never ends\nnext\n")
+    assert out[-1] == b"a title \nnext\n"
+
+
+def test_only_raw_passes_escapes_on(queue: Layout, mpsq: Cli) -> None:
+    RunDir(queue.run_dir("2.1")).stdout.write_bytes(b"\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07\n")
+    assert mpsq.ok("logs", "2").out == "red \n"
+    assert mpsq.ok("logs", "2", "--raw").out == "\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07\n"
 
 
 def test_a_terminal_gets_no_escapes(screen: tuple[ScreenText, Callable[[], str]]) -> None:
