@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, remark
 from queue_runner.errors import UsageError
 
 app = new_app()
@@ -32,7 +32,7 @@ def retry(
 
     if failed and all:
         raise UsageError("--failed and --all exclude each other", "use one of them")
-    found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume)
+    found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
     if json:
         print_json("mpsq.retry/1", runs=[asdict(one) for one in found])
     else:

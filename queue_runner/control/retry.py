@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import failpoints
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import wakeup
-from queue_runner.model import Outcome, Selector, State
+from queue_runner.model import Ending, Outcome, Selector, State
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.paths import Layout
+from queue_runner.source import verify
+from queue_runner.spec import JobSpec
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -29,27 +32,34 @@ class Retried:
 
 
 def retry(
-    layout: Layout, selectors: Sequence[Selector], *, succeeded_too: bool = False, resumed: bool = False
+    layout: Layout,
+    selectors: Sequence[Selector],
+    *,
+    succeeded_too: bool = False,
+    resumed: bool = False,
+    note: Callable[[str], None] = lambda _: None,
 ) -> list[Retried]:
     """Queue another attempt for the last attempt of each selected repeat that did not succeed.
 
-    `succeeded_too`: also of those that did. `resumed`: each resumes from the last checkpoint of the run before.
+    `succeeded_too`: also of those that did. `resumed`: each resumes from the last checkpoint of the run before. `note`
+    gets a sentence for each job that will not run, since its code has changed.
 
-    Raises: UsageError when nothing can be retried, every retry would be skipped at once, or a run left no checkpoint,
-    with the reason; MpsqError when a secret of a job is gone.
+    Raises: UsageError when nothing can be retried, every retry would be skipped at once, the code of every job has
+    changed, or a run left no checkpoint, with the reason; MpsqError when a secret of a job is gone.
     """
     from queue_runner.control import checkpoints
-    from queue_runner.store import resolve, retries
-    from queue_runner.store.engine import open_engine, writing
+    from queue_runner.store import retries
+    from queue_runner.store.engine import looking, open_engine, writing
 
-    named = any(selector.number is not None for selector in selectors)
-    with writing(open_engine(layout.db)) as connection:
-        rows = resolve.runs_of(connection, selectors)
-        last = last_attempts(resolve.siblings(connection, rows))
-        apart = {selector.job for selector in selectors}
-        again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
-        if not again:
-            raise _nothing(rows, last, named)
+    engine = open_engine(layout.db)
+    with looking(engine) as connection:
+        specs = _specs(connection, _selected(connection, selectors, succeeded_too))
+    changed = _changed(layout, specs)  # reads the trees: not while holding the write lock
+    if changed.keys() == specs.keys():
+        job = min(changed)
+        raise UsageError(f"job {job} would not run: {changed[job]}", f"mpsq rerun {job} runs it with the code it had")
+    with writing(engine) as connection:
+        again = _selected(connection, selectors, succeeded_too)
         _refuse_without_secrets(layout, connection, again)
         found = []
         for row in again:
@@ -62,6 +72,40 @@ def retry(
         failpoints.reach("retry.before_commit")
     failpoints.reach("retry.committed")
     wakeup.ring(layout.fifo)
+    for job, why in changed.items():
+        note(f"job {job} will not run unless its code is restored: {why}; mpsq rerun {job} runs it as it was")
+    return found
+
+
+def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_too: bool) -> list[Row]:
+    """Return the runs to retry, in their order. Raises: UsageError when there are none."""
+    from queue_runner.store import resolve
+
+    rows = resolve.runs_of(connection, selectors)
+    last = last_attempts(resolve.siblings(connection, rows))
+    apart = {selector.job for selector in selectors}
+    again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
+    if not again:
+        raise _nothing(rows, last, any(selector.number is not None for selector in selectors))
+    return again
+
+
+def _specs(connection: Connection, again: Sequence[Row]) -> dict[int, JobSpec]:
+    ids = json.dumps(sorted({row["job_id"] for row in again}))
+    sql = "SELECT id, spec_json FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+    return {row.id: JobSpec.from_json(row.spec_json) for row in connection.exec_driver_sql(sql, (ids,))}
+
+
+def _changed(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, str]:
+    """Return by job why the worker would refuse to run its code; each tree is read once."""
+    seen: dict[tuple[object, ...], Ending | None] = {}
+    found = {}
+    for job, spec in specs.items():
+        code = (spec.kind, spec.snapshot, spec.script, spec.root, spec.tree, spec.copy, spec.allow_changed)
+        if code not in seen:
+            seen[code] = verify.refusal(layout.snapshots, spec)
+        if (ending := seen[code]) and ending.outcome is Outcome.CODE_CHANGED:
+            found[job] = ending.reason
     return found
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import rerun
-from queue_runner.errors import MpsqError
+from queue_runner.control import rerun, retry
+from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.submit import plan
@@ -126,6 +126,26 @@ def test_changed_code_is_not_run_and_a_rerun_brings_the_old_back(queue: Queue, c
     assert said(queue, "5.1") == said(queue, "5.2") == "v2\nlib" and said(queue, "6.1") == "v3"
     rows = {row["job_id"]: row for row in queue.rows()}
     assert rows[5]["rerun_of"] == 1 and rows[5]["spec_hash"] == rows[1]["spec_hash"]
+
+
+def test_a_retry_whose_code_changed_is_refused_at_once_and_names_rerun(queue: Queue, code: Repository) -> None:
+    queue_it(queue, code.root, ". ./say.sh; exit 3", repeats=2)
+    queue.worker("", "--until-idle").wait(30)
+    code.version("v2")
+    with pytest.raises(UsageError, match=r"job 1 would not run: say\.sh changed") as error:
+        retry.retry(queue.layout, [parse_selector("1")])
+    assert "mpsq rerun 1" in str(error.value.hint)
+    assert len(queue.rows()) == 2
+    queue.submit("exit 4")
+    queue.worker("", "--until-idle").wait(30)
+    notes: list[str] = []
+    done = retry.retry(queue.layout, [parse_selector("1"), parse_selector("2")], note=notes.append)
+    assert [one.new for one in done] == ["1.3", "1.4", "2.2"]
+    (note,) = notes
+    assert note == "job 1 will not run unless its code is restored: say.sh changed; mpsq rerun 1 runs it as it was"
+    code.version("v1")
+    queue.worker("", "--until-idle").wait(30)
+    assert {row["outcome"] for row in queue.rows()} == {"FAILED"}
 
 
 def test_what_jobs_write_and_what_git_does_is_no_change_of_the_code(queue: Queue, code: Repository) -> None:
