@@ -28,6 +28,8 @@ _STDERR_BYTES = 1 << 20
 _LAST_BYTES = 4096
 """Bytes at the end of stderr that contain a job's last words."""
 
+_FOLDER_REMOVED = "files of its run folder were removed while it ran: its logs and events may be incomplete"
+
 
 def finish(
     engine: Engine,
@@ -52,6 +54,9 @@ def finish(
             results.save_exit(connection, run.run_id, exit_)
         if failed:
             results.save_note(connection, run.run_id, "wrong_result", failed)
+        ran = exit_ is not None or jobs.was_started(connection, run.run_id)
+        if ran and not folder.spec.exists():
+            results.save_note(connection, run.run_id, "folder_removed", _FOLDER_REMOVED)
         _summarise_whatever_it_said(connection, run, ending, exit_ or {})
         results.mark_fingerprint(
             connection,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.store import read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import request_cancel
 from tests.queue_support import Queue, until, warden_pid
@@ -50,6 +51,21 @@ def test_what_it_does_to_its_folder_changes_nothing(queue: Queue, deed: str) -> 
     first, second = queue.done(2, limit_s=20)
     assert (first["outcome"], first["exit_code"], second["outcome"]) == ("FAILED", 3, "SUCCEEDED")
     assert queue.written() == ["ran", "next"]
+
+
+def notes(queue: Queue, kind: str) -> list[str]:
+    with read.reading(queue.layout.db) as connection:
+        found = connection.execute("SELECT text FROM notes WHERE kind = ?", [kind])
+        return [row["text"] for row in found]
+
+
+@pytest.mark.parametrize("deed", ["rm -rf -- *", 'D=$PWD; cd /; rm -rf -- "$D"', "true"])
+def test_that_it_removed_its_folder_is_noted(queue: Queue, deed: str) -> None:
+    queue.submit(f"{HERE}{deed}")
+    queue.worker()
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
+    said = ["files of its run folder were removed while it ran: its logs and events may be incomplete"]
+    assert notes(queue, "folder_removed") == ([] if deed == "true" else said)
 
 
 @pytest.mark.parametrize(
