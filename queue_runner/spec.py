@@ -21,7 +21,7 @@ _LATER = ("env_name", "mps")
 """Fields hashed only where they are set, so that hashes stored before they existed stay valid."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """A cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log).
 
@@ -62,9 +62,13 @@ class JobSpec:
     template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
     secrets: tuple[str, ...] = ()  # variables of --secret, whose values the worker reads at the start
 
+    def fields(self) -> dict[str, Any]:
+        """Return its values by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces."""
-        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self.fields(), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -82,12 +86,12 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
-        asked = {k: v for k, v in vars(self).items() if k not in _PLACE and (v or k not in _LATER)}
+        asked = {k: v for k, v in self.fields().items() if k not in _PLACE and (v or k not in _LATER)}
         asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Scheduling terms of a job: when it may run and how often it is tried, but not what it computes.
 
@@ -109,7 +113,7 @@ class Terms:
     schedule_id: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to be stored: its spec, its number of repeats, and its place among the others."""
 

@@ -38,22 +38,24 @@ class Missing(MpsqError):
         return Ending(Outcome.SPAWN_FAILED, reason=self.message)
 
 
-def hide(layout: Layout, spec: JobSpec) -> JobSpec:
+def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]]) -> JobSpec:
     """Return the spec with placeholders for what looks like a secret, which is stored apart. Raises: OSError.
 
-    Call it in the transaction that stores the job: so `forget` cannot remove a word in between.
+    Call it in the transaction that stores the job: so `forget` cannot remove a word in between. `hidden` keeps the
+    environments of other jobs by identity: many share one.
     """
     searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, and so is no secret
 
     def store(word: str) -> str:
         return word if spec.find_max and searched in word else _stored(layout.words, word)
 
-    env = {
-        name: _stored(layout.words, value) if redact.is_secret(name, value) else value
-        for name, value in spec.env.items()
-    }
+    if id(spec.env) not in hidden:
+        hidden[id(spec.env)] = {
+            name: _stored(layout.words, value) if redact.is_secret(name, value) else value
+            for name, value in spec.env.items()
+        }
     argv, template = (tuple(redact.replaced(words, store)) for words in (spec.argv, spec.template))
-    return replace(spec, argv=argv, template=template, env=env)
+    return replace(spec, argv=argv, template=template, env=hidden[id(spec.env)])
 
 
 def hide_words(layout: Layout, words: Iterable[str]) -> tuple[str, ...]:

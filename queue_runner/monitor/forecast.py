@@ -65,6 +65,6 @@ def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:
     found = []
     for job, run_s in zip(planned.jobs, foreseen.run_s, strict=True):
         told = "not known yet" if run_s is None else f"about {units.duration(run_s)} a run"
-        asked = listing.question({**vars(job.spec), "sets": job.spec.params})
+        asked = listing.question({**job.spec.fields(), "sets": job.spec.params})
         found.append((f"{job.spec.name}: {asked}", told if job.repeats == 1 else f"{job.repeats} x, {told}"))
     return found

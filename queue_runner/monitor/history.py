@@ -97,7 +97,7 @@ class History:
     def _alike(self, spec: JobSpec) -> Expected:
         if spec.kind == "command" and not spec.params:
             return Expected()  # two commands of one program need not have anything in common
-        kin = self._questions.get(_kin(vars(spec), spec.argv[0] if spec.argv else None, spec.params), [])
+        kin = self._questions.get(_kin(spec.fields(), spec.argv[0] if spec.argv else None, spec.params), [])
         if not kin:
             return Expected()
         alike = [(sum(settings.get(k) == v for k, v in spec.params.items()), took_s) for settings, took_s in kin]

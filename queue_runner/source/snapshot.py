@@ -45,11 +45,17 @@ class Taken:
 
     def applied_to(self, spec: JobSpec) -> JobSpec:
         """Return the spec of a job with this code."""
-        spec = replace(spec, packages=self.packages)
         if self.snapshot is None:
-            return spec
-        kept, tree = self.snapshot.hash, self.snapshot.tree_hash or ""
-        return replace(spec, snapshot=kept, tree=tree, code=self.code, root=self.root, inside=self.inside)
+            return replace(spec, packages=self.packages) if spec.packages != self.packages else spec
+        return replace(
+            spec,
+            packages=self.packages,
+            snapshot=self.snapshot.hash,
+            tree=self.snapshot.tree_hash or "",
+            code=self.code,
+            root=self.root,
+            inside=self.inside,
+        )
 
 
 def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequence[Path] = ()) -> Snapshot:

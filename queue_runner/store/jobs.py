@@ -7,9 +7,10 @@ stored together or not at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
@@ -17,6 +18,11 @@ from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Out
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
+
+T = TypeVar("T")
+
+_BATCH = 1000
+"""Rows of one statement."""
 
 
 class StateConflict(Exception):
@@ -113,77 +119,74 @@ def add_group(connection: Connection, title: str, seed: int) -> int:
 
 def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
     """Create a job without runs; return its id."""
+    return _add_jobs(connection, group_id, [job]).start
+
+
+def _add_jobs(connection: Connection, group_id: int, new: Sequence[NewJob]) -> range:
+    """Create jobs without runs, many by one statement; return their ids."""
+    last = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").scalar() or 0
+    ids = range(last + 1, last + 1 + len(new))  # the write lock is held: nobody else takes them
+    now = time.time()
+    connection.execute(insert(jobs), [_row(id, group_id, now, job) for id, job in zip(ids, new, strict=True)])
+    tags = [{"job_id": id, "tag": tag} for id, job in zip(ids, new, strict=True) for tag in sorted(set(job.terms.tags))]
+    if tags:
+        connection.execute(insert(job_tags), tags)
+    add_dependencies(
+        connection, ((id, on, how) for id, job in zip(ids, new, strict=True) for on, how in job.terms.after)
+    )
+    return ids
+
+
+def _row(id: int, group_id: int, now: float, job: NewJob) -> dict[str, Any]:
     spec, terms = job.spec, job.terms
-    job_id = connection.execute(
-        insert(jobs)
-        .values(
-            group_id=group_id,
-            created_at=time.time(),
-            name=spec.name,
-            kind=spec.kind,
-            workload=spec.workload,
-            framework=spec.framework,
-            device=spec.device,
-            compile=spec.compile,
-            dtype=spec.dtype,
-            config=spec.config,
-            spec_json=spec.to_json(),
-            spec_hash=spec.content_hash(),
-            snapshot_hash=spec.snapshot,
-            priority=terms.priority,
-            note=terms.note,
-            deadline_at=terms.deadline_at,
-            retries=terms.retries,
-            backoff_s=terms.backoff_s,
-            retry_on=",".join(terms.retry_on),
-            rerun_of=terms.rerun_of,
-            schedule_id=terms.schedule_id,
-        )
-        .returning(jobs.c.id)
-    ).scalar_one()
-    if terms.tags:
-        connection.execute(insert(job_tags), [{"job_id": job_id, "tag": tag} for tag in sorted(set(terms.tags))])
-    if terms.after:
-        rows = [{"job_id": job_id, "on_job_id": on, "condition": condition} for on, condition in terms.after]
-        connection.execute(insert(dependencies), rows)
-    return int(job_id)
+    return {
+        "id": id,
+        "group_id": group_id,
+        "created_at": now,
+        "name": spec.name,
+        "kind": spec.kind,
+        "workload": spec.workload,
+        "framework": spec.framework,
+        "device": spec.device,
+        "compile": spec.compile,
+        "dtype": spec.dtype,
+        "config": spec.config,
+        "spec_json": spec.to_json(),
+        "spec_hash": spec.content_hash(),
+        "snapshot_hash": spec.snapshot,
+        "priority": terms.priority,
+        "note": terms.note,
+        "deadline_at": terms.deadline_at,
+        "retries": terms.retries,
+        "backoff_s": terms.backoff_s,
+        "retry_on": ",".join(terms.retry_on),
+        "rerun_of": terms.rerun_of,
+        "schedule_id": terms.schedule_id,
+    }
 
 
 def submit(
     connection: Connection,
     title: str,
     seed: int,
-    new: Sequence[NewJob],
+    new: Iterable[NewJob],
     order: Iterable[tuple[int, int]],
     actor: str = "user",
 ) -> tuple[int, list[int]]:
     """Store a group of jobs and queue their runs in `order`: pairs of (index into `new`, repeat from 1).
 
-    Return the group's id and the ids of the jobs, in the order of `new`.
+    Return the group's id and the ids of the jobs, in the order of `new`. Only a batch of jobs is in memory at once.
     """
     group_id = add_group(connection, title, seed)
-    ids = [add_job(connection, group_id, job) for job in new]
     left = runs.c.state != State.DONE
     last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0)).where(left)).scalar_one()
     now = time.time()
-    rows = [
-        {
-            "job_id": ids[index],
-            "number": repeat,
-            "repeat": repeat,
-            "attempt": 1,
-            "lane": DEFAULT_LANE,
-            "position": last + place,
-            "state": TRANSITIONS[_submitting(new[index])].target,
-            "created_at": now,
-            "not_before_at": new[index].terms.not_before_at,
-        }
-        for place, (index, repeat) in enumerate(order, start=1)
-    ]
-    connection.execute(insert(runs), rows)
-    connection.execute(
-        insert(job_events),
-        [
+    ids: list[int] = []
+    starts: list[tuple[Verb, float | None]] = []
+    for batch in _batches(new):
+        ids += (added := _add_jobs(connection, group_id, batch))
+        starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
+        events = [
             {
                 "at": now,
                 "job_id": id,
@@ -192,10 +195,32 @@ def submit(
                 "to_state": TRANSITIONS[_submitting(job)].target,
                 "reason": title,
             }
-            for id, job in zip(ids, new, strict=True)
-        ],
-    )
+            for id, job in zip(added, batch, strict=True)
+        ]
+        connection.execute(insert(job_events), events)
+    for turns in _batches(enumerate(order, start=1)):
+        rows = [
+            {
+                "job_id": ids[index],
+                "number": repeat,
+                "repeat": repeat,
+                "attempt": 1,
+                "lane": DEFAULT_LANE,
+                "position": last + place,
+                "state": TRANSITIONS[starts[index][0]].target,
+                "created_at": now,
+                "not_before_at": starts[index][1],
+            }
+            for place, (index, repeat) in turns
+        ]
+        connection.execute(insert(runs), rows)
     return group_id, ids
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
 
 
 def add_run(connection: Connection, job_id: int, *, position: int, **columns: Any) -> int:

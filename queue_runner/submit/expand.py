@@ -8,13 +8,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from queue_runner import redact
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
-from queue_runner.spec import JobSpec, Value
+from queue_runner.spec import JobSpec, Terms, Value
 from queue_runner.submit import environments, grid, launchers, policy
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
@@ -26,7 +27,46 @@ STALLING = PHASES[:6]
 """Phases of a run that can have their own limit."""
 
 
-def expand(request: Request) -> list[JobSpec]:
+class Shared:
+    """What the requests of one submission have in common, each once: terms, places, workloads and programs."""
+
+    def __init__(self) -> None:
+        self.terms: dict[Terms, Terms] = {}
+        self._common: dict[tuple[object, ...], JobSpec] = {}
+        self._workloads: dict[tuple[object, ...], Workload] = {}
+        self._programs: set[tuple[object, ...]] = set()
+
+    def common(self, request: Request) -> JobSpec:
+        """Return what all cells of the request share: place, environment and limits. Raises: UsageError."""
+        if request.environment is not None:
+            return _common(request)
+        key = (request.workload is None, *_OF_ALL_CELLS(request))
+        if key not in self._common:
+            self._common[key] = _common(request)
+        return self._common[key]
+
+    def workload(self, request: Request, framework: str | None) -> Workload:
+        """Return the workload of the request in this framework. Raises: UsageError."""
+        key = (request.workload, framework, request.home)
+        if key not in self._workloads:
+            own = environments.home(request).workloads
+            self._workloads[key] = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
+        return self._workloads[key]
+
+    def check_program(self, program: str, common: JobSpec) -> None:
+        """Raise UsageError when there is no such program."""
+        key = (program, common.cwd, common.env.get("PATH"))
+        if key not in self._programs:
+            environments.check_program(program, common.cwd, common.env)
+            self._programs.add(key)
+
+
+_OF_ALL_CELLS = attrgetter(
+    "cwd", "env", "python", "timeout_s", "allow_daemons", "copy", "allow_changed", "stall", "resume", "secrets", "home"
+)
+
+
+def expand(request: Request, shared: Shared | None = None) -> list[JobSpec]:
     """Return one JobSpec for each cell of the grid.
 
     Raises: UsageError for an unknown workload, device, dtype, config, key or parser, a wrong type, a missing folder,
@@ -45,20 +85,21 @@ def expand(request: Request) -> list[JobSpec]:
         parsers.find(request.parser)
     if request.find_max is not None and request.repeats > 1:
         raise UsageError("--find-max tries each value once", "remove --repeats; mpsq rerun repeats what it found")
-    cells = list(_workload_cells(request) if request.workload else _command_cells(request))
+    shared = shared or Shared()
+    cells = list(_workload_cells(request, shared) if request.workload else _command_cells(request, shared))
     found = environments.with_environments(request, cells)
     if request.find_max is None:
         return found
     return [first.within_metal(spec, search.parse(request.find_max)) for spec in found]
 
 
-def _workload_cells(request: Request) -> Iterator[JobSpec]:
+def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     if request.parser is not None:
         raise UsageError("--parser is for commands: a workload reports its own iterations", "remove --parser")
-    folder, common = jobs_dir(), _common(request, "workload")
+    common = shared.common(request)
     frameworks = grid.names(request.framework, "--framework") if request.framework else [None]
     for framework in frameworks:
-        workload = catalog.find(folder, str(request.workload), framework, own=environments.home(request).workloads)
+        workload = shared.workload(request, framework)
         axes: dict[str, Sequence[str | bool | Value]] = {
             "config": grid.names(request.config, "--config") if request.config else [next(iter(workload.configs), "")],
             "device": grid.devices(request.device or "auto"),
@@ -77,7 +118,7 @@ def _workload_cells(request: Request) -> Iterator[JobSpec]:
         for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
             spec = replace(
                 common,
-                name=common.name or workload.name,
+                name=request.name or workload.name,
                 workload=workload.name,
                 framework=workload.framework,
                 script=workload.file.name,
@@ -108,8 +149,8 @@ def _sweep(workload: Workload, key: str, text: str) -> list[Value]:
     return [catalog.value(workload, key, word.strip()) for word in text.split(",")]
 
 
-def _command_cells(request: Request) -> Iterator[JobSpec]:
-    common = _common(request, "command")
+def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
+    common = shared.common(request)
     said = labels(request.argv)
     axes: dict[str, Sequence[str]] = {}
     if device := request.device or said.get("device"):
@@ -134,11 +175,11 @@ def _command_cells(request: Request) -> Iterator[JobSpec]:
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
     if request.env_name is None:  # else the program may be in the environment
-        environments.check_program(request.argv[0], common.cwd, common.env)
+        shared.check_program(request.argv[0], common)
     for cell in grid.product(axes):
         spec = replace(
             common,
-            name=common.name or _command_name(request.argv),
+            name=request.name or _command_name(request.argv),
             device=cell.get("device"),
             compile=None if "compile" not in cell else cell["compile"] in ("on", "True"),
             dtype=cell.get("dtype"),
@@ -186,7 +227,7 @@ def _command_name(argv: Sequence[str]) -> str:
     return Path(script).name[: policy.MOST_NAME]
 
 
-def _common(request: Request, kind: str) -> JobSpec:
+def _common(request: Request) -> JobSpec:
     """Return what all cells of the request share: place, environment and limits."""
     cwd = folder(request)
     if not cwd.is_dir():
@@ -194,8 +235,8 @@ def _common(request: Request, kind: str) -> JobSpec:
     environment = redact.environment(os.environ) if request.environment is None else request.environment
     env = {**environment, **redact.assignments(request.env, "--env")}
     return JobSpec(
-        kind,
-        request.name or "",
+        kind="command" if request.workload is None else "workload",
+        name="",
         cwd=str(cwd),
         env=env,
         python=_python(request.python, env),

@@ -11,13 +11,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Condition, Dependency
-from queue_runner.submit import grid, options
+from queue_runner.spec import NewJob
+from queue_runner.submit import expand, grid, options
 from queue_runner.submit import plan as submit
 from queue_runner.submit.options import Said
 from queue_runner.submit.plan import Plan, Sibling
@@ -29,13 +31,20 @@ _EXAMPLE = 'a line is one job, as {"workload": "nanogpt", "device": "cpu", "set"
 _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
-    """A job of the file: its position ("line 3"), and its options, merged over those of the command line."""
+    """A job of the file: its position ("line 3"), its name, and its JSON, or the object if it is one of an array.
+
+    The options are read again where they are needed: of 100,000 lines they would take 100 MB."""
 
     where: str
-    said: Said
     name: str | None
+    content: str | dict[str, Any]
+
+    def said(self, defaults: Said) -> Said:
+        """Return its options, merged over those of the command line. Raises: UsageError."""
+        item = _parsed(self.content, self.where) if isinstance(self.content, str) else self.content
+        return options.over(defaults, options.of_json(item))
 
 
 def plan(path: str, defaults: Said, title: str) -> Plan:
@@ -46,7 +55,7 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
 
     Raises: UsageError, which names the line and its error; MpsqError for a file that cannot be read.
     """
-    lines = read(_content(path), defaults)
+    lines = read(_content(path))
     if not lines:
         raise UsageError(f"{_shown(path)} holds no job", _EXAMPLE)
     seed = submit.drawn(defaults.get("order_seed"))
@@ -54,51 +63,55 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
     for number, line in enumerate(lines):
         if line.name is not None:
             named.setdefault(line.name, []).append(number)
-    plans: list[Plan] = []
-    waits: list[list[tuple[int, Condition]]] = []
-    n_runs = 0
+    shared = expand.Shared()
+    jobs: list[NewJob] = []
+    first: list[int] = []
+    order: list[tuple[int, int]] = []
+    warnings: dict[str, None] = {}
+    after: list[tuple[Dependency, ...]] = []
+    waits: list[Sequence[tuple[int, Condition]]] = []
     for number, line in enumerate(lines):
-        said = {**line.said, "order_seed": seed}
         try:
+            said = {**line.said(defaults), "order_seed": seed}
             siblings, said["after"] = _siblings(number, said.get("after", ()), named, lines)
-            plans.append(submit.plan(options.request(said, title)))
+            one = submit.plan(options.request(said, title), shared)
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
+        first.append(len(jobs))
+        order += ((first[-1] + cell, repeat) for cell, repeat in one.order)
+        jobs += one.jobs
+        warnings |= dict.fromkeys(one.warnings)
+        after.append(one.after)
         waits.append(siblings)
-        n_runs += len(plans[-1].order)
-        if n_runs > grid.MAX_RUNS:
+        if len(order) > grid.MAX_RUNS:
             raise UsageError(
-                f"{line.where}: that is {n_runs:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most"
+                f"{line.where}: that is {len(order):,} runs", f"one submission takes {grid.MAX_RUNS:,} at most"
             )
     _refuse_circles(waits, lines)
-    return _together(plans, waits, seed, title, shuffled="order_seed" in defaults)
-
-
-def _together(
-    plans: Sequence[Plan],
-    waits: Sequence[Sequence[tuple[int, Condition]]],
-    seed: int,
-    title: str,
-    *,
-    shuffled: bool,
-) -> Plan:
-    first = [0]
-    for one in plans:
-        first.append(first[-1] + len(one.jobs))
-    after: list[tuple[Dependency | Sibling, ...]] = []
-    for one, siblings in zip(plans, waits, strict=True):
-        of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], first[other + 1])]
-        after += [(*one.after, *of_line)] * len(one.jobs)
-    if (count := sum(map(len, after))) > MAX_DEPENDENCIES:
-        raise UsageError(f"the jobs wait for {count:,} others", f"{MAX_DEPENDENCIES:,} dependencies are the most")
-    jobs = tuple(job for one in plans for job in one.jobs)
-    if shuffled:
+    if "order_seed" in defaults:
         order = grid.rounds([job.repeats for job in jobs], seed)
     else:
-        turns = [(repeat, first[k] + cell) for k, one in enumerate(plans) for cell, repeat in one.order]
-        order = [(job, repeat) for repeat, job in sorted(turns, key=lambda turn: turn[0])]
-    warnings = dict.fromkeys(warning for one in plans for warning in one.warnings)
-    return Plan(title, seed, jobs, tuple(order), tuple(warnings), own_after=tuple(after))
+        order.sort(key=itemgetter(1))  # stable: a round is in the order of the file
+    return Plan(
+        title, seed, tuple(jobs), tuple(order), tuple(warnings), own_after=_own_after(after, waits, first, jobs)
+    )
+
+
+def _own_after(
+    after: Sequence[tuple[Dependency, ...]],
+    waits: Sequence[Sequence[tuple[int, Condition]]],
+    first: Sequence[int],
+    jobs: Sequence[NewJob],
+) -> tuple[tuple[Dependency | Sibling, ...], ...]:
+    """Return what each job waits for. The jobs of a line begin at `first`."""
+    ends = [*first[1:], len(jobs)]
+    found: list[tuple[Dependency | Sibling, ...]] = []
+    for number, (stored, siblings) in enumerate(zip(after, waits, strict=True)):
+        of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], ends[other])]
+        found += [(*stored, *of_line)] * (ends[number] - first[number])
+    if (count := sum(map(len, found))) > MAX_DEPENDENCIES:
+        raise UsageError(f"the jobs wait for {count:,} others", f"{MAX_DEPENDENCIES:,} dependencies are the most")
+    return tuple(found)
 
 
 # -- dependencies within the file -------------------------------------------------------------------------------------
@@ -106,7 +119,7 @@ def _together(
 
 def _siblings(
     number: int, after: Sequence[str], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
-) -> tuple[list[tuple[int, Condition]], list[str]]:
+) -> tuple[Sequence[tuple[int, Condition]], list[str]]:
     """Return what a line waits for: other lines of the file, and already stored jobs (still as words)."""
     found: dict[int, Condition] = {}
     rest = []
@@ -130,12 +143,12 @@ def _siblings(
                 raise UsageError(f'after: "{name}" is this line itself', "a job cannot wait for itself")
             if found.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
                 raise UsageError(f'after: "{name}" is waited for in two ways', "give one of them")
-    return list(found.items()), rest
+    return tuple(found.items()), rest
 
 
 def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Sequence[Line]) -> None:
     """Raise UsageError for a dependency cycle."""
-    graph = {number: [other for other, _ in siblings] for number, siblings in enumerate(waits)}
+    graph = {number: [other for other, _ in siblings] for number, siblings in enumerate(waits) if siblings}
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -174,7 +187,7 @@ def _limited(stream: BinaryIO, path: str) -> bytes:
     return data
 
 
-def read(data: bytes, defaults: Said) -> list[Line]:
+def read(data: bytes) -> list[Line]:
     """Return the jobs in a file's content. Raises: UsageError, which names the line, for invalid JSON or no job."""
     try:
         text = data.decode("utf-8-sig")
@@ -186,22 +199,17 @@ def read(data: bytes, defaults: Said) -> list[Line]:
         ) from error
     if text.lstrip()[:1] == "[":
         items = _parsed(text, "the array")
-        numbered = [(f"entry {n}", item) for n, item in enumerate(items, start=1)]
-    else:
-        # not splitlines: JSON strings may hold other characters that it takes for line ends
-        rows = ((f"line {n}", row.strip("\r\t ")) for n, row in enumerate(text.split("\n"), start=1))
-        numbered = [(where, _parsed(row, where)) for where, row in rows if row]
-    return [_line(where, item, defaults) for where, item in numbered]
+        return [_line(f"entry {n}", item, item) for n, item in enumerate(items, start=1)]
+    # not splitlines: JSON strings may hold other characters that it takes for line ends
+    rows = ((f"line {n}", row.strip("\r\t ")) for n, row in enumerate(text.split("\n"), start=1))
+    return [_line(where, _parsed(row, where), row) for where, row in rows if row]
 
 
-def _line(where: str, item: Any, defaults: Said) -> Line:
+def _line(where: str, item: Any, content: Any) -> Line:
     if not isinstance(item, dict):
         raise UsageError(f"{where} is no JSON object", _EXAMPLE)
-    try:
-        said = options.of_json(item)
-        return Line(where, options.over(defaults, said), said.get("name"))
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.message}", error.hint) from error
+    name = item.get("name")
+    return Line(where, name if isinstance(name, str) else None, content)
 
 
 def _parsed(text: str, where: str) -> Any:

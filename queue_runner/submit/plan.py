@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import environments as submit_environments
 from queue_runner.submit import expand, grid, launchers, policy
 from queue_runner.submit.find_max import first
 from queue_runner.submit.request import Request
@@ -60,25 +59,27 @@ class Submitted:
     notes: tuple[str, ...] = ()
 
 
-def plan(request: Request) -> Plan:
-    """Expand and check the grid; nothing is stored.
+def plan(request: Request, shared: expand.Shared | None = None) -> Plan:
+    """Expand and check the grid; nothing is stored. `shared` holds what other requests of the submission looked up.
 
     Raises: UsageError for anything in the request that is invalid or missing.
     """
     if request.repeats < 1:
         raise UsageError(f"--repeats {request.repeats} would run nothing", "give 1 or more")
-    specs = expand.expand(request)
+    shared = shared or expand.Shared()
+    specs = expand.expand(request, shared)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
     agreed, after = policy.of_request(request, time.time())
+    agreed = shared.terms.setdefault(agreed, agreed)
     seed = drawn(request.order_seed)
     return Plan(
         request.title,
         seed,
         tuple(NewJob(spec, request.repeats, agreed) for spec in specs),
         tuple(grid.interleave(len(specs), request.repeats, seed)),
-        tuple(_warnings(request, specs)),
+        tuple(_warnings(request, specs, shared)),
         after,
     )
 
@@ -88,7 +89,7 @@ def drawn(seed: int | None) -> int:
     return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
 
 
-def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
+def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:
     found = []
     if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
         ours = request.workload is not None  # of a command mpsq knows only the options
@@ -112,7 +113,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec]) -> list[str]:
         found.append(f"a command's phases are known only if it reports them: until then {held} applies to --stall")
     if request.find_max is not None:
         found.append(_search_note(request, specs))
-    found += _absent(request, specs)
+    found += _absent(request, specs, shared)
     found += withheld(request)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
@@ -133,7 +134,7 @@ def withheld(request: Request) -> list[str]:
     ]
 
 
-def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
+def _absent(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:
     """Return the paths in settings that do not exist yet."""
     texts = {
         (spec.framework, key, value, spec.cwd)
@@ -144,8 +145,7 @@ def _absent(request: Request, specs: Sequence[JobSpec]) -> list[str]:
     }
     found = []
     for framework, key, value, cwd in sorted(texts, key=str):
-        own = submit_environments.home(request).workloads
-        workload = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
+        workload = shared.workload(request, framework)
         found.append(catalog.absent(workload.params[key], value, cwd))
     return list(dict.fromkeys(filter(None, found)))
 
@@ -203,21 +203,30 @@ def insert(
     from queue_runner.store import jobs, ready, resolve, snapshots
 
     ids_of = resolve.Memory(connection)
-    common = ids_of.dependencies(planned.after)
-    new, between = [], []
-    for number, (job, code) in enumerate(zip(planned.jobs, taken, strict=True)):
-        own = planned.own_after[number] if planned.own_after else ()
-        outside = [one for one in own if isinstance(one, Dependency)]
-        after = ids_of.dependencies([*planned.after, *outside]) if outside else common
-        between += [(number, one) for one in own if isinstance(one, Sibling)]
+    own = planned.own_after or ((),) * len(planned.jobs)
+    after = [  # before the group is stored: @last is the one before it
+        ids_of.dependencies((*planned.after, *(one for one in of_job if isinstance(one, Dependency)))) for of_job in own
+    ]
+
+    hidden: dict[int, Mapping[str, str]] = {}
+
+    def stored(job: NewJob, code: snapshot.Taken, ids: tuple[tuple[int, Condition], ...]) -> NewJob:
         spec = code.applied_to(job.spec)
         if job.terms.rerun_of is None:  # else it is as stored, and must stay the same question
-            spec = job_secrets.hide(layout, spec)
-        new.append(replace(job, spec=spec, terms=replace(job.terms, after=after)))
+            spec = job_secrets.hide(layout, spec, hidden)
+        return NewJob(spec, job.repeats, replace(job.terms, after=ids) if ids else job.terms)
+
+    new = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
         snapshots.save(connection, kept)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
-    jobs.add_dependencies(connection, [(ids[number], ids[one.job], one.condition) for number, one in between])
+    between = (
+        (id, ids[one.job], one.condition)
+        for id, of_job in zip(ids, own, strict=True)
+        for one in of_job
+        if isinstance(one, Sibling)
+    )
+    jobs.add_dependencies(connection, between)
     late = dict(ready.unsatisfiable(connection, time.time(), ids))
     why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
@@ -237,14 +246,15 @@ def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     Raises: MpsqError when it cannot be stored.
     """
     taken: dict[tuple[object, ...], snapshot.Taken] = {}
-    places = [_place(job.spec) for job in planned.jobs]
-    for place, job in zip(places, planned.jobs, strict=True):
-        if place not in taken:
+    found = []
+    for job in planned.jobs:
+        if (place := _place(job.spec)) not in taken:
             name = job.spec.env_name  # looked up again: now it cannot be removed before the job is stored
             taken[place] = replace(
                 _take(layout, job), packages=environments.find(layout, name).packages if name else {}
             )
-    return [taken[place] for place in places]
+        found.append(taken[place])
+    return found
 
 
 def _place(spec: JobSpec) -> tuple[object, ...]:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
+from queue_runner.store import jobs
+from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.read import reading
 from queue_runner.submit import from_file
 from queue_runner.submit import options as submit_options
 from queue_runner.submit.request import OPTIONS, Request
+from queue_runner.workloads.catalog import find
 from tests.cli_support import Cli, Ran, empty_queue, use_toy_workloads
 
 pytestmark = pytest.mark.process
@@ -268,3 +272,24 @@ def test_a_thousand_jobs_are_one_transaction(layout: Layout, submit: From) -> No
     assert "1,000 jobs, 1,000 runs" in submit(lines).out
     assert query(layout, "SELECT count(*), count(DISTINCT group_id), max(id) FROM jobs") == [(1000, 1, 1000)]
     assert query(layout, "SELECT count(*) FROM dependencies WHERE on_job_id = job_id + 1") == [(999,)]
+
+
+def test_lines_share_what_they_have_in_common(
+    layout: Layout, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else 100,000 lines take a gigabyte and a minute: each has the environment, and looks for its workload."""
+    looked_up: list[str] = []
+    monkeypatch.setattr(
+        "queue_runner.submit.expand.catalog.find", lambda *a, **k: looked_up.append(a[1]) or find(*a, **k)
+    )
+    lines = [{**TOY, "set": {"lr": k / 100}, "tags": ["t"]} for k in range(50)]
+    (tmp_path / "jobs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    planned = from_file.plan("jobs.jsonl", {}, "t")
+    assert looked_up == ["toy"]
+    for of_job in (lambda job: job.spec.env, lambda job: job.terms):
+        assert len({id(of_job(job)) for job in planned.jobs}) == 1
+    statements: list[str] = []
+    with writing(open_engine(layout.db)) as connection:
+        event.listen(connection, "before_cursor_execute", lambda *a: statements.append(a[2]))
+        jobs.submit(connection, "t", 0, planned.jobs, planned.order)
+    assert len(planned.jobs) == 50 and len(statements) < 10
