@@ -1,14 +1,18 @@
 # Two commands do all the set-up: `make demo` and `make test`. Everything goes into .venv of this folder.
-PYTHON ?= python3
+# python3, or the newest beside it where it is older or newer than what torch has wheels of.
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+ifndef PYTHON
+PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c '$(FITS)' 2>/dev/null && echo "$$name" && exit; done; echo python3)
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 
-.PHONY: system demo test fast lint docs sizes bench campaign mac clean
+.PHONY: python system demo test fast lint docs sizes bench campaign mac clean
 
 $(STAMP): constraints.txt pyproject.toml | system
-	$(PYTHON) -c 'import sys; sys.exit("mpsq needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,test,lint]'
 	touch $@
@@ -18,7 +22,12 @@ $(FRAMEWORKS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck,images]'
 	touch $@
 
-system:  ## the packages of the system that the other targets need: installed where this is root, else named
+python:
+	@$(PYTHON) -c '$(FITS)' 2>/dev/null || { \
+	echo "mpsq needs Python 3.11 to 3.14, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
+	echo "install one and name it: make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
+
+system: python  ## the packages of the system that the other targets need: installed where this is root, else named
 	@$(PYTHON) -m tests.system_packages
 
 demo: $(STAMP)  ## trains nanoGPT on this machine's devices and reports
@@ -39,7 +48,7 @@ lint: $(STAMP)  ## ruff and mypy
 docs: $(STAMP)  ## what is generated: docs/cli.md
 	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
 
-sizes:  ## modules, lines and tokens by wing
+sizes: python  ## modules, lines and tokens by wing
 	@$(PYTHON) tests/sizes.py
 
 bench: $(STAMP)  ## what the queue itself costs: docs/benchmarks.md
