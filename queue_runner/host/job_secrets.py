@@ -38,7 +38,7 @@ class Missing(MpsqError):
         return Ending(Outcome.SPAWN_FAILED, reason=self.message)
 
 
-def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]]) -> JobSpec:
+def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]] | None = None) -> JobSpec:
     """Return the spec with placeholders for what looks like a secret, which is stored apart. Raises: OSError.
 
     Call it in the transaction that stores the job: so `forget` cannot remove a word in between. `hidden` keeps the
@@ -49,6 +49,7 @@ def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]]) ->
     def store(word: str) -> str:
         return word if spec.find_max and searched in word else _stored(layout.words, word)
 
+    hidden = {} if hidden is None else hidden
     if id(spec.env) not in hidden:
         hidden[id(spec.env)] = {
             name: _stored(layout.words, value) if redact.is_secret(name, value) else value
