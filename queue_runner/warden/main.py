@@ -80,6 +80,7 @@ class Run:
         self.ended = (0.0, 0.0)  # awake, with_sleep
         self.paused_s = 0.0
         self.paused_since: float | None = None
+        self.halted = False  # the trainer itself is stopped, by whomever
         self.ended_at = 0.0
         self.oom_kills = oom_kills()
         self.next_touch = 0.0
@@ -109,15 +110,21 @@ class Run:
                 return self.status is not None
             if pid != self.trainer.pid:
                 continue
-            if os.WIFSTOPPED(status):
-                self.paused_since = self.paused_since or awake()
-                continue
-            if self.paused_since is not None:
-                self.paused_s += awake() - self.paused_since
-                self.paused_since = None
-            if not os.WIFCONTINUED(status):
+            self.halted = os.WIFSTOPPED(status)
+            if not self.halted and not os.WIFCONTINUED(status):
                 self.ended, self.ended_at = (awake(), with_sleep()), time.time()
                 self.status, self.usage = status, usage
+                self.pause.still = False
+            self.count_pause()
+
+    def count_pause(self) -> None:
+        """Begin or end a pause: while the trainer, or the whole tree by `mpsq suspend`, is stopped."""
+        paused = self.halted or self.pause.still
+        if paused and self.paused_since is None:
+            self.paused_since = awake()
+        elif not paused and self.paused_since is not None:
+            self.paused_s += awake() - self.paused_since
+            self.paused_since = None
 
     def running_s(self) -> float:
         """Return seconds since the trainer's start, excluding those it was stopped or the machine asleep."""
@@ -155,6 +162,7 @@ class Run:
                     os.utime(lane)
             except Exception as error:  # any failure: the trainer must not be left unsupervised
                 say("while watching:", repr(error))
+            self.count_pause()
             self.wait(RESCAN_S if ending else POLL_S)
         return stop, stopped, ending
 

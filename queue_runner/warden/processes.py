@@ -27,13 +27,22 @@ NOTED_MAX = 50_000
 
 class Row:
     """A row of the process table: parent, process group, session, start time in the kernel's units, whether it is a
-    zombie, whether it is stopped."""
+    zombie, whether it is stopped, whether it waits in the kernel where no SIGSTOP reaches it yet (state D of Linux)."""
 
-    __slots__ = ("ended", "group", "parent", "session", "start", "stopped")
+    __slots__ = ("ended", "group", "parent", "session", "start", "stopped", "uninterruptible")
 
-    def __init__(self, parent: int, group: int, session: int, start: float, ended: bool, stopped: bool = False) -> None:
+    def __init__(
+        self,
+        parent: int,
+        group: int,
+        session: int,
+        start: float,
+        ended: bool,
+        stopped: bool = False,
+        uninterruptible: bool = False,
+    ) -> None:
         self.parent, self.group, self.session, self.start = parent, group, session, start
-        self.ended, self.stopped = ended, stopped
+        self.ended, self.stopped, self.uninterruptible = ended, stopped, uninterruptible
 
 
 def row_linux(pid: int) -> Row | None:
@@ -43,7 +52,8 @@ def row_linux(pid: int) -> Row | None:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # proc(5): words[0] is field 3
     ended = words[0] in b"ZX" and int(words[17]) <= 1  # other threads may outlive the main one
-    return Row(int(words[1]), int(words[2]), int(words[3]), int(words[19]), ended, words[0] == b"T")
+    parent, group, session, start = (int(words[at]) for at in (1, 2, 3, 19))
+    return Row(parent, group, session, start, ended, words[0] == b"T", words[0] == b"D")
 
 
 _loaded: list[Any] = []

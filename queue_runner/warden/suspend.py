@@ -32,6 +32,7 @@ class Pause:
         self.wish, self.told = f"{folder}/suspend", f"{folder}/warden/suspended"
         self.stopped: set[tuple[int, float]] = set()  # by us: a process stopped before stays stopped afterwards
         self.on = False
+        self.still = False  # all were stopped at the last look, or wait in the kernel with their SIGSTOP pending
 
     def look(self) -> None:
         """Apply the current request. Called four times a second, so that processes created or continued meanwhile are
@@ -43,14 +44,18 @@ class Pause:
             self.go_on()
 
     def stop(self) -> None:
-        """Stop all processes, until a scan finds no new one: a parent may fork while being stopped."""
-        began, new, n = awake(), 1, 0
-        while new and awake() - began < ROUNDS_S:
+        """Stop all processes, until a scan finds no new one: a parent may fork while being stopped.
+
+        A parent between vfork and its child's exec stays in the kernel (state D) until the stopped child goes on.
+        """
+        began, new, n, self.still = awake(), 1, 0, False
+        while (new or not (self.on or self.still)) and awake() - began < ROUNDS_S:
             found = self.tree.find()
-            new, n = 0, len(found)
+            new, n, self.still = 0, len(found), True
             for pid in from_the_top(found):
                 each = found[pid]
                 known = (pid, each.start) in self.stopped
+                self.still &= each.stopped or (known and each.uninterruptible)
                 if each.stopped or (known and not self.on):
                     continue  # it is stopped, or will be once it returns from the kernel
                 send(pid, each.start, signal.SIGSTOP)
@@ -75,7 +80,7 @@ class Pause:
     def forget(self) -> None:
         """Clear the record of stopped processes: they run again, or are being ended."""
         self.stopped.clear()
-        self.on = False
+        self.on = self.still = False
         try:
             os.unlink(self.told)
         except OSError:

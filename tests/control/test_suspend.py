@@ -81,11 +81,11 @@ def test_a_tree_stands_still_and_goes_on(warden_run: Make, tree: str) -> None:
     until(lambda: grown(folder, [0, 0]), "the tree to work")
     (run.folder / "suspend").touch()
     until(lambda: run.read("suspended"), "the warden's word")
-    until(lambda: states(run) == {"T"}, "all to stand still")
+    until(lambda: states(run) <= {"T", "D"}, "all to stand still")  # D: between vfork and exec
     before = sizes(folder)
     looks = time.monotonic() + 0.6  # longer than two looks of the warden
     until(lambda: time.monotonic() > looks, "time to pass")
-    assert sizes(folder) == before and states(run) == {"T"}
+    assert sizes(folder) == before and states(run) <= {"T", "D"}
     (run.folder / "suspend").unlink()
     until(lambda: grown(folder, before), "the tree to go on")
     until(lambda: run.read("suspended") is None and "T" not in states(run), "nobody to be forgotten")
@@ -128,6 +128,31 @@ def test_timeout_and_stall_stand_still_with_it(warden_run: Make) -> None:
     (run.folder / "suspend").unlink()
     exit_ = run.wait()
     assert exit_["stop"]["cause"] == "stall" and exit_["real_s"] - exit_["paused_s"] >= 1.0
+
+
+def test_a_trainer_that_waits_for_its_child_to_exec_counts_as_stopped(warden_run: Make, tmp_path: Path) -> None:
+    """Between vfork and exec the kernel holds the parent (state D): it stops only after the child has gone on."""
+    way = tmp_path / "way"  # the stand-in for a slow exec: the child opens it first
+    program = f"""
+import os
+first = [(os.POSIX_SPAWN_OPEN, 0, {str(way)!r}, os.O_RDONLY, 0)]
+print("child")
+os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 60"], os.environ, file_actions=first), 0)
+"""
+    os.mkfifo(way)
+    run = warden_run(python(program), timeout_s=2.0).start()
+    until(lambda: states(run) == {"D", "S"}, "the child on its way to exec")
+    (run.folder / "suspend").touch()
+    until(lambda: run.read("suspended") and states(run) == {"D", "T"}, "the pause")
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > 2.5, "a pause longer than the limit")
+    assert run.read("stop") is None
+    (run.folder / "suspend").unlink()
+    until(lambda: run.read("suspended") is None and states(run) == {"D", "S"}, "the end of the pause")
+    os.close(os.open(way, os.O_WRONLY))
+    exit_ = run.wait()
+    assert exit_["stop"]["cause"] == "timeout" and exit_["paused_s"] >= 2.0
+    assert exit_["real_s"] - exit_["paused_s"] >= 2.0 and run.log == ""
 
 
 @pytest.mark.parametrize("grace_s", [5.0, 0.0])
