@@ -6,7 +6,6 @@ then removed at the lowest priority. Trash that remains after a crash is removed
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -124,12 +123,9 @@ def _snapshots(layout: Layout, engine: Engine, items: list[Item], stuck: Stuck) 
     stored."""
     if not items:
         return
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while (lock := locks.try_lock(layout.snapshots_lock)) is None:
-        if time.monotonic() > deadline:
-            stuck("snapshots: mpsq submit is running; the next gc checks them")
-            return
-        time.sleep(0.02)
+    if (lock := locks.alone(layout.snapshots_lock, LOCK_WAIT_S)) is None:
+        stuck("snapshots: mpsq submit is running; the next gc checks them")
+        return
     set_aside: list[Path] = []
     gone = []
     with lock:

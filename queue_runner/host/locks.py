@@ -7,6 +7,10 @@ Lock files are never unlinked, or two processes could hold "the same" lock on tw
 A query never takes the lock: `is_held` tries a *shared* lock and releases it at once, and a process refused the
 exclusive lock checks whether a shared one would be granted. If so, nobody holds the lock and it met a query, which is
 over in microseconds: it tries again. Thus a query never makes a try fail, and a failed try met a real holder.
+
+Some locks are shared by many short holders (`share`) and at times needed by one process alone (`alone`). flock grants
+any shared lock beside another, so that a stream of sharers would keep it from that process forever. Both therefore pass
+a second lock first, whose file is named .turn: who waits to be alone holds it, and newcomers queue behind.
 """
 
 from __future__ import annotations
@@ -158,25 +162,53 @@ def try_lock(path: Path) -> Lock | None:
 
 
 def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
-    """Take the lock shared, waiting for an exclusive holder to release it.
+    """Take the lock shared, waiting for a process that holds it alone or waits to. Not to be nested: see `alone`.
 
-    `by` names the exclusive holder.
+    `by` names that process.
 
-    Raises: MpsqError when the file cannot be opened, or its holder keeps it for longer than `wait_s`.
+    Raises: MpsqError when the file cannot be opened, or is not to be had for longer than `wait_s`.
     """
     deadline = time.monotonic() + wait_s
+    with _share(_turn(path), path, deadline, wait_s, by):
+        return _share(path, path, deadline, wait_s, by)
+
+
+def alone(path: Path, wait_s: float) -> Lock | None:
+    """Take the lock exclusively, waiting for those that share it while newcomers wait; None after `wait_s` seconds.
+
+    Raises: MpsqError as try_lock.
+    """
+    deadline = time.monotonic() + wait_s
+    turn = _wait_for(_turn(path), deadline)
+    if turn is None:
+        return None
+    with turn:
+        return _wait_for(path, deadline)
+
+
+def _turn(path: Path) -> Path:
+    return path.with_suffix(".turn")
+
+
+def _wait_for(path: Path, deadline: float) -> Lock | None:
+    while (lock := try_lock(path)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return lock
+
+
+def _share(file: Path, path: Path, deadline: float, wait_s: float, by: str) -> Lock:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise MpsqError(
-            f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
+            f"the lock {file} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
         ) from error
     while not grants(fd, fcntl.LOCK_SH):
         if time.monotonic() > deadline:
             os.close(fd)
             raise MpsqError(f"{path} has been locked for {wait_s:.0f} s", f"look for {by} that hangs, and stop it")
         time.sleep(0.005)
-    return Lock(path, fd)
+    return Lock(file, fd)
 
 
 def is_held(path: Path) -> bool:

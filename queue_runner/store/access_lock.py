@@ -6,7 +6,6 @@ log of the new one. So every writer shares migrate.lock with the others, from op
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
@@ -22,13 +21,10 @@ def shared(db: Path) -> locks.Lock:
 
 def alone(db: Path) -> locks.Lock:
     """Return the exclusive lock: nobody else has `db` open for writing. Raises: MpsqError after waiting a minute."""
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while (lock := locks.try_lock(_lock(db))) is None:
-        if time.monotonic() > deadline:
-            raise MpsqError(
-                "another mpsq has been writing to the database for a minute", "wait until it ends, then try again"
-            )
-        time.sleep(0.02)
+    if (lock := locks.alone(_lock(db), _LOCK_WAIT_S)) is None:
+        raise MpsqError(
+            "another mpsq has had the database open for writing for a minute", "wait until it ends, then try again"
+        )
     return lock
 
 

@@ -6,11 +6,14 @@ bug), so no connection checkpoints automatically; the worker, under worker.lock,
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import cast
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
@@ -19,6 +22,7 @@ from queue_runner.store import access_lock
 from queue_runner.store.read import DAMAGE, refuse_other, schema_revision
 
 BUSY_TIMEOUT_S = 30.0
+_TRY_AGAIN_S = 0.001, 0.005
 
 
 def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreign_keys: bool = True) -> Engine:
@@ -55,8 +59,31 @@ def pragmas() -> list[str]:
 
 
 def _on_begin(connection: Connection) -> None:
-    reads = connection.get_execution_options().get("reads")
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    if connection.get_execution_options().get("reads"):
+        connection.exec_driver_sql("BEGIN")
+        return
+    raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+    raw.execute("PRAGMA busy_timeout=0")
+    try:
+        _take_write_lock(raw)
+    except sqlite3.Error as error:
+        raise exc.DBAPIError("BEGIN IMMEDIATE", None, error) from error
+    finally:
+        raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000:.0f}")
+
+
+def _take_write_lock(connection: sqlite3.Connection) -> None:
+    """Begin to write, trying often: SQLite's own wait tries ten times a second, and loses for seconds against several
+    processes that write one transaction after another."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(*_TRY_AGAIN_S))
 
 
 @contextmanager

@@ -144,11 +144,8 @@ def _ended_gently() -> Iterator[None]:
 @contextlib.contextmanager
 def _alone(layout: Layout) -> Iterator[None]:
     """Exclude every submit, which looks up its environments under the same lock."""
-    deadline = time.monotonic() + 30.0
-    while (lock := locks.try_lock(layout.snapshots_lock)) is None:
-        if time.monotonic() > deadline:
-            raise MpsqError("another mpsq submit or mpsq gc has been running for 30 s", "try again when it has ended")
-        time.sleep(0.01)
+    if (lock := locks.alone(layout.snapshots_lock, 30.0)) is None:
+        raise MpsqError("another mpsq submit or mpsq gc has been running for 30 s", "try again when it has ended")
     with lock:
         yield
 

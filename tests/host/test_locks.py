@@ -14,6 +14,7 @@ import pytest
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
+from tests.process_support import until
 
 pytestmark = pytest.mark.process
 
@@ -188,3 +189,28 @@ def test_a_lock_that_cannot_be_opened_is_a_sentence(folder: Path) -> None:
     (folder / "a.lock").mkdir()
     with pytest.raises(MpsqError, match="cannot be taken"):
         locks.try_lock(folder / "a.lock")
+
+
+def test_a_stream_of_sharers_waits_for_who_needs_it_alone(folder: Path) -> None:
+    """One of four always shares it: without a turn to wait for, it would never be free."""
+    path, over, taken = folder / "a.lock", threading.Event(), []
+
+    def share_again_and_again() -> None:
+        while not over.is_set():
+            with locks.share(path):
+                taken.append(over.wait(0.02))
+
+    sharers = [threading.Thread(target=share_again_and_again) for _ in range(4)]
+    for sharer in sharers:
+        sharer.start()
+    try:
+        for _ in range(3):
+            lock = locks.alone(path, 5.0)
+            assert lock is not None
+            taken.clear()
+            lock.close()
+            until(lambda: taken, "the sharers to have their turn again")
+    finally:
+        over.set()
+        for sharer in sharers:
+            sharer.join()

@@ -32,6 +32,16 @@ for number in range(int(sys.argv[2])):
     request = Request(argv=("/bin/sh", "-c", f"echo {word} >> {sys.argv[3]}"), tags=(word,))
     print(plan.store(layout, plan.plan(request)).jobs[0], flush=True)
 """
+TIMED_SUBMITTER = """
+import sys, time
+from queue_runner.host.home import ensure_home
+from queue_runner.submit import plan
+from queue_runner.submit.expand import Request
+layout = ensure_home()
+for number in range(int(sys.argv[2])):
+    request = Request(argv=("/bin/true",), cwd=sys.argv[3], tags=(f"{sys.argv[1]}-{number}",))
+    print(plan.store(layout, plan.plan(request)).jobs[0], time.monotonic())
+"""
 READER = """
 import sys
 from queue_runner.host.home import ensure_home
@@ -72,6 +82,18 @@ def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
     assert len(set(ran)) == len(ran) >= sum(row["state"] == "DONE" for row in rows)
     assert "lock" not in queue.log().replace("block", "")
     assert backup.problems(queue.layout.db) == []
+
+
+def test_eight_submitters_into_a_new_home(home: Path, tmp_path: Path) -> None:
+    """All see that there is no database yet. Whoever has to create it, or to write, has its turn as often as others."""
+    each = 500 if LONG else 60
+    submitters = [spawn(TIMED_SUBMITTER, f"s{i}", str(each), str(tmp_path)) for i in range(SUBMITTERS)]
+    said = [process.communicate(timeout=600) for process in submitters]
+    assert [(process.returncode, err) for process, (_, err) in zip(submitters, said, strict=True)] == [(0, "")] * 8
+    stored = [[line.split() for line in out.splitlines()] for out, _ in said]
+    assert len({number for lines in stored for number, _ in lines}) == SUBMITTERS * each
+    starts, ends = ([float(lines[at][1]) for lines in stored] for at in (0, -1))
+    assert max(starts) < min(ends), "one had to wait until another had stored everything"
 
 
 def check_serial(rows: list[dict[str, object]]) -> None:
