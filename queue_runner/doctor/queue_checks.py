@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import shutil
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,14 +17,17 @@ from pathlib import Path
 from queue_runner import config, units
 from queue_runner.doctor.check import Check, warn_if
 from queue_runner.errors import MpsqError, OwnershipError
-from queue_runner.host import locks, notify, ownership
+from queue_runner.host import locks, notify, ownership, protected
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec
 from queue_runner.store.backup import problems, remedy, stored
-from queue_runner.store.read import HEAD, lost, remedy_of_schema, schema_revision
+from queue_runner.store.read import HEAD, lost, reading, remedy_of_schema, schema_revision, waiting_specs
+from queue_runner.submit import plan
 
+_NAMED = 3
 _STALE_S = 7 * 86400.0
 """Warn when the newest backup lacks more than a week of changes."""
 _WAL_BYTES = 256 << 20
@@ -36,6 +41,7 @@ _SHELL_WORDS = frozenset({"if", "for", "while", "case", "exit", "cd", "export", 
 def of_queue(layout: Layout) -> Iterator[Check]:
     """Run all checks of the queue at `layout`."""
     yield from home(layout)
+    yield from guarded(layout)
     yield from store(layout)
     yield sqlite_version()
     yield lock_folder()
@@ -82,6 +88,18 @@ def _not_ours(layout: Layout) -> OwnershipError | None:
     except OwnershipError as error:
         return error
     return None
+
+
+def guarded(layout: Layout, *, system: str = sys.platform, user_home: Path | None = None) -> Iterator[Check]:
+    """Check that nothing which the worker reads lies where macOS keeps programs in the background out."""
+    if system != "darwin":
+        return
+    paths = [str(layout.home), sys.executable, os.path.realpath(".")]
+    with contextlib.suppress(MpsqError), reading(layout.db) as connection:  # the store has a check of its own
+        paths += [path for text in waiting_specs(connection) for path in plan.reads(JobSpec.from_json(text))]
+    found = list(protected.found(paths, system=system, user_home=user_home))
+    named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+    yield warn_if(bool(found), "guarded folders", named or "the worker reads in none", protected.REMEDY)
 
 
 def _cannot_write(folder: Path) -> str | None:

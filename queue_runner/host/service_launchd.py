@@ -16,6 +16,7 @@ from typing import Any
 from xml.parsers.expat import ExpatError
 
 from queue_runner.errors import MpsqError
+from queue_runner.host import protected
 from queue_runner.host.launchctl import LAUNCHCTL, Control, Printed
 from queue_runner.host.service_base import (
     DEFAULT_LABEL,
@@ -29,7 +30,6 @@ from queue_runner.host.service_base import (
 _START_S = 15.0
 _SETTLED_S = 1.0
 _EX_CONFIG = 78
-_PROTECTED = ("Documents", "Desktop", "Downloads", "Library/Mobile Documents")
 
 
 @dataclass
@@ -239,21 +239,8 @@ class Launchd:
             ("mpsq itself", Path(queue_runner.__file__).parent),
             ("the queue", self.program.home),
         ):
-            if place := protected_place(path, self.user_home):
+            if place := protected.place(path, self.user_home):
                 raise MpsqError(
                     f"{what} is in {place}, which macOS keeps closed to services: {path}",
                     "move it, for example below ~/src or ~/.local, and install again",
                 )
-
-
-def protected_place(path: Path, user_home: Path) -> str | None:
-    """Return the folder protected from services by macOS (TCC) that contains `path`, else None. Access there fails with
-    EPERM in a service even though it works in a terminal, so the error must not be read as "missing"."""
-    for candidate in (path, path.resolve()):
-        text = str(candidate).casefold()
-        for name in _PROTECTED:
-            if (text + "/").startswith(str(user_home / name).casefold() + "/"):
-                return f"~/{name}"
-    if path.resolve().is_relative_to("/Volumes"):
-        return "another volume"
-    return None

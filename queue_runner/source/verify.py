@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from queue_runner.errors import is_shortage
+from queue_runner.host import child
 from queue_runner.model import Ending, Outcome
 from queue_runner.source import archive, git_commands, git_hash, rules, scan
 from queue_runner.source.archive import Damaged
@@ -12,7 +13,24 @@ from queue_runner.source.scan import Entry
 from queue_runner.spec import JobSpec
 from queue_runner.text import plain
 
+READ_S = 120.0
+"""The lane is held, and nothing is measured, while the tree of a command is read."""
 _NAMED = 3
+
+
+def refusal_in_time(snapshots: Path, spec: JobSpec) -> Ending | None:
+    """Return `refusal`, reading a tree in a child process for at most READ_S seconds.
+
+    Raises: OSError as `refusal`.
+    """
+    if spec.kind == "workload" or not spec.tree or spec.copy or spec.allow_changed:
+        return refusal(snapshots, spec)
+    try:
+        return child.call(READ_S, refusal, snapshots, spec)
+    except child.TookTooLong:
+        remedy = "a network drive that does not answer, or a folder for which macOS waits for permission: mpsq doctor"
+        text = f"its code in {spec.root} could not be read within {READ_S:.0f} s ({remedy})"
+        return Ending(Outcome.SPAWN_FAILED, reason=plain(text))
 
 
 def refusal(snapshots: Path, spec: JobSpec) -> Ending | None:

@@ -244,6 +244,12 @@ def count_waiting(connection: sqlite3.Connection) -> int:
     return int(waiting["n"])
 
 
+def waiting_specs(connection: sqlite3.Connection) -> list[str]:
+    """Return the specifications, as JSON, of the jobs that have not ended."""
+    jobs = "SELECT DISTINCT j.spec_json FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state <> 'DONE'"
+    return [str(row["spec_json"]) for row in connection.execute(jobs)]
+
+
 def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
     """Return the runs that ended last, the newest first; without imported ones, which never ran here."""
     ids = (

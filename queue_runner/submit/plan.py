@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queue_runner import failpoints, redact, units
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_secrets, locks, wakeup
+from queue_runner.host import job_secrets, locks, protected, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
@@ -114,6 +115,8 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
     if request.find_max is not None:
         found.append(_search_note(request, specs))
     found += _absent(request, specs, shared)
+    guarded = protected.found(path for spec in specs for path in reads(spec))
+    found += [f"{path} is in {place}, which macOS guards: {protected.REMEDY}" for path, place in guarded.items()]
     found += withheld(request)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
@@ -132,6 +135,18 @@ def withheld(request: Request) -> list[str]:
         f"not stored with the job, as they look like secrets: {', '.join(names)}. It has them only if the worker has;"
         " --secret NAME reads one from a private file, --env NAME=... passes it on anyway"
     ]
+
+
+def reads(spec: JobSpec) -> Iterator[str]:
+    """Yield the paths that a worker or its job reads: folder, interpreter, and what the command or a setting names."""
+    if spec.kind == "command":
+        yield from () if spec.copy else (spec.cwd,)
+        yield shutil.which(spec.argv[0], path=spec.env.get("PATH")) or ""
+    texts = (*spec.argv, *(value for value in spec.params.values() if isinstance(value, str)))
+    for word in (spec.python, *texts):
+        path = word if word.startswith("/") else word.partition("=")[2]
+        if path.startswith("/"):
+            yield path
 
 
 def _absent(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:

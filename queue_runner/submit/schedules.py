@@ -22,9 +22,10 @@ from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.host import job_secrets, locks, wakeup
+from queue_runner.host import child, job_secrets, locks, wakeup
 from queue_runner.model import Row
 from queue_runner.paths import Layout
+from queue_runner.source import verify
 from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.delete import forget_secrets
 from queue_runner.store.engine import looking, open_engine, writing
@@ -148,7 +149,9 @@ def _submit(layout: Layout, engine: Engine, row: Row, log: Callable[[str], None]
             planned,
             jobs=tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs),
         )
-        taken = plan.take_snapshots(layout, planned)
+        taken = child.call(verify.READ_S, plan.take_snapshots, layout, planned)
+    except child.TookTooLong as error:
+        raise _CannotSubmit(f"its code could not be read within {verify.READ_S:.0f} s: mpsq doctor") from error
     except Exception as error:  # workload, folder or request may be broken by now: the worker continues
         raise _CannotSubmit(_words(error)) from error
     failpoints.reach("schedule.planned")

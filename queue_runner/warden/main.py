@@ -137,6 +137,13 @@ class Run:
         asked = cancelled(self.folder, self.spec)
         return asked or self.limits.passed(self.running_s(), self.trainer.outputs)
 
+    def to_be_stopped(self) -> bool:
+        try:
+            return self.reason_to_stop() is not None
+        except OSError as error:  # any failure: the trainer must not be left unsupervised
+            say("while starting:", repr(error))
+            return False
+
     def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
         stop, stopped, ending = None, False, None
@@ -235,7 +242,7 @@ class Run:
             reach("warden.before_started")
             self.publish_started()
             reach("warden.started")
-            self.trainer = start(self.spec, lane)
+            start(self.trainer, self.spec, lane, self.to_be_stopped)
             reach("warden.spawned")
             if self.trainer.error is None:
                 if trainer := row(self.trainer.pid):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import time
 
@@ -16,9 +17,11 @@ from queue_runner.warden.files import LINUX, awake, with_sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
+EXEC_POLL_S = 0.25
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -40,9 +43,13 @@ class Trainer:
         self.error: dict[str, Any] | None = None
 
 
-def start(spec: dict[str, Any], lane: int) -> Trainer:
-    """Fork and exec. Any failure is in the result's `error`."""
-    made, said = Trainer(), b""
+def start(made: Trainer, spec: dict[str, Any], lane: int, to_be_stopped: Callable[[], bool]) -> None:
+    """Fork and exec, and fill in `made`; any failure is in its `error`.
+
+    Before exec the child may wait in the kernel for hours: for a network drive, or for an answer to a privacy prompt of
+    macOS. It counts as started as soon as it is `to_be_stopped`.
+    """
+    said = b""
     secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # never in a file
     environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
     flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
@@ -55,18 +62,23 @@ def start(spec: dict[str, Any], lane: int) -> Trainer:
         made.pid = os.fork()
     except OSError as refused:
         made.error = {"errno": refused.errno, "text": f"no process can be created: {refused}"}
-        return made
+        return
     if made.pid == 0:
         _become(spec, lane, warden, (null, *made.outputs), tell, environment)
     os.close(tell)
     os.close(null)
-    while part := os.read(told, 4096):  # ends when exec closes the other side
-        said += part
+    while True:
+        if not select.select([told], [], [], EXEC_POLL_S)[0]:
+            if to_be_stopped():
+                return  # `told` stays open: the child is not to die of a broken pipe
+        elif part := os.read(told, 4096):
+            said += part
+        else:  # exec closed the other side
+            break
     os.close(told)
     if said:
         number, text = said.decode(errors="replace").split(" ", 1)
         made.error = {"errno": int(number), "text": text}
-    return made
 
 
 def _become(

@@ -271,7 +271,7 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
         try:
-            if refusal := verify.refusal(self._layout.snapshots, run.spec):
+            if refusal := verify.refusal_in_time(self._layout.snapshots, run.spec):
                 return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:

@@ -12,6 +12,8 @@ import pytest
 from queue_runner.doctor import examine, queue_checks
 from queue_runner.host import compiler, locks, torch_probe
 from queue_runner.paths import Layout
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
 
 pytestmark = pytest.mark.process
@@ -125,6 +127,18 @@ def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_home_that_cannot_be_made() -> None:
     (check,) = queue_checks.home(Layout(Path("/proc/mpsq")))
     assert check.verdict == "fail" and "cannot be created" in check.finding and "MPSQ_HOME" in check.fix
+
+
+def test_folders_that_macos_guards(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = empty_queue(home)
+    (check,) = queue_checks.guarded(layout, system="darwin", user_home=tmp_path)
+    assert check.verdict == "ok" and not list(queue_checks.guarded(layout, system="linux"))
+    code = tmp_path / "Documents" / "code"
+    code.mkdir(parents=True)
+    plan.store(layout, plan.plan(Request(argv=("/bin/true", "--data=/Volumes/disk/x"), cwd=str(code))))
+    (check,) = queue_checks.guarded(layout, system="darwin", user_home=tmp_path)
+    assert check.verdict == "warn" and "~/src" in check.fix
+    assert check.finding == f"{code} and /Volumes/disk/x".replace(" and ", ", ")
 
 
 def test_the_worker(home: Path) -> None:

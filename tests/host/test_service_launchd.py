@@ -18,10 +18,10 @@ from fake_launchctl import SAMPLE, FakeLaunchd
 import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host import launchctl, service
+from queue_runner.host import launchctl, protected, service
 from queue_runner.host.launchctl import Answer, parse_print
 from queue_runner.host.service_base import ServiceStatus
-from queue_runner.host.service_launchd import Launchd, protected_place
+from queue_runner.host.service_launchd import Launchd
 from queue_runner.paths import Layout
 
 pytestmark = pytest.mark.process
@@ -363,9 +363,9 @@ def test_protected_places_are_refused(mac: FakeLaunchd, tmp_path: Path, place: s
 def test_a_link_into_a_protected_place_is_seen_through(tmp_path: Path) -> None:
     (tmp_path / "Documents" / "q").mkdir(parents=True)
     (tmp_path / "q").symlink_to(tmp_path / "Documents" / "q")
-    assert protected_place(tmp_path / "q" / "x", tmp_path) == "~/Documents"
-    assert protected_place(Path("/Volumes/disk/q"), tmp_path) == "another volume"
-    assert protected_place(tmp_path / "Documents2", tmp_path) is None
+    assert protected.place(tmp_path / "q" / "x", tmp_path) == "~/Documents"
+    assert protected.place(Path("/Volumes/disk/q"), tmp_path) == "another volume"
+    assert protected.place(tmp_path / "Documents2", tmp_path) is None
 
 
 def test_a_folder_that_cannot_be_written_has_a_sentence(mac: FakeLaunchd, agent: Launchd) -> None:

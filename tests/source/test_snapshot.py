@@ -18,6 +18,7 @@ from queue_runner.model import Outcome
 from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
 from queue_runner.source.scan import SourceTree, of_repository
 from queue_runner.spec import JobSpec
+from tests.process_support import is_there
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
 
@@ -350,6 +351,26 @@ def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
     refusal = verify.refusal(kept, spec)
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
     assert refusal.reason == f"its code cannot be read: {os.strerror(number)}: {repo}"
+
+
+def test_code_that_does_not_answer_ends_its_job(
+    repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = submitted(repo, kept)
+    assert verify.refusal_in_time(kept, spec) is None
+    (repo / "b.py").unlink()
+    refusal = verify.refusal_in_time(kept, spec)
+    assert refusal is not None and (refusal.outcome, refusal.reason) == (Outcome.CODE_CHANGED, "b.py was removed")
+    stand_in = tmp_path / "bin" / "git"  # for one that waits for the answer to a privacy prompt
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
+    monkeypatch.setattr(verify, "READ_S", 1.5)
+    refusal = verify.refusal_in_time(kept, spec)
+    assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
+    assert f"its code in {repo} could not be read within 2 s" in refusal.reason
+    assert not is_there(int((tmp_path / "pid").read_text()))
 
 
 def test_many_changes_are_counted(repo: Path, kept: Path) -> None:

@@ -179,6 +179,20 @@ def test_cancel_of_a_running_trainer(warden_run: Make) -> None:
     assert not is_alive(trainer)
 
 
+@pytest.mark.parametrize("changes", [{}, {"timeout_s": 0.5}])
+def test_a_trainer_that_waits_before_exec_is_stopped(warden_run: Make, changes: dict[str, float]) -> None:
+    run = warden_run(FOREVER, **changes)
+    with (run.program / "spawn.py").open("a") as stand_in:
+        stand_in.write("\nos.chdir = lambda _: signal.pause()  # for a folder that macOS guards\n")
+    run.start()
+    until(lambda: run.read("started"), "the fence")
+    if not changes:
+        run.cancel()
+    exit_ = run.wait()
+    assert exit_["stop"]["cause"] == ("timeout" if changes else "cancel") and exit_["stopped"]
+    assert (exit_["signal"], exit_["spawn_error"], run.leftovers()) == (signal.SIGINT, None, set())
+
+
 def test_how_a_trainer_leaves_after_the_stop_is_told_as_it_is(warden_run: Make) -> None:
     program = "import os, signal\nsignal.signal(2, lambda *_: os._exit(7))\nprint('ready')\nwhile True: signal.pause()"
     run = warden_run(python(program)).start()
