@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 from queue_runner.text import plain
@@ -29,7 +31,10 @@ def install() -> None:
 
     layout = ensure_home()
     read.is_there(layout.db)  # the worker would refuse to start on a lost queue
-    print(_service(layout).install())
+    service = _service(layout)
+    print(service.install())
+    if service.kind == "launchd":
+        say('macOS announces "Background Items Added": switched off there, the worker never starts')
     say("mpsq status shows the queue; the log of the worker is in the logs folder beside the database")
 
 
@@ -37,6 +42,48 @@ def install() -> None:
 def uninstall() -> None:
     """Stop and remove the service. The queue stays, and an active run continues."""
     print(_service(home()).uninstall())
+
+
+@app.command("start")
+def start() -> None:
+    """Start the installed service."""
+    print(_service(home()).start())
+
+
+@app.command("stop")
+def stop() -> None:
+    """Stop the worker until mpsq service start or the next login. An active run continues."""
+    print(_service(home()).stop())
+
+
+@app.command("restart")
+def restart() -> None:
+    """Restart the worker. An active run continues."""
+    print(_service(home()).restart())
+
+
+@app.command("logs")
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C.")] = False,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = 50,
+) -> None:
+    """Print the end of the worker's log."""
+    import sys
+
+    from queue_runner.host.low_priority import Wait, descriptor, give_way
+    from queue_runner.monitor import logs as use_case
+    from queue_runner.monitor.log_text import Outputs
+
+    log = _service(home()).log
+    source = use_case.LogFile(log, tail), Outputs(sys.stdout, sys.stderr, raw=False).text()
+    try:
+        if not use_case.copy([source]) and tail != 0:
+            say(f"the worker has written nothing to {log}")
+        if follow:
+            give_way()
+            use_case.follow(source, Wait(descriptor(sys.stdout)))
+    finally:
+        use_case.end([source])
 
 
 @app.command("status")

@@ -29,8 +29,18 @@ class Service(Protocol):
     def install(self) -> str:
         """Install and start the service, whatever its previous state. Return what was done, in a sentence."""
 
+    @property
+    def log(self) -> Path:
+        """Path of the worker's log."""
+
     def uninstall(self) -> str:
         """Stop and remove the service; the queue stays. Return what was done."""
+
+    def start(self) -> str:
+        """Start the installed service, unless it runs. Return what was done."""
+
+    def stop(self) -> str:
+        """Stop the worker until it is started, or until the next login; a run continues. Return what was done."""
 
     def restart(self) -> str:
         """Restart the service, as after an upgrade of mpsq; a run continues meanwhile. Return what was done."""

@@ -110,14 +110,42 @@ class Launchd:
             f"{self.program.label} is uninstalled; the queue stays in {self.program.home}, and an active run continues"
         )
 
-    def restart(self) -> str:
-        """Restart the worker, through install when the definition is outdated."""
+    def start(self) -> str:
+        """Load and start the service from its plist, through install when that is outdated."""
+        self._refuse_root()
+        if self._written() is None:
+            raise MpsqError(f"{self.program.label} is not installed", "mpsq service install")
+        loaded = self._control.loaded()
+        if len(loaded) > 1 or not self._is_right():
+            return self.install()
+        for domain, job in loaded.items():
+            if job.running:
+                return f"{self.program.label} is already running (process {job.pid})"
+            if not job.leaving and self._control.kickstart(domain):
+                return self._see_it_run(domain, "started", job.runs or 0)
+        return self._see_it_run(self._control.bootstrap(self._control.domain(), self.plist), "started", 0)
+
+    def stop(self) -> str:
+        """Unload the service: launchd would start it again otherwise. Its plist stays for the next login."""
         self._refuse_root()
         loaded = self._control.loaded()
-        if self._is_right():
-            for domain, job in loaded.items():
-                if self._control.kickstart(domain, kill=True):
-                    return self._see_it_run(domain, "restarted", job.runs or 0)
+        for domain in loaded:
+            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
+        if not loaded:
+            return f"{self.program.label} does not run"
+        return f"{self.program.label} is stopped until mpsq service start or the next login; an active run continues"
+
+    def restart(self) -> str:
+        """Restart the worker, through install when the definition is outdated. Loaded in two domains, it stays in the
+        one where it runs."""
+        self._refuse_root()
+        loaded = self._control.loaded()
+        if loaded and self._is_right():
+            kept = next((domain for domain, job in loaded.items() if job.running), next(iter(loaded)))
+            for domain in loaded.keys() - {kept}:
+                self._control.bootout(domain, STOP_TIMEOUT_S + 5)
+            if self._control.kickstart(kept, kill=True):
+                return self._see_it_run(kept, "restarted", loaded[kept].runs or 0)
         return self.install()
 
     def status(self) -> ServiceStatus:

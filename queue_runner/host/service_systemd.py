@@ -112,6 +112,27 @@ WantedBy=default.target
         self._call("reset-failed", self.unit)  # returns an error if nothing had failed
         return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and an active run continues"
 
+    def start(self) -> str:
+        """Start the unit, through install when it is outdated."""
+        self._refuse_sudo()
+        if self._written() is None:
+            raise MpsqError(f"{self.unit} is not installed", "mpsq service install")
+        if not self._is_right():
+            return self.install()
+        shown = self._show()
+        if shown.get("ActiveState") == "active":
+            return f"{self.unit} is already running (process {shown.get('MainPID', 'unknown')})"
+        self._must("daemon-reload")
+        return self._start("started")
+
+    def stop(self) -> str:
+        """Stop the unit, which stays enabled."""
+        self._refuse_sudo()
+        if self._show().get("ActiveState") != "active":
+            return f"{self.unit} does not run"
+        self._must("stop", self.unit)
+        return f"{self.unit} is stopped until mpsq service start or the next login; an active run continues"
+
     def restart(self) -> str:
         """Restart the worker, through install when the unit is missing or outdated."""
         self._refuse_sudo()

@@ -15,14 +15,13 @@ from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.model import Row, Selector, State, parse_selector
 from queue_runner.monitor import listing, logs, queue_state, wait
 from queue_runner.monitor.log_text import Outputs
-from queue_runner.monitor.logs import Open, Source
+from queue_runner.monitor.logs import POLL_S, Open, Source
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.why import Why, explain_all
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
-POLL_S = 0.2
 _ANEW_S = 2.0
 """Interval at which the store is read even if its files look unchanged, and at which the worker is checked."""
 _QUEUE_ANEW_S = 10.0

@@ -15,6 +15,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 
 CHUNK_BYTES = 1 << 16
+POLL_S = 0.2
 TAIL_MOST_BYTES = 16 * LINE_BYTES
 """Bytes at the end of a log that are searched for its last lines: a log may be one line of a gigabyte."""
 
@@ -135,6 +136,14 @@ def copy(sources: Sequence[Source], pieces: int | None = None) -> bool:
             break
         anything = True
     return anything
+
+
+def follow(source: Source, wait: Callable[[float], None]) -> None:
+    """Copy what is added to a log, until interrupted. Raises: whatever `wait` raises."""
+    while True:
+        copy([source])
+        source[1].pause()
+        wait(POLL_S)
 
 
 def _copy_piece(file: LogFile, text: Text) -> bool:

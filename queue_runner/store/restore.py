@@ -68,9 +68,7 @@ def begin_anew(layout: Layout) -> Restored:
 def _replace(layout: Layout, source: Path | None) -> Restored:
     worker = locks.try_lock(locks.worker_lock_path(layout.home))
     if worker is None:
-        raise AlreadyRunning(
-            "a worker runs this queue", "stop it first: mpsq service uninstall, or Ctrl-C in its terminal"
-        )
+        raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service stop, or Ctrl-C in its terminal")
     with worker, access_lock.alone(layout.db):
         _refuse_active(layout)
         try:

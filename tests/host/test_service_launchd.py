@@ -231,6 +231,37 @@ def test_the_exit_code_of_the_last_time_is_not_this_times(mac: FakeLaunchd, agen
     assert "is started and running" in agent.install()
 
 
+def test_stop_and_start(mac: FakeLaunchd, agent: Launchd, tmp_path: Path) -> None:
+    with pytest.raises(MpsqError, match="is not installed"):
+        agent.start()
+    assert agent.stop() == "dev.mpsq.worker does not run"
+    agent.install()
+    written = agent.plist.read_bytes()
+    assert "already running (process 35711)" in agent.start()
+    mac.state["calls"].clear()
+    assert "is stopped until mpsq service start or the next login" in agent.stop()
+    assert not agent.status().running and not mac.state["jobs"]
+    other_shell = make(tmp_path, Path(agent.program.python), PATH="/elsewhere")
+    assert "is started and running (process 35712" in other_shell.start()
+    assert verbs(mac) == ["bootout", "enable", "bootstrap"] and agent.plist.read_bytes() == written
+    mac.state["jobs"][GUI] |= {"state": "not running", "pid": 0, "last_exit": "0"}
+    assert "is started and running" in agent.start()
+    assert verbs(mac)[3:] == ["kickstart"]
+
+
+@pytest.mark.parametrize(("kept", "left"), [(GUI, USER), (USER, GUI)])
+def test_a_restart_in_both_domains_keeps_the_one_that_runs(
+    mac: FakeLaunchd, agent: Launchd, kept: str, left: str
+) -> None:
+    """An ssh login came before one at the screen: the second worker found the first one's lock, and exited 0."""
+    agent.install()
+    mac.run(["bootstrap", "user/501", str(agent.plist)])
+    mac.state["jobs"][left] |= {"state": "not running", "pid": 0, "last_exit": "0"}
+    mac.state["calls"].clear()
+    assert "is restarted and running (process 35713" in agent.restart()
+    assert list(mac.state["jobs"]) == [kept] and verbs(mac) == ["bootout", "kickstart"]
+
+
 def test_a_disabled_service_is_enabled(mac: FakeLaunchd, agent: Launchd) -> None:
     mac.state["disabled"] = [GUI]
     assert "installed and running" in agent.install()

@@ -28,6 +28,7 @@ case "$1" in
 daemon-reload) rm -f stale ;;
 enable) touch enabled ;;
 disable) rm -f enabled active ;;
+stop) rm -f active ;;
 restart)
     if [ -f fails ]; then rm -f active; echo exit-code > result
     else echo $(( $(cat active 2>/dev/null || echo 4000) + 1 )) > active; fi ;;
@@ -169,6 +170,20 @@ def test_an_upgrade_is_seen(unit: Systemd, tmp_path: Path, monkeypatch: pytest.M
     assert any("another version" in problem for problem, _ in upgraded.status().problems)
     assert "reinstalled" in upgraded.restart()
     assert upgraded.status().problems == ()
+
+
+def test_stop_and_start(unit: Systemd, box: Path, tmp_path: Path) -> None:
+    with pytest.raises(MpsqError, match="is not installed"):
+        unit.start()
+    assert unit.stop() == "mpsq-worker.service does not run"
+    unit.install()
+    assert "already running (process 4001)" in unit.start()
+    calls(box)
+    assert "is stopped until mpsq service start or the next login" in unit.stop()
+    assert not unit.status().running and unit.path.exists()
+    assert "started and running" in make(tmp_path, Path(unit.program.python), PATH="/elsewhere").start()
+    assert calls(box) == ["stop mpsq-worker.service", "daemon-reload", "restart mpsq-worker.service"]
+    assert unit.status().running
 
 
 def test_restart_from_another_shell_keeps_the_unit(unit: Systemd, box: Path, tmp_path: Path) -> None:
