@@ -44,7 +44,7 @@ def system() -> Iterator[Check]:
     """All of them."""
     for check in (
         native_python, chip, same_gpu, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use,
-        gpu_idle, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, every_process,
+        gpu_idle, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, a_tag, every_process,
         time_of_children, footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers,
         definition, developer_tools,
     ):  # fmt: skip
@@ -157,9 +157,9 @@ def gpu_idle() -> str:
 
 
 def priority() -> str:
-    """ps reports a priority of 31."""
+    """ps reports a priority of 31 to 37."""
     text = _asked("/bin/ps", "-o", "pri=", "-p", str(os.getpid()))
-    assert conditions.parse_priority(text) == 31, text
+    assert 31 <= (conditions.parse_priority(text) or 0) <= 37, text
     return text
 
 
@@ -220,6 +220,20 @@ def a_stop() -> str:
         finally:
             child.kill()
     return "stopped, then continued"
+
+
+def a_tag() -> str:
+    """the environment of a child is readable."""
+    seen = {}
+    for program in (BUSY, ("/bin/sleep", "60")):  # Apple's own may hide it
+        with subprocess.Popen(program, env={**os.environ, "MPSQ_TAG": "tag-of-a-check"}) as child:
+            deadline = time.monotonic() + 1  # Popen may return while exec still sets it up
+            while not (told := processes.has_tag(child.pid, "tag-of-a-check")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            seen[program[0]] = told
+            child.kill()
+    assert seen[BUSY[0]], f"no MPSQ_TAG among {len(processes.environment(os.getpid()))} variables of ours"
+    return ", ".join(f"{name}: {'yes' if told else 'hidden'}" for name, told in seen.items())
 
 
 def every_process() -> str:

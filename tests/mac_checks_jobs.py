@@ -192,6 +192,7 @@ def of_jobs(device: str) -> Iterator[Check]:
         for dtype in ("fp32", "fp16", "bf16"):
             yield Check("jobs", f"custom_kernel in {dtype}", partial(kernel, dtype))
         yield Check("jobs", "Lightning refuses under Rosetta", under_rosetta)
+    yield Check("jobs", "transfer, without pinned memory", partial(transfer, device))
     yield Check("jobs", "two processes are refused", partial(two_processes, device))
     yield Check("jobs", "a stale flag of the Trainer", stale_flag)
 
@@ -257,6 +258,13 @@ def kernel(dtype: str) -> str:
     notes = [event for event in events if event.get("type") == "note"]
     assert code == 0 and "bias_gelu.metal" in text and not notes, f"exit code {code}, {notes}: {text}"
     return f"{text.strip().splitlines()[-1]}\n{text}"
+
+
+def transfer(device: str) -> str:
+    """Memory that mps shares with the host needs no pinning: a row of it would repeat the other."""
+    code, text, _ = _job("transfer", device, "--config", "tiny", "--set", "max_iters=8")
+    assert code == 0 and "to_device pageable" in text and (device == "cuda") == ("pinned" in text), text
+    return text
 
 
 def two_processes(device: str) -> str:

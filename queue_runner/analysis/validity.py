@@ -26,7 +26,7 @@ DRIFT_RATIO = 0.05
 """Change of the median between the first and the last third of the measured iterations."""
 SWAP_BYTES_PER_S = 1 << 20
 LAUNCHD_PRIORITY = 31
-"""Scheduler priority of an unthrottled process on macOS; below it the service throttles its children."""
+"""Lowest scheduler priority of an unthrottled process on macOS (31 to 37); below it launchd throttles the service."""
 _DIVERGED_NATS = 1.0
 
 

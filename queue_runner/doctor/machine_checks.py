@@ -26,7 +26,8 @@ _LOW_MEMORY_SHARE = 0.1
 _HOT_C = 85.0
 """Data-centre cards throttle a few degrees above this."""
 NORMAL_PRIORITY = 31
-"""Priority of an unthrottled program on macOS; launchd's Standard is 20, Background 4, and children inherit it."""
+"""The lowest priority of an unthrottled program on macOS, where 31 to 37 are normal; launchd's Standard is 20,
+Background 4, and children inherit it."""
 _SLOWING = {
     "PYTORCH_DEBUG_MPS_ALLOCATOR": "logs every allocation",
     "PYTORCH_MPS_LOG_PROFILE_INFO": "profiles",
@@ -144,12 +145,12 @@ def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Chec
     whose, number = (f"worker {pid}", pid) if alive and pid else ("this terminal", os.getpid())
     if system == "darwin":
         found = conditions.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))
-        normal, told = NORMAL_PRIORITY, f"{whose} has priority {found}"
-        low = found is not None and found < normal
+        normal, told = "31 to 37", f"{whose} has priority {found}"
+        low = found is not None and found < NORMAL_PRIORITY
     else:
         nice = _nice(number)
-        found, normal, told = nice, 0, f"{whose} has nice {nice}"
-        low = nice is not None and nice > normal
+        found, normal, told = nice, "0", f"{whose} has nice {nice}"
+        low = nice is not None and nice > 0
     if found is None:
         return Check("priority", "ok", "unknown")
     fix = "start the worker without nice, or by mpsq service install: runs inherit it"

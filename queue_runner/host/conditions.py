@@ -40,7 +40,7 @@ KEYS: dict[str, str] = {
     "memory_available_bytes": "memory available without swapping",
     "on_battery": "running on battery",
     "others_cpu_share": "other processes, share of all processors",
-    "priority": "macOS: scheduler priority of the trainer, 31 unless throttled",
+    "priority": "macOS: scheduler priority of the trainer, 31 to 37 unless throttled",
     "steal_share": "Linux: taken by the hypervisor, share of all processors",
     "swap_in_bytes_per_s": "read back from swap",
     "swap_out_bytes_per_s": "written to swap",
@@ -193,7 +193,7 @@ def parse_accelerators(text: str | None) -> float | None:
 
 
 def parse_priority(text: str | None) -> int | None:
-    """Parse `ps -o pri= -p PID`: 31 is normal, 20 and 4 are launchd's limits, which children inherit."""
+    """Parse `ps -o pri= -p PID`: 31 to 37 are normal, 20 and 4 are launchd's limits, which children inherit."""
     match = re.fullmatch(r"\s*(\d{1,3})[A-Z]?\s*", text or "")
     return int(match[1]) if match else None
 

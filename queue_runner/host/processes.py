@@ -91,7 +91,7 @@ def find_orphans(traces: Traces) -> dict[int, Row]:
             return True
         if (seen.session in sessions or seen.group in sessions) and _is_ours(pid):
             return True
-        return (traces.tag is not None and _has_tag(pid, traces.tag)) or holds_lane(pid)
+        return (traces.tag is not None and processes.has_tag(pid, traces.tag)) or holds_lane(pid)
 
     found = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(pid, seen)}
     return {pid: table[pid] for pid in descendants(table, found) - spared if not table[pid].ended}
@@ -153,18 +153,6 @@ def _is_ours(pid: int) -> bool:
 
     try:
         return bool(psutil.Process(pid).uids().effective == os.geteuid())
-    except (psutil.Error, OSError):
-        return False
-
-
-def _has_tag(pid: int, tag: str) -> bool:
-    """Return whether the process was started with MPSQ_TAG=tag. Apple's own binaries hide their environment."""
-    if LINUX:
-        return processes.has_tag(pid, tag)
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).environ().get("MPSQ_TAG") == tag)
     except (psutil.Error, OSError):
         return False
 

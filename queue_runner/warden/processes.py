@@ -147,12 +147,38 @@ def descendants(table: dict[int, Row], roots: Iterable[int]) -> set[int]:
     return found
 
 
-def has_tag(pid: int, tag: str) -> bool:
-    """Return whether the process was started with MPSQ_TAG=tag, by its environment in /proc."""
+def environment_linux(pid: int) -> list[bytes]:
     try:
-        return f"MPSQ_TAG={tag}".encode() in read(f"/proc/{pid}/environ").split(b"\0")
+        return read(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
-        return False
+        return []
+
+
+def environment_darwin(pid: int) -> list[bytes]:
+    """Read sysctl KERN_PROCARGS2: the number of arguments as an int, the program's path, zeros, then the arguments and
+    the variables, each ended by a zero (sysctl_procargsx of XNU's bsd/kern/kern_sysctl.c).
+
+    [] for another user's process; without the variables for a restricted one, such as Apple's own."""
+    import ctypes
+
+    name, size = (ctypes.c_int * 3)(1, 49, pid), ctypes.c_size_t(0)  # CTL_KERN, KERN_PROCARGS2
+    sysctl = libproc().sysctl
+    if sysctl(name, 3, None, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+        return []
+    buffer = ctypes.create_string_buffer(size.value)
+    if sysctl(name, 3, buffer, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+        return []
+    data = buffer.raw[: size.value]
+    _, _, words = data[4:].partition(b"\0")
+    return words.lstrip(b"\0").split(b"\0")[int.from_bytes(data[:4], "little") :]
+
+
+environment: Callable[[int], list[bytes]] = environment_linux if LINUX else environment_darwin
+
+
+def has_tag(pid: int, tag: str) -> bool:
+    """Return whether the process was started with MPSQ_TAG=tag, where its environment can be read."""
+    return f"MPSQ_TAG={tag}".encode() in environment(pid)
 
 
 def send(pid: int, start: float, *numbers: int) -> None:
@@ -203,7 +229,7 @@ class ProcessTree:
                 (pid, each.start) in self.noted
                 or each.session in sessions
                 or each.parent == os.getpid()
-                or (LINUX and has_tag(pid, self.tag))
+                or has_tag(pid, self.tag)
             )
         ]
         return {pid: seen[pid] for pid in descendants(seen, roots) if not seen[pid].ended}

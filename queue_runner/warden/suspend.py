@@ -2,7 +2,8 @@
 
 Copied into the run's folder: standard library only. SIGSTOP cannot be caught; the run keeps what it holds: the lane,
 memory, the accelerator's memory. The run's processes are found as for its end (processes.py), with the same gap on
-macOS: an orphan that moved to its own session between two notes of the warden is missed.
+macOS: a program that hides its environment (Apple's own do) is missed if it moved to a session of its own, an orphan,
+between two notes of the warden.
 """
 
 # importing pathlib would add a fifth to the start time, so:

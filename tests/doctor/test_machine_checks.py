@@ -95,6 +95,10 @@ def test_what_spoils_a_measurement_is_a_warning(home: Path, name: str, ask: Ask)
     assert verdicts(ask, home)[name] == "warn"
 
 
+def test_every_interactive_priority_is_normal(home: Path) -> None:
+    assert {verdicts(mac(priority=priority), home)["priority"] for priority in range(31, 38)} == {"ok"}
+
+
 def test_what_no_tool_tells_is_unknown_and_no_warning(home: Path) -> None:
     found = verdicts(lambda _: None, home)
     assert {found[name] for name in ("cores", "power", "thermal", "gpu use", "priority")} == {"ok"}

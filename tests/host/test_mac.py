@@ -116,6 +116,7 @@ class LibSystem:
     def __init__(self, **rows: tuple[int, int, int, int, int]) -> None:
         self.rows = {int(name[1:]): row for name, row in rows.items()}
         self.usage: dict[int, Used] = {}
+        self.words: dict[int, bytes] = {}
 
     def mach_timebase_info(self, buffer: Any) -> int:
         buffer[:8] = struct.pack("II", 125, 3)
@@ -147,6 +148,24 @@ class LibSystem:
         )
         return 136
 
+    def sysctl(self, name: Any, n: int, buffer: Any, size: Any, _new: object, _new_size: object) -> int:
+        """KERN_PROCARGS2 as XNU answers it; without a buffer the size alone, and an error for others' processes."""
+        assert (*name[:2], n) == (1, 49, 3)
+        if name[2] not in self.words:
+            return -1
+        words = self.words[name[2]]
+        if buffer is not None:
+            assert len(buffer) >= len(words)
+            buffer[: len(words)] = words
+        size._obj.value = len(words) + (8 if buffer is None else 0)  # an upper bound, then what was written
+        return 0
+
+
+def procargs2(path: bytes, arguments: Sequence[bytes], variables: Sequence[bytes]) -> bytes:
+    """The published layout: the count, the path, zeros up to a word's end, arguments, variables, an empty one."""
+    words = b"".join(word + b"\0" for word in (*arguments, *variables))
+    return struct.pack("i", len(arguments)) + path + b"\0" * (8 - len(path) % 8) + words + b"\0"
+
 
 @pytest.fixture
 def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
@@ -163,6 +182,30 @@ def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
     assert (row.parent, row.group, row.session, row.start) == (77, 70, 70, 1_763_000_001.0)
     assert row.stopped and not row.ended
     assert host_processes.start_time(77) == 1_763_000_000.25
+
+
+def test_a_tag_is_read_from_the_environment_of_a_macs_process(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "environment", processes.environment_darwin)
+    tag = [b"MPSQ_TAG=abc"]
+    mac.words = {
+        77: procargs2(b"/opt/python", [b"python", b"", b"train.py"], [b"A=1", *tag]),
+        78: procargs2(b"/bin/sh", [b"sh", b"-c", *tag], [b"A=1"]),  # it names the tag in its command
+        79: procargs2(b"/bin/sleep", [b"sleep", b"60"], []),  # restricted: the variables are hidden
+    }
+    assert processes.environment_darwin(77)[:2] == [b"A=1", b"MPSQ_TAG=abc"]
+    assert [pid for pid in (77, 78, 79, 80) if processes.has_tag(pid, "abc")] == [77]
+    assert not processes.has_tag(77, "ab")
+
+
+def test_the_warden_finds_an_orphan_of_a_mac_by_its_tag(
+    mac: LibSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left its session and its parent before the warden's first note."""
+    mac.rows = {77: (2, 1, 77, 1_763_000_000, 0), 78: (2, 1, 78, 1_763_000_001, 0)}
+    mac.words = {77: procargs2(b"/opt/python", [b"python"], [b"MPSQ_TAG=abc"])}
+    monkeypatch.setattr(processes, "table", lambda: {pid: processes.row_darwin(pid) for pid in mac.rows})
+    monkeypatch.setattr(processes, "environment", processes.environment_darwin)
+    assert set(processes.ProcessTree("abc", str(tmp_path / "pids.jsonl")).find()) == {77}
 
 
 def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.errors import UsageError
 from harness.microbench import matmul, rounding
 from harness.microbench.rounding import Check
 from harness.microbench.run import Bench, Cell, main
@@ -298,6 +299,16 @@ def test_transfer(ran: Callable[..., Ran]) -> None:
         for size in (4, 64, 1000):
             assert found.metrics()[f"{direction}.pageable.{size}.bytes"] == size
             assert found.metrics()[f"{direction}.pageable.{size}.error"] == 0
+
+
+def test_transfer_to_mps_is_from_pageable_memory_alone() -> None:
+    """The device is a stand-in: this machine has no mps."""
+    import transfer_torch
+
+    mps = SimpleNamespace(kind="mps")
+    assert transfer_torch._memories(SimpleNamespace(memory="both"), mps) == ["pageable"]
+    with pytest.raises(UsageError, match="no pinned memory for mps"):
+        transfer_torch._memories(SimpleNamespace(memory="pinned"), mps)
 
 
 def test_a_byte_that_differs_is_found() -> None:

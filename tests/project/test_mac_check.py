@@ -57,7 +57,7 @@ def test_another_output_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["two_clocks", "one_counter", "own_process", "a_zombie", "a_stop", "every_process", "footprint",
+    ["two_clocks", "one_counter", "own_process", "a_zombie", "a_stop", "a_tag", "every_process", "footprint",
      "left_reader"],
 )  # fmt: skip
 def test_what_both_systems_have_holds_here(name: str) -> None:
