@@ -50,8 +50,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
         if results:
             store_delete.erase(connection, job_ids)
     failpoints.reach("delete.committed")
-    with writing(engine) as connection:
-        store_delete.forget_secrets(connection, layout)
+    store_delete.forget_secrets(engine, layout)
     engine.dispose()
     freed, stuck = 0, []
     for name in names:

@@ -48,8 +48,7 @@ def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
         gone += _runs(layout, engine, kinds.get("run", []), stuck, deleted=False)
         gone += _caches(layout, engine, kinds.get("cache", []), stuck)
         gone += _snapshots(layout, engine, kinds.get("snapshot", []), stuck)
-        with writing(engine) as connection:
-            delete.forget_secrets(connection, layout)
+        delete.forget_secrets(engine, layout)
     engine.dispose()
     return gone
 

@@ -41,8 +41,8 @@ class Missing(MpsqError):
 def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]] | None = None) -> JobSpec:
     """Return the spec with placeholders for what looks like a secret, which is stored apart. Raises: OSError.
 
-    Call it in the transaction that stores the job: so `forget` cannot remove a word in between. `hidden` keeps the
-    environments of other jobs by identity: many share one.
+    Call it in the transaction that stores the job: so nothing removes a word in between. `hidden` keeps the environments
+    of other jobs by identity: many share one.
     """
     searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, and so is no secret
 
@@ -93,16 +93,12 @@ def check(layout: Layout, spec: JobSpec) -> None:
     named(layout, spec.secrets)
 
 
-def forget(layout: Layout, texts: Iterable[str]) -> None:
-    """Remove the words to which no placeholder in `texts` refers. Call it in a transaction, as `hide`."""
-    used = {match[0] for text in texts for match in redact.PLACEHOLDER.finditer(text)}
+def stored(layout: Layout) -> list[Path]:
+    """Return the files of words, each of which has the name of its placeholder."""
     try:
-        stored = list(layout.words.iterdir())
+        return [path for path in layout.words.iterdir() if redact.PLACEHOLDER.fullmatch(path.name)]
     except OSError:
-        return
-    for path in stored:
-        if redact.PLACEHOLDER.fullmatch(path.name) and path.name not in used:
-            path.unlink(missing_ok=True)
+        return []
 
 
 def _stored(folder: Path, word: str) -> str:

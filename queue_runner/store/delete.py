@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, delete, exists, func, or_, select, update
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets
 from queue_runner.model import RunId, State
 from queue_runner.paths import Layout
+from queue_runner.redact import PLACEHOLDER
+from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import record
 from queue_runner.store.schema import dependencies, fingerprints, groups, jobs, metadata, runs, snapshots
 
@@ -134,16 +137,30 @@ def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]
     return free
 
 
-def forget_secrets(connection: Connection, layout: Layout) -> None:
-    """Remove the secret words that no job, except deleted ones, and no schedule refers to."""
-    if not layout.words.is_dir():
-        return
+def forget_secrets(engine: Engine, layout: Layout) -> None:
+    """Remove the secret words that no job, except deleted ones, and no schedule refers to.
+
+    A submit writes its words while it has the write lock, which is therefore taken, but only if there is one to remove.
+    """
+    with looking(engine) as connection:
+        if not _free_words(connection, layout):
+            return
+    with writing(engine) as connection:
+        for path in _free_words(connection, layout):
+            path.unlink(missing_ok=True)
+
+
+def _free_words(connection: Connection, layout: Layout) -> list[Path]:
+    stored = job_secrets.stored(layout)
+    if not stored:
+        return []
     holds = "instr({0}, '[mpsq-secret-')"
     rows = connection.exec_driver_sql(
         f"SELECT spec_json AS text FROM jobs WHERE deleted_at IS NULL AND {holds.format('spec_json')}"
         f" UNION ALL SELECT request_json FROM schedules WHERE {holds.format('request_json')}"
     )
-    job_secrets.forget(layout, rows.scalars())
+    used = {match[0] for text in rows.scalars() for match in PLACEHOLDER.finditer(text)}
+    return [path for path in stored if path.name not in used]
 
 
 def note_files_removed(connection: Connection, run_id: int, job_id: int, said: str) -> None:

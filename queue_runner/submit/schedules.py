@@ -94,7 +94,7 @@ def remove(layout: Layout, which: str) -> str:
     """Remove a schedule by name or id and return its name; its jobs stay. Raises: UsageError."""
     with _changing(layout, which) as (connection, row):
         schedules.remove(connection, row["id"])
-        forget_secrets(connection, layout)
+    forget_secrets(open_engine(layout.db), layout)
     return str(row["name"])
 
 

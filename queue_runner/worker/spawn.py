@@ -63,7 +63,6 @@ class Helper:
         self._started_at = 0.0
         self._starts = 0
         argv, environment = command("--until-idle")
-        layout.worker_log.touch(0o600)
         self._starter = subprocess.Popen(
             ["/bin/sh", "-c", _STARTER, str(layout.worker_log), *argv],
             env=environment,
@@ -98,6 +97,7 @@ class Helper:
     def _start(self) -> int:
         assert self._starter.stdin is not None and self._starter.stdout is not None
         try:
+            self._layout.worker_log.touch(0o600)
             self._starter.stdin.write(b"\n")
             self._starter.stdin.flush()
             return int(self._starter.stdout.readline())
