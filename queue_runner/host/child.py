@@ -66,6 +66,7 @@ def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the child and what it has started."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended (macOS: EPERM)
+        os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GIVEN_UP_S)

@@ -140,7 +140,7 @@ class Run:
     def to_be_stopped(self) -> bool:
         try:
             return self.reason_to_stop() is not None
-        except OSError as error:  # any failure: the trainer must not be left unsupervised
+        except Exception as error:  # any failure: the trainer must not be left unsupervised
             say("while starting:", repr(error))
             return False
 
