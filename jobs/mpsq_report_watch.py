@@ -203,7 +203,8 @@ def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
     elif device.type == "mps":
         with contextlib.suppress(AttributeError, RuntimeError):  # get_name() came with 2.10 or so
             said["device_name"] = str(torch.backends.mps.get_name())
-        said["recommended_memory_bytes"] = torch.mps.recommended_max_memory()
+        with contextlib.suppress(AttributeError, RuntimeError):  # it came with 2.5
+            said["recommended_memory_bytes"] = torch.mps.recommended_max_memory()
     return said
 
 
