@@ -41,8 +41,8 @@ class Missing(MpsqError):
 def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]] | None = None) -> JobSpec:
     """Return the spec with placeholders for what looks like a secret, which is stored apart. Raises: OSError.
 
-    Call it in the transaction that stores the job: so nothing removes a word in between. `hidden` keeps the environments
-    of other jobs by identity: many share one.
+    Call it in the transaction that stores the job: so nothing removes a word in between. `hidden` keeps environments of
+    other jobs by identity: many share one.
     """
     searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, and so is no secret
 
