@@ -74,7 +74,7 @@ def _said(ctx: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
     if len(words) > 1:
         raise UsageError(
             f'{verb} takes one workload, not "{" ".join(words)}"',
-            f"a command goes after --: mpsq {verb} -- {' '.join(words)}",
+            f"a command goes after --, as in: -- {' '.join(words)}",
         )
     said = {name: value for name, value in given.items() if value is not None and value is not False and value != []}
     if words:

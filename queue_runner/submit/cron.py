@@ -26,6 +26,8 @@ _SHORT = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_TO_SUNDAY = re.compile(r"\b([1-6]|mon|tue|wed|thu|fri|sat)-(?:sun|0)(?=[,/]|$)")
+"""A range of days that ends with Sunday, such as fri-sun or 5-0; in other fields no range ends with 0."""
 MOST_CHARACTERS = 200
 """Longest line: more than any crontab needs, and still short enough for a list."""
 
@@ -38,7 +40,7 @@ class Cron:
         if len(line) > MOST_CHARACTERS:
             raise UsageError(f"a cron line of {len(line):,} characters is too long", _HINT)
         text = line.strip().lower()
-        self._line = re.sub(r"-sun\b", "-7", _SHORT.get(text, text))  # Sunday may end a range, as in fri-sun
+        self._line = _TO_SUNDAY.sub(r"\1-7", _SHORT.get(text, text))
         if (count := len(self._line.split())) != 5:
             raise UsageError(f'"{line}" is not a cron line: it has {counted(count, "field")}', _HINT)
         try:

@@ -60,6 +60,7 @@ class Supervisor:
         self._lane: locks.Lock | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
+        self._kept_awake: int | None = None  # the run for which that was done
         self._blocked: str | None = "not known yet"  # an earlier worker may have left it blocked
         self._not_before = 0.0
         self._fruitless = 0
@@ -149,7 +150,8 @@ class Supervisor:
     def _watch(self, run: Claimed, folder: RunDir) -> None:
         if self._observer is None or self._observer.run_id != run.run_id:
             self._observer = Observer(self._engine, run, folder, self._config.sample_s)
-            self._keep_awake((folder.started() or {}).get("warden_pid"))  # adopted: its helper may be gone
+        if self._kept_awake != run.run_id and (fence := folder.started()):
+            self._keep_awake(run, fence.get("warden_pid"))  # adopted: its helper may be gone
         self._observer.observe()
         with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
@@ -299,13 +301,14 @@ class Supervisor:
         failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)
-        self._keep_awake(self._warden.pid)
+        self._keep_awake(run, self._warden.pid)
         self._observer = Observer(self._engine, run, folder, self._config.sample_s)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
-    def _keep_awake(self, warden_pid: object) -> None:
+    def _keep_awake(self, run: Claimed, warden_pid: object) -> None:
         """Keep the machine awake while this warden lives. The helper ends with it."""
+        self._kept_awake = run.run_id
         if self._config.keep_awake and isinstance(warden_pid, int):
             keep_awake(warden_pid)
 

@@ -24,6 +24,7 @@ LINES: dict[str, Fits] = {
     "0 6 * * 1": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") == "Mon",
     "0 6 * * 5-7": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") in ("Fri", "Sat", "Sun"),
     "0 6 * * fri-sun": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") in ("Fri", "Sat", "Sun"),
+    "0 6 * * 5-0,sun-0": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") in ("Fri", "Sat", "Sun"),
     "0 6 * * 0-2": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") in ("Sun", "Mon", "Tue"),
     "0 6 * * tue,Thu,6": lambda t: (t.hour, t.minute) == (6, 0) and t.strftime("%a") in ("Tue", "Thu", "Sat"),
     "30 4 1,15 * fri": lambda t: (t.hour, t.minute) == (4, 30) and (t.day in (1, 15) or t.strftime("%a") == "Fri"),
