@@ -15,10 +15,13 @@ import pytest
 from queue_runner.paths import Layout
 from tests import system_packages
 from tests.cli_support import empty_queue
-from tests.process_support import WardenRun
+from tests.process_support import WITHOUT_PROC, WardenRun, hide_proc
 from tests.queue_support import Queue
 
 DURATIONS = ("fast", "process", "slow")
+
+if WITHOUT_PROC:
+    hide_proc()
 
 
 @pytest.hookimpl(tryfirst=True)

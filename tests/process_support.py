@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+import pytest
+
 from queue_runner import warden
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
@@ -23,6 +27,17 @@ from queue_runner.run_dir import RunDir
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 """A trainer that starts fast; append the program."""
+
+SETSID = shlex.join(
+    [sys.executable, "-I", "-S", "-c", "import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"]
+)
+"""For a shell: the program after it gets a session of its own. A Mac has no `setsid`."""
+NOW = shlex.join([sys.executable, "-I", "-S", "-c", "import time; print(time.time())"])
+"""For a shell: the time in seconds, with decimals, which a Mac's `date` cannot print."""
+
+WITHOUT_PROC = bool(os.environ.get("MPSQ_WITHOUT_PROC"))
+"""Whether to run as on a Mac as far as that goes: the tests may not look into /proc, and Linux's own are skipped."""
+needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux") or WITHOUT_PROC, reason="of Linux alone")
 
 T = TypeVar("T")
 
@@ -46,6 +61,43 @@ def is_there(pid: int) -> bool:
     """Whether a process of that pid lives; a zombie that nobody has reaped yet does not."""
     seen = processes.look(pid)
     return seen is not None and not seen.ended
+
+
+def state_of(pid: int) -> str:
+    """`T` where the process is stopped, `Z` for a zombie, `S` for any other, `gone` where there is none."""
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return "gone"
+    return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z"}.get(status, "S")
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    """The environment that the process was started with; empty where that cannot be seen."""
+    try:
+        return psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def hide_proc() -> None:
+    """From now on a test, or what supports it, that opens or lists something of /proc fails. The product may."""
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if event not in ("open", "os.listdir", "os.scandir") or not str(arguments[0]).startswith("/proc"):
+            return
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith((_STDLIB, "<frozen")):
+            if "site-packages" in frame.f_code.co_filename:
+                return
+            frame = frame.f_back
+        if frame.f_code.co_filename.startswith(_TESTS):
+            raise FileNotFoundError(f"{arguments[0]} is hidden: MPSQ_WITHOUT_PROC is set")
+
+    sys.addaudithook(refuse)
+
+
+_STDLIB, _TESTS = str(Path(os.__file__).parent), str(Path(__file__).parent)
 
 
 def identity(pid: int) -> Process:
@@ -165,7 +217,7 @@ class WardenRun:
         assert self.process is not None
         until(lambda: list(self.stops.glob(f"{name}.*")), lambda: f"stop point {name}; {self.log}")
         pid = self.process.pid
-        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"{name} to stop")
+        until(lambda: state_of(pid) == "T", f"{name} to stop")
         return pid
 
     def go_on(self) -> None:

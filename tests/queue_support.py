@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -12,12 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from queue_runner.host import processes
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
+from tests.process_support import state_of
 
 PATIENCE_S = 40.0
 
@@ -66,7 +70,7 @@ class Queue:
         """Wait until a process has stopped at the point; returns its pid."""
         marker = until(lambda: next(self.stops.glob(f"{point}.*"), None), f"stop at {point}")
         pid = int(marker.name.rsplit(".", 1)[1])
-        until(lambda: _is_stopped(pid), f"{pid} stopping")
+        until(lambda: state_of(pid) == "T", f"{pid} stopping")
         marker.unlink()
         return pid
 
@@ -112,21 +116,12 @@ class Queue:
             processes.end_all(processes.Traces(tag=token), 0, 0)
 
 
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"
-    except OSError:
-        return False
-
-
 def _kill_warden(folder: Path) -> None:
-    program = str(RunDir(folder).warden_program).encode()
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and program in (process / "cmdline").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
-        except (OSError, ProcessLookupError):
-            continue
+    program = str(RunDir(folder).warden_program)
+    for process in psutil.process_iter(["cmdline"]):
+        if program in (process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def warden_pid(layout: Layout, run: str) -> int:

@@ -125,8 +125,8 @@ def test_tab(terminal: Terminal) -> None:
         ("mpsq schedule add x -- nanogpt --conf\t", r"--config "),
         ("mpsq show @la\t", r"@last"),
         ("mpsq list --tag ni\t", r"--tag night"),
-        ("mpsq submit --cwd /proc/sys/kern\t", r"/proc/sys/kernel/"),
-        ("mpsq submit -- /proc/sys/kern\t", r"/proc/sys/kernel/"),
+        ("mpsq submit --cwd /usr/shar\t", r"/usr/share/"),
+        ("mpsq submit -- /usr/shar\t", r"/usr/share/"),
         ("mpsq config set keep_aw\t", r"keep_awake "),
     ):
         terminal.type(typed)

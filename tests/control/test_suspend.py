@@ -18,18 +18,15 @@ from queue_runner.host import processes
 from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector
 from queue_runner.store import read
-from tests.process_support import WardenRun, is_alive, python
+from tests.process_support import SETSID, WardenRun, is_alive, python, state_of
 from tests.queue_support import Queue, until, warden_pid
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.process
 
 Make = Callable[..., WardenRun]
 TREES = {
     "pipeline": "count a & (count b; true) | cat & wait",
-    "sessions": "setsid sh -c '. ./count.sh; count a' & setsid -f sh -c '. ./count.sh; count b'; wait; sleep 60",
+    "sessions": f"{SETSID} sh -c '. ./count.sh; count a' & ({SETSID} sh -c '. ./count.sh; count b' &); wait; sleep 60",
     "breeder": "while :; do (echo a >> a; sleep 0.03 & sleep 0.01; wait); echo b >> b; done",
 }
 """Processes of one group with pipes between; of other sessions, one of them an orphan; and ever new ones."""
@@ -57,10 +54,7 @@ def states(run: WardenRun) -> set[str]:
     """Letters of their states."""
     found = set()
     for process in tree_of(run):
-        try:
-            found.add(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0])
-        except OSError:
-            found.add("gone")
+        found.add(state_of(process.pid))
     return found
 
 
@@ -108,7 +102,7 @@ def test_who_is_woken_by_hand_stands_still_again(warden_run: Make) -> None:
 
 def test_what_the_job_stopped_itself_stays_so(warden_run: Make) -> None:
     run = warden_run(
-        python("import os, signal\nif os.fork() == 0: os.kill(os.getpid(), 19)\nwhile True: signal.pause()")
+        python("import os, signal\nif os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)\nwhile True: signal.pause()")
     ).start()
     until(lambda: states(run) == {"S", "T"}, "the child to stop itself")
     (run.folder / "suspend").touch()

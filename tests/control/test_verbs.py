@@ -10,6 +10,7 @@ import pytest
 
 from queue_runner.control import edit, retry
 from queue_runner.model import Selector, parse_selector
+from tests.process_support import NOW
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -43,14 +44,14 @@ def test_dependents_are_skipped_while_another_job_runs(queue: Queue) -> None:
 
 def test_a_job_starts_at_its_time_and_not_before(queue: Queue) -> None:
     at = time.time() + 2.5
-    queue.submit("date +%s.%N >> $J", at=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)))
+    queue.submit(f"{NOW} >> $J", at=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)))
     queue.worker()
     queue.done()
     assert float(queue.written()[0]) >= int(at)
 
 
 def test_retries_wait_longer_each_time_and_keep_the_old_runs(queue: Queue) -> None:
-    queue.submit("date +%s.%N >> $J; exit 3", retries=2, backoff_s=0.3)
+    queue.submit(f"{NOW} >> $J; exit 3", retries=2, backoff_s=0.3)
     queue.worker()
     rows = queue.done(3)
     assert [(row["run"], row["attempt"], row["exit_code"]) for row in rows] == [

@@ -15,6 +15,7 @@ from queue_runner.paths import Layout
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
+from tests.process_support import needs_linux
 
 pytestmark = pytest.mark.process
 
@@ -123,7 +124,7 @@ def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(queue_checks.home(Layout(home))).verdict == "fail"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which even root makes nothing")
+@needs_linux  # a folder in which even root makes nothing
 def test_a_home_that_cannot_be_made() -> None:
     (check,) = queue_checks.home(Layout(Path("/proc/mpsq")))
     assert check.verdict == "fail" and "cannot be created" in check.finding and "MPSQ_HOME" in check.fix

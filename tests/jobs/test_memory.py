@@ -31,7 +31,7 @@ def test_the_resident_memory_of_this_process_follows_what_it_touches() -> None:
 
 def test_where_the_system_does_not_tell_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: Any) -> int:
-        raise FileNotFoundError("/proc")
+        raise FileNotFoundError
 
     monkeypatch.setattr(os, "open", gone)
     machine._resident.cache_clear()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,7 @@ from queue_runner.store import read
 from tests.jobs.conftest import SMALL
 from tests.jobs.test_through_the_queue import mpsq, rows
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.slow
 
 SUBMIT = ["submit", "nanogpt", "--config", "tiny", "--device", "cpu"]
 

@@ -14,13 +14,11 @@ import psutil
 import pytest
 
 from queue_runner.paths import Layout
+from tests.process_support import NOW
 from tests.queue_support import Queue
 from tests.terminal_support import Terminal
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.process
 
 ITERATES = """
 say() { echo "{$1}" | tr "'" '"' >> $MPSQ_EVENTS; }
@@ -113,9 +111,9 @@ TRIES = """
 n=$(ls try.* 2>/dev/null | wc -l); touch try.$n
 echo "try $n, \\033[31mred\\033[0m"
 printf ' 10%%\\r 99%%' >&2
-while [ ! -e go.$n ]; do date +"at %s.%N"; sleep 0.1; done
+while [ ! -e go.$n ]; do echo "at $(NOW)"; sleep 0.1; done
 exit $((1 - n))
-"""
+""".replace("NOW", NOW)
 
 
 def test_a_job_is_followed_through_deaths_and_retries(queue: Queue, terminal: Callable[..., Terminal]) -> None:

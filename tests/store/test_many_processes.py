@@ -7,12 +7,12 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_runner.store import backup
+from tests.process_support import SETSID, state_of, variables_of
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -129,7 +129,7 @@ def test_a_worker_that_keeps_dying(queue: Queue) -> None:
 def test_cancel_leaves_nothing_alive(queue: Queue, turn: int) -> None:
     """A child of its own session, one that was daemonised, one deaf to TERM and INT: none outlives the cancel."""
     queue.submit(
-        "setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303' &) ;"
+        f"{SETSID} sleep 301 & ({SETSID} sh -c 'sleep 302 & sleep 303' &) ;"
         " sh -c 'trap \"\" TERM INT; while :; do sleep 0.05; done' & sleep 304 & echo ready >> $J; wait; sleep 305"
     )
     queue.worker()
@@ -138,17 +138,8 @@ def test_cancel_leaves_nothing_alive(queue: Queue, turn: int) -> None:
     subprocess.run([sys.executable, "-c", code, "cancel", "1"], check=True, timeout=60, capture_output=True)
     (row,) = queue.done()
     assert row["outcome"] == "CANCELLED"
-    tag = f"MPSQ_TAG={queue.token()}".encode()
-    assert [pid for pid in psutil.pids() if has(pid, tag)] == []
-
-
-def has(pid: int, tag: bytes) -> bool:
-    try:
-        return (
-            tag in Path(f"/proc/{pid}/environ").read_bytes() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-        )
-    except OSError:
-        return False
+    tag = queue.token()
+    assert [p for p in psutil.pids() if variables_of(p).get("MPSQ_TAG") == tag and state_of(p) != "Z"] == []
 
 
 def test_cancel_without_grace_kills_at_once(queue: Queue) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import locks, processes
-from tests.process_support import WardenRun, is_alive, is_there, python, until
+from tests.process_support import WardenRun, is_alive, is_there, needs_linux, python, until
 
 pytestmark = pytest.mark.process
 
@@ -168,6 +168,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@needs_linux
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_full_disk_does_not_lose_the_result(small_disk: Path, cancelled: bool) -> None:
     program = f"""

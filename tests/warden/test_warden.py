@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
-from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, python, until
+from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, needs_linux, python, state_of, until
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +85,7 @@ print(json.dumps({
     python_itself = {signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)}
     assert set(born["ignored"]) <= python_itself
     assert born["stdin"] == "" and born["leader"]
-    assert set(born["env"]) - {"LC_CTYPE"} == {"ONLY", "MPSQ_TAG", "MPSQ_EVENTS", "MPSQ_T0"}
+    assert set(born["env"]) - {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"} == {"ONLY", "MPSQ_TAG", "MPSQ_EVENTS", "MPSQ_T0"}
     assert (born["env"]["MPSQ_TAG"], born["env"]["MPSQ_EVENTS"]) == (run.tag, run.spec["events"])
     assert len(born["fds"]) == 5, "0, 1, 2, the lane and the listing itself"
     assert run.spec["lane_fd"] in born["fds"]
@@ -250,7 +249,7 @@ def test_a_trainer_killed_while_paused(warden_run: Make) -> None:
     run = warden_run(FOREVER).start()
     trainer = run.trainer()
     os.kill(trainer.pid, signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{trainer.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the pause")
+    until(lambda: state_of(trainer.pid) == "T", "the pause")
     run.cancel()
     exit_ = run.wait()
     assert (exit_["signal"], exit_["stopped"]) == (signal.SIGINT, True)
@@ -350,7 +349,7 @@ def test_the_trainer_holds_the_lane_when_its_warden_is_killed(warden_run: Make) 
     assert run.lane_is_free()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
+@needs_linux  # PR_SET_PDEATHSIG
 def test_with_daemons_allowed_only_the_warden_has_the_lane_and_the_trainer_goes_with_it(warden_run: Make) -> None:
     run = warden_run(FOREVER, allow_daemons=True).start()
     trainer = run.trainer()

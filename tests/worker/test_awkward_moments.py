@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,10 +13,7 @@ from queue_runner.host import locks
 from tests.queue_support import Queue, until
 from tests.worker.test_hostile_jobs import ask_to_cancel
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.process
 
 JOB = "echo ran >> $J; exit 3"
 

@@ -8,15 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from queue_runner.host import locks
+from tests.process_support import SETSID, variables_of
 from tests.queue_support import Queue, until, warden_pid
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.process
 
 JOB = 'echo "start $MPSQ_RUN" >> $J; sleep 0.3 && echo "end $MPSQ_RUN" >> $J; exit 3'
 
@@ -92,7 +91,7 @@ def test_the_warden_dies_after_its_word(queue: Queue, point: str) -> None:
 
 
 def test_the_warden_dies_in_mid_run_and_nothing_is_left(queue: Queue) -> None:
-    queue.submit("setsid sleep 300 & sleep 300 & echo started >> $J; sleep 300")
+    queue.submit(f"{SETSID} sleep 300 & sleep 300 & echo started >> $J; sleep 300")
     queue.submit("echo next >> $J")
     queue.worker()
     until(queue.written, "the job")
@@ -105,15 +104,11 @@ def test_the_warden_dies_in_mid_run_and_nothing_is_left(queue: Queue) -> None:
 
 def sleeping(queue: Queue) -> list[str]:
     """Living processes whose environment names this test's queue."""
-    sign, found = f"MPSQ_HOME={queue.layout.home}".encode(), []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and sign in (process / "environ").read_bytes():
-                command = (process / "cmdline").read_bytes()
-                if b"sleep" in command:
-                    found.append(command.decode())
-        except OSError:
-            continue
+    home, found = str(queue.layout.home), []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if "sleep" in command and variables_of(process.pid).get("MPSQ_HOME") == home:
+            found.append(command)
     return found
 
 

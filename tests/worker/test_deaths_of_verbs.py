@@ -17,7 +17,6 @@ from tests.queue_support import Queue, until
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
     pytest.mark.needs_program("git"),
 ]
 

@@ -18,6 +18,7 @@ from queue_runner.host import processes
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.worker import hook_process, hooks
+from tests.process_support import SETSID
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -81,7 +82,7 @@ def test_a_hook_that_hangs_delays_no_run(queue: Queue) -> None:
 
 def test_a_worker_killed_while_a_hook_runs(queue: Queue) -> None:
     """The next one ends what was left, calls it lost, never calls it again, and makes the calls that were pending."""
-    script = f"echo $MPSQ_RUN >> {queue.journal}; [ $MPSQ_RUN = 2.1 ] || setsid sh -c 'trap \"\" TERM; sleep 60'"
+    script = f"echo $MPSQ_RUN >> {queue.journal}; [ $MPSQ_RUN = 2.1 ] || {SETSID} sh -c 'trap \"\" TERM; sleep 60'"
     settings(queue, hook_done=script)
     queue.submit("true")
     queue.submit("true")
@@ -149,7 +150,7 @@ def test_a_skipped_job_leaves_an_idle_queue(queue: Queue) -> None:
 def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
     program = tmp_path / "deaf"
     program.write_text("trap '' TERM INT; echo $$ >> pids; while :; do sleep 0.05; done\n")
-    script = f"touch {tmp_path}/pids; cd {tmp_path}; setsid sh deaf & sh deaf & "
+    script = f"touch {tmp_path}/pids; cd {tmp_path}; {SETSID} sh deaf & sh deaf & "
     script += "while [ $(wc -l < pids) -lt 2 ]; do sleep 0.01; done"
     ended = hook_process.run(
         ["/bin/sh", "-c", script + "; echo started; wait"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,7 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import request_cancel
 from tests.queue_support import Queue, until, warden_pid
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.process
 
 HERE = 'cd "$(dirname "$MPSQ_EVENTS")"; echo ran >> $J; '
 """The job goes to its own run folder."""

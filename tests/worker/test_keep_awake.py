@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.paths import Layout
+from tests.process_support import is_there
 from tests.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.process
@@ -65,12 +66,8 @@ def test_a_run_keeps_the_machine_awake_whatever_becomes_of_its_worker(queue: Que
         assert helpers()[1][1] == watched
         (queue.folder / "go").touch()
         queue.done()
-        until(lambda: not Path(f"/proc/{helpers()[1][0]}/cmdline").exists() or _is_zombie(helpers()[1][0]), "its end")
+        until(lambda: not is_there(helpers()[1][0]), "its end")
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-
-
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"

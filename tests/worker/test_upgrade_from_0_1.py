@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from queue_runner.host import locks
@@ -74,8 +75,7 @@ def test_a_run_held_by_its_warden_is_adopted_and_its_snapshots_run(queue: Queue,
     try:
         until(queue.written, "the job of 0.1")
         held_by = warden_pid(queue.layout, "1.1")
-        program = Path(f"/proc/{held_by}/cmdline").read_bytes()
-        assert str(queue.layout.run_dir("1.1") / "warden.py").encode() in program
+        assert str(queue.layout.run_dir("1.1") / "warden.py") in psutil.Process(held_by).cmdline()
     finally:
         worker.kill()
         worker.wait()
