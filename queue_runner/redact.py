@@ -29,7 +29,7 @@ _HARMLESS = re.compile(r"true|false|yes|no|on|off|none|null|[01]?", re.IGNORECAS
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?", re.IGNORECASE)
 
 PLACEHOLDER = re.compile(r"\[mpsq-secret-[0-9a-f]{24}\]")
-"""What stands in the database for words that lie apart (host/job_secrets.py)."""
+"""Placeholder in the database for words that are stored apart (host/job_secrets.py)."""
 _VALUES = re.compile(
     PLACEHOLDER.pattern
     + r"""|(?<=://)[^\s/:@]*:(?P<url>[^\s/@]+)(?=@)"""
@@ -49,7 +49,7 @@ _VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s;|&"']+""")
 _OPTION = re.compile(r"-{1,2}([A-Za-z_][\w.-]*)")
 _SHELL = re.compile(r"-[a-z]*c")
 _NO_PASSWORD = re.compile(r"[\d.:]+|.*[/\\].*")
-"""What follows -p where it names a port or a folder."""
+"""The word after -p where it names a port or a folder."""
 _MAKES_FOLDERS = frozenset({"mkdir", "cp", "install", "tar", "rsync", "touch", "tee"})
 
 _OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "WINDOWID", "STY"})

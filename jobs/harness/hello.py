@@ -1,4 +1,4 @@
-"""What a workload says of itself before it trains: fields of hello for the queue, four lines for the reader."""
+"""The workload's description of itself before it trains: fields of hello for the queue, four lines for the reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpsq_report import Reporter
 
 
 class Subject(Protocol):
-    """What hello describes: a Training, or the Sampling of mode=sample."""
+    """The subject of hello: a Training, or the Sampling of mode=sample."""
 
     options: Options
     device: Any

@@ -1,4 +1,4 @@
-"""What a workload does before it imports its framework. Standard library only."""
+"""The first steps of a workload, before it imports its framework. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What build() of a workload returns, as far as the harness needs it in every framework."""
+"""The result of build() of a workload, as far as the harness needs it in every framework."""
 
 from __future__ import annotations
 

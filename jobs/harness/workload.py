@@ -1,4 +1,4 @@
-"""What a WORKLOAD literal stands for: with the declarations of the loop's keys, and with what it takes from another."""
+"""The full form of a WORKLOAD literal: with the declarations of the loop's keys, and with what it takes from another."""
 
 from __future__ import annotations
 

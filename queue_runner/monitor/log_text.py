@@ -45,7 +45,7 @@ class _Lines(Text):
     """A destination for finished lines; of an unfinished line it keeps only what has not been overwritten yet."""
 
     _AFTER_PIECE = b""
-    """What is written after a piece of a line that is too long."""
+    """Bytes written after a piece of a line that is too long."""
 
     def __init__(self, write: Write) -> None:
         super().__init__(write)

@@ -28,7 +28,7 @@ STALLING = PHASES[:6]
 
 
 class Shared:
-    """What the requests of one submission have in common, each once: terms, places, workloads and programs."""
+    """Values that the requests of one submission share, each once: terms, places, workloads and programs."""
 
     def __init__(self) -> None:
         self.terms: dict[Terms, Terms] = {}

@@ -88,7 +88,7 @@ def row_darwin(pid: int) -> Row | None:
 
 
 class Rusage:
-    """What a process has used: CPU time with that of the children it waited for, memory now and at most."""
+    """Resources used by a process: CPU time with that of the children it waited for, memory now and at most."""
 
     __slots__ = ("cpu_s", "footprint_bytes", "max_footprint_bytes")
 

@@ -1,4 +1,4 @@
-"""What build() of a JAX workload returns, its reference loss, and AdamW, which JAX does not include."""
+"""The result of build() of a JAX workload, its reference loss, and AdamW, which JAX does not include."""
 
 from __future__ import annotations
 

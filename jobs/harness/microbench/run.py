@@ -111,7 +111,7 @@ class Cell:
 
 @dataclass
 class Bench:
-    """What build() of a workload returns. `show` prints the results; `timing` is synced, naive or both."""
+    """The result of build() of a workload. `show` prints the results; `timing` is synced, naive or both."""
 
     cells: list[Cell]
     about: str

@@ -1,4 +1,4 @@
-"""What build() of an MLX workload returns, its reference loss, and AdamW with decay on matrices alone."""
+"""The result of build() of an MLX workload, its reference loss, and AdamW with decay on matrices alone."""
 
 from __future__ import annotations
 

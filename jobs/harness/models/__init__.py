@@ -1,1 +1,1 @@
-"""What workloads with the same model, or the same kind of data, share."""
+"""Parts shared by workloads with the same model, or the same kind of data."""

@@ -1,4 +1,4 @@
-"""What resnet50 and vgg16 share: input scaling, initialisation, optimizer, FLOP of a forward."""
+"""Parts shared by resnet50 and vgg16: input scaling, initialisation, optimizer, FLOP of a forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nanogpt workloads share, whatever the framework: shape, weights, batches, schedule, FLOP.
+"""Parts shared by the nanogpt workloads of all frameworks: shape, weights, batches, schedule, FLOP.
 
 The same seed gives the same weights and the same batches in torch, mlx, tinygrad and jax: numpy draws both, here.
 """
@@ -74,7 +74,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is trained, independent of the framework: text, batches, shape, work."""
+    """The training task, independent of the framework: text, batches, shape, work."""
 
     text: Text
     shape: Shape

@@ -1,4 +1,4 @@
-"""What build() of a torch workload returns, its optimizers, its reference loss and its checkpoints."""
+"""The result of build() of a torch workload, its optimizers, its reference loss and its checkpoints."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Answer(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is there already: the command, its arguments, the values of its options."""
+    """The words before the cursor: the command, its arguments, the values of its options."""
 
     command: str
     arguments: list[str]
@@ -98,7 +98,7 @@ def is_safe(word: str) -> bool:
 
 
 def values(kind: str, current: str, line: Line) -> Answer:
-    """What a value of that kind may be. `current` is what is there of it."""
+    """Return the candidates for a value of that kind that begins with `current`."""
     if kind in ("file", "folder"):
         return Answer(kind, [])
     if kind in _LISTS:
@@ -183,7 +183,7 @@ def _sets(current: str, line: Line) -> list[Candidate]:
 
 
 def _choices(param: Mapping[str, Any], value: str) -> list[str]:
-    """What a key may be, behind the values that are there already: a comma between those to sweep, + within one."""
+    """Return the candidates for a key's value after those given: a comma separates values to sweep, + parts of one."""
     if isinstance(param.get("default"), bool):
         return [value[: value.rfind(",") + 1] + word for word in ("true", "false")]
     between = "+" if "each_of" in param else ","
