@@ -1,4 +1,4 @@
-"""The full form of a WORKLOAD literal: with the declarations of the loop's keys, and with what it takes from another."""
+"""The full form of a WORKLOAD literal: with the declarations of the loop's keys and what it takes from another."""
 
 from __future__ import annotations
 
