@@ -117,9 +117,9 @@ class Queue:
 
 
 def _kill_warden(folder: Path) -> None:
-    program = str(RunDir(folder).warden_program)
+    programs = {str(RunDir(folder).warden_program), str(folder / "warden.py")}  # the second is 0.1's
     for process in psutil.process_iter(["cmdline"]):
-        if program in (process.info["cmdline"] or ()):
+        if programs & {*(process.info["cmdline"] or ())}:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
