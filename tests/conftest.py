@@ -37,8 +37,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     wanted = config.option.markexpr
     if wanted not in DURATIONS or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    found = re.search(r"^pytestmark = \[?pytest\.mark\.(process|slow)\b", collection_path.read_text(), re.MULTILINE)
-    return True if (found[1] if found else "fast") != wanted else None
+    text = collection_path.read_text()
+    if wanted == "fast":
+        return re.search(r"^pytestmark = \[?pytest\.mark\.(process|slow)\b", text, re.MULTILINE) is not None or None
+    return f"pytest.mark.{wanted}" not in text or None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -13,9 +13,10 @@ import pytest
 from queue_runner.host import reserve
 from queue_runner.paths import Layout
 from tests.cli_support import Cli
+from tests.process_support import needs_linux
 from tests.queue_support import Queue
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, needs_linux]
 
 
 @pytest.fixture

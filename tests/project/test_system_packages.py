@@ -58,6 +58,7 @@ def test_what_a_system_has_no_package_of_is_a_skip_even_in_ci(bare: Path, monkey
         system_packages.require("systemd-analyze")
 
 
+@pytest.mark.process
 def test_the_marker_is_seen_before_the_fixtures_of_a_test(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_setup\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = needs_program(name)\n")

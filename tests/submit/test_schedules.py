@@ -22,6 +22,8 @@ from queue_runner.submit import plan, schedules
 from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
 
+pytestmark = pytest.mark.process
+
 DAY_S = 86_400.0
 
 

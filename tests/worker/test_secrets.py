@@ -115,6 +115,7 @@ def test_the_note_names_what_is_withheld_and_the_remedy(home: Path, mpsq: Cli, m
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     said = mpsq.ok("submit", "--env", "GITHUB_PAT=word-1", "--", "/bin/true").err
+    said = " ".join(said.split())
     assert "look like secrets: DATABASE_URL, MYSQL_PWD." in said
     assert "--secret NAME" in said and "--env NAME=..." in said and "word" not in said
     names = mpsq.ok("show", "1", "--json").json()["runs"][0]["env"]
