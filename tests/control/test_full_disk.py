@@ -16,7 +16,7 @@ from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue
 
-pytestmark = [pytest.mark.process, needs_linux]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def fill(disk: Path) -> None:
             file.write(b"x" * 4096)
 
 
+@needs_linux
 def test_what_frees_space_works_on_a_full_disk(
     small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
