@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, literal, select, update
 
 from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
@@ -86,13 +86,7 @@ def move(
     row = connection.execute(select(runs.c.state, runs.c.job_id).where(runs.c.id == run_id)).one()
     if row.state not in transition.sources:
         raise StateConflict(f"run {run_id} is {row.state}: {verb} does not apply")
-    if ending is not None:
-        columns |= {
-            "outcome": ending.outcome,
-            "exit_code": ending.exit_code,
-            "signal": ending.signal,
-            "reason": ending.reason or None,
-        }
+    columns |= _columns(ending)
     changed = connection.execute(
         update(runs).where(runs.c.id == run_id, runs.c.state == row.state).values(state=transition.target, **columns)
     )
@@ -109,6 +103,45 @@ def move(
         ending=ending,
         reason=reason or (ending.reason if ending else ""),
     )
+
+
+def move_all(
+    connection: Connection,
+    chosen: ColumnElement[bool],
+    verb: Verb,
+    *,
+    actor: str,
+    reason: str = "",
+    ending: Ending | None = None,
+    **columns: Any,
+) -> None:
+    """Apply one row of the transition table to every run for which `chosen` holds and which is in a source state of the
+    verb, by two statements: a group may have thousands."""
+    transition = TRANSITIONS[verb]
+    fits = and_(chosen, runs.c.state.in_([state for state in transition.sources if state is not None]))
+    entry = {
+        "at": time.time(),
+        "actor": actor,
+        "verb": str(verb),
+        "to_state": transition.target,
+        "outcome": str(ending) if ending else None,
+        "reason": reason or (ending.reason if ending else "") or None,
+    }
+    values = [literal(value).label(name) for name, value in entry.items()]
+    entries = select(runs.c.job_id, runs.c.id, runs.c.state, *values).where(fits)
+    connection.execute(insert(job_events).from_select(["job_id", "run_id", "from_state", *entry], entries))
+    connection.execute(update(runs).where(fits).values(state=transition.target, **columns, **_columns(ending)))
+
+
+def _columns(ending: Ending | None) -> dict[str, Any]:
+    if ending is None:
+        return {}
+    return {
+        "outcome": ending.outcome,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "reason": ending.reason or None,
+    }
 
 
 def add_group(connection: Connection, title: str, seed: int) -> int:

@@ -3,78 +3,114 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, exists, func, or_, select
 
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.store import jobs
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.schema import exits, job_events, runs
 from queue_runner.store.schema import jobs as job_table
+from queue_runner.worker.outcome import SILENT
 
 AT_ONCE_S = 1.0
 """A run that fails within this time of its start has not begun its work."""
 _FAILED = (Outcome.FAILED, Outcome.KILLED, Outcome.SPAWN_FAILED, Outcome.CODE_CHANGED)
-_OF_GROUP = runs.join(job_table, job_table.c.id == runs.c.job_id)
+_NAMED = 5
+"""Runs that a reason names."""
+
+_WHERE = ("$.python", "$.env_name", "$.env", "$.mps", "$.cwd", "$.device", "$.argv")
+"""What decides, beside the program, whether a run finds its device."""
+_PROGRAM = ("$.argv[0]", "$.argv[1]", "$.argv[2]")
+"""The words of a command that name its program: `python -u train.py`, `sh -c 'exit 2'`."""
+
+_own = job_table.alias()
 
 
 def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now: float) -> None:
     """Skip or hold the waiting runs of a run's group that would fail as it did.
 
-    Runs on a device that was found missing are skipped. After `limit` runs in a row that failed at once with the same
-    cause, the group is held until the user releases it; 0 is never.
+    A device that was found missing is not tried again by runs of the same program in the same environment. After
+    `limit` first attempts in a row that failed at once with the same cause, the jobs they belong to are held until the
+    user releases them, and so are those of the same program if none of these has succeeded; 0 is never.
     """
-    group = connection.execute(select(job_table.c.group_id).where(job_table.c.id == run.id.job)).scalar_one()
     if ending.outcome is Outcome.DEVICE_UNAVAILABLE and run.spec.device is not None:
-        _skip_device(connection, run, group, now)
-    elif limit and ending.outcome in _FAILED and (cause := _cause_in_row(connection, group, limit)):
-        reason = f"{limit} runs in a row failed within a second of their start: {cause}"
-        for run_id in connection.execute(_ids(group, (State.QUEUED,))).scalars().all():
-            jobs.move(connection, run_id, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
+        _skip_device(connection, run, now)
+    elif limit and ending.outcome in _FAILED:
+        own = job_table.c.spec_hash == _own.c.spec_hash
+        for alike in (own,) if ending.reason == SILENT else (_alike(*_PROGRAM), own):
+            if _hold(connection, run, alike, limit):
+                return
 
 
-def _skip_device(connection: Connection, run: Claimed, group: int, now: float) -> None:
-    alike = [
-        func.json_extract(job_table.c.spec_json, f"$.{key}").is_not_distinct_from(getattr(run.spec, key))
-        for key in ("device", "python", "env_name")
-    ]
-    waiting = (State.QUEUED, State.HELD)
+def _skip_device(connection: Connection, run: Claimed, now: float) -> None:
+    waiting = or_(runs.c.state == State.QUEUED, and_(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None)))
     ending = Ending(Outcome.SKIPPED, reason=f"device: {run.spec.device} was not available to run {run.id}")
-    for run_id in connection.execute(_ids(group, waiting).where(*alike)).scalars().all():
-        jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+    chosen = and_(_of(run, _alike(*_WHERE)), waiting)
+    jobs.move_all(connection, chosen, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
 
 
-def _ids(group: int, states: Sequence[State]) -> Select[int]:
-    return select(runs.c.id).select_from(_OF_GROUP).where(job_table.c.group_id == group, runs.c.state.in_(states))
+def _alike(*paths: str) -> ColumnElement[bool]:
+    """Return whether a job is of the same program as the run's own, and has the same values at `paths` of its spec."""
+    columns = (job_table.c[name].is_not_distinct_from(_own.c[name]) for name in ("kind", "workload", "framework"))
+    values = (
+        func.json_extract(job_table.c.spec_json, path).is_not_distinct_from(func.json_extract(_own.c.spec_json, path))
+        for path in ("$.script", *paths)
+    )
+    return and_(*columns, *values)
 
 
-def _cause_in_row(connection: Connection, group: int, limit: int) -> str | None:
-    """Return the cause if the last `limit` runs of the group failed at once for the same one; earlier runs than the
-    last hold by mpsq do not count."""
-    in_group = select(job_table.c.id).where(job_table.c.group_id == group)
-    held_at = connection.execute(
-        select(func.max(job_events.c.at)).where(
-            job_events.c.job_id.in_(in_group), job_events.c.verb == Verb.HOLD, job_events.c.actor == "worker"
-        )
-    ).scalar()
-    rows = connection.execute(
-        select(runs.c.outcome, runs.c.exit_code, runs.c.signal, runs.c.reason, exits.c.real_s)
+def _of(run: Claimed, alike: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return whether a run's job is in the group of `run`, and `alike`."""
+    ids = select(job_table.c.id).join(_own, _own.c.group_id == job_table.c.group_id)
+    return runs.c.job_id.in_(ids.where(_own.c.id == run.id.job, alike))
+
+
+def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limit: int) -> bool:
+    """Hold the runs of `alike` jobs if the last `limit` of them failed at once with one cause. Return whether they did.
+
+    Retries neither count nor are held, nor is a job with --backoff: they are agreed to fail.
+    """
+    first = and_(_of(run, and_(alike, job_table.c.backoff_s == 0)), runs.c.attempt == 1)
+    last = _last(connection, first, limit)
+    if len(last) < limit or last[0].id != run.run_id or not _is_one_cause(last):
+        return False
+    if connection.execute(select(exists().where(first, runs.c.outcome == Outcome.SUCCEEDED))).scalar_one():
+        return False
+    names = ", ".join(f"{row.job_id}.{row.number}" for row in reversed(last[:_NAMED])) + ", ..." * (limit > _NAMED)
+    cause = Ending(Outcome(last[0].outcome), last[0].exit_code, last[0].signal)
+    told = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
+    reason = (
+        f"{limit} runs in a row ({names}) failed within a second of their start: {told} (setting hold_after_failures)"
+    )
+    queued = and_(first, runs.c.state == State.QUEUED)
+    jobs.move_all(connection, queued, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
+    return True
+
+
+def _last(connection: Connection, chosen: ColumnElement[bool], limit: int) -> list[Row[tuple[object, ...]]]:
+    """Return the last `limit` runs that have ended, the newest first; those before the last hold by mpsq do not
+    count."""
+    held_at = (
+        select(func.max(job_events.c.at))
+        .join(runs, runs.c.id == job_events.c.run_id)
+        .where(chosen, job_events.c.verb == Verb.HOLD, job_events.c.actor == "worker")
+    )
+    ended = (
+        select(runs, exits.c.real_s)
         .select_from(runs.outerjoin(exits, exits.c.run_id == runs.c.id))
         .where(
-            runs.c.job_id.in_(in_group),
+            chosen,
             runs.c.state == State.DONE,
             runs.c.outcome.not_in((Outcome.SKIPPED, Outcome.CANCELLED)),
-            runs.c.ended_at > (held_at or 0.0),
+            runs.c.ended_at > (connection.execute(held_at).scalar() or 0.0),
         )
         .order_by(runs.c.ended_at.desc(), runs.c.id.desc())
         .limit(limit)
-    ).all()
-    causes = {(row.outcome, row.exit_code, row.signal, re.sub(r"\d+", "#", row.reason or "")) for row in rows}
-    at_once = all(row.outcome in _FAILED and (row.real_s or 0.0) <= AT_ONCE_S for row in rows)
-    if len(rows) < limit or len(causes) > 1 or not at_once:
-        return None
-    newest = rows[0]
-    return str(Ending(Outcome(newest.outcome), newest.exit_code, newest.signal)) + (
-        f": {newest.reason}" if newest.reason else ""
     )
+    return list(connection.execute(ended).all())
+
+
+def _is_one_cause(rows: list[Row[tuple[object, ...]]]) -> bool:
+    causes = {(row.outcome, row.exit_code, row.signal, re.sub(r"\d+", "#", row.reason or "")) for row in rows}
+    return len(causes) == 1 and all(row.outcome in _FAILED and (row.real_s or 0.0) <= AT_ONCE_S for row in rows)

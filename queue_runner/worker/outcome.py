@@ -11,6 +11,8 @@ from typing import Any
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
 from queue_runner.text import plain
 
+SILENT = "it wrote nothing to stderr"
+"""The reason of a failure without last words."""
 _STOPPED = {
     "cancel": Outcome.CANCELLED,
     "timeout": Outcome.TIMED_OUT,
@@ -76,7 +78,7 @@ def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
     outcome = Outcome.OUT_OF_MEMORY if _NO_MEMORY.match(said) else Outcome.FAILED
-    return replace(ending, outcome=outcome, reason=said or "it wrote nothing to stderr")
+    return replace(ending, outcome=outcome, reason=said or SILENT)
 
 
 def failed_on_metal(stderr: bytes) -> str | None:

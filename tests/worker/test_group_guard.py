@@ -97,14 +97,15 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
     queue.submit("echo tried >> $J; echo no such file: data.bin $$ >&2; exit 2", repeats=6, retries=1)
     queue.submit("echo other >> $J")
     queue.worker("", "--until-idle").wait(60)
-    assert queue.written().count("tried") == 3 and queue.written().count("other") == 1
-    assert sorted(states(queue)) == ["FAILED"] * 3 + ["HELD"] * 5 + ["SUCCEEDED"], queue.log()
+    assert queue.written().count("tried") == 6 and queue.written().count("other") == 1, "three, and a retry of each"
+    assert sorted(states(queue)) == ["FAILED"] * 6 + ["HELD"] * 3 + ["SUCCEEDED"], queue.log()
     said = mpsq("wait", "g1")
-    assert said.code == 3 and "HELD: 3 runs in a row failed within a second of their start: FAILED(2)" in said.out
-    assert "3 runs in a row failed" in mpsq.ok("why", "1.4").out and "mpsq release" in mpsq.ok("why", "1.4").out
+    assert said.code == 3 and "HELD: 3 runs in a row (1.1, 1.2, 1.3) failed within a second" in said.out
+    why = mpsq.ok("why", "1.4").out
+    assert "3 runs in a row (1.1, 1.2, 1.3) failed" in why and "mpsq release" in why
     mpsq.ok("release", "1.4", "1.5")
     queue.worker("", "--until-idle").wait(60)
-    assert queue.written().count("tried") == 6, "three more: what was before the release does not count"
+    assert queue.written().count("tried") == 10, "two more and their retries: older failures do not count"
 
 
 def test_other_failures_hold_nothing(queue: Queue) -> None:
