@@ -134,10 +134,18 @@ _ENDED = {
         "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later",
     ),
     Outcome.CANCELLED: ("it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"),
-    Outcome.SKIPPED: ("it was skipped{told}", "fix the job it depended on, then mpsq retry {run}"),
+    Outcome.SKIPPED: ("it was skipped{told}", ""),
     Outcome.LOST: ("it was lost{told}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"),
 }
 """Sentence and next step by outcome. `ran` is how long it ran, `told` the stored reason; either may be empty."""
+
+
+_SKIPPED = {
+    "dependency": "fix the job it depended on, then mpsq retry {run}",
+    "device": "mpsq doctor tries every device; then mpsq retry {run}",
+    "deadline": "mpsq rerun {job} runs it without the deadline",
+}
+"""Next step by the kind of reason for which a run was skipped."""
 
 
 def _done(row: Row) -> tuple[str, str]:
@@ -147,6 +155,8 @@ def _done(row: Row) -> tuple[str, str]:
         taints = row["taints"].replace(",", ", ")
         return f"it succeeded{ran}, but its numbers are not valid ({taints})", "mpsq show {run} says why"
     sentence, step = _ENDED[outcome]
+    if outcome is Outcome.SKIPPED:
+        step = _SKIPPED.get((row["reason"] or "").partition(":")[0], "mpsq retry {run}")
     return sentence.format(row=row, ran=ran, told=f": {row['reason']}" if row["reason"] else ""), step
 
 
