@@ -69,6 +69,8 @@ def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, 
                 jobs.move(connection, row["id"], verb, actor="user", blocked_reason=None)
                 found.append(Changed(row["run"], True, done))
             elif state is move.target:
+                if verb is Verb.HOLD:
+                    jobs.own_hold(connection, row["id"])
                 found.append(Changed(row["run"], True, "was held already" if verb is Verb.HOLD else "was not held"))
             else:
                 why = f"{_NOT_WAITING[state]}: {running}" if state is State.RUNNING else _NOT_WAITING[state]

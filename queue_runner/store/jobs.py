@@ -354,6 +354,12 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     return list(found)
 
 
+def own_hold(connection: Connection, run_id: int) -> None:
+    """Turn a hold by mpsq, which has a reason, into one of the user."""
+    held = (runs.c.id == run_id, runs.c.state == State.HELD)
+    connection.execute(update(runs).where(*held).values(blocked_reason=None))
+
+
 def request_suspend(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:
     """Request that a running run be suspended, or continued. Return whether that is new; False if it is not RUNNING.
 
