@@ -53,6 +53,6 @@ def wait(
         probed = [row for row in counted if row["outcome"] == "OUT_OF_MEMORY" and row not in failed]
         too_large = f"; {len(probed)} found a value that does not fit into memory" if probed else ""
         print(f"{len(counted) - len(failed) - len(probed)} of {len(counted)} runs succeeded{too_large}")
-        for row in failed:
-            print(plain(f"run {row['run']}: {listing.fate(row)}"))
+        for line in use_case.failures(failed):
+            print(plain(line))
     use_case.refuse_failures(rows)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.model import Row, Selector, State, parse_selector
-from queue_runner.monitor import listing, logs, queue_state, wait
+from queue_runner.monitor import listing, logs, queue_state, wait, waiting
 from queue_runner.monitor.log_text import Outputs
 from queue_runner.monitor.logs import POLL_S, Open, Source
 from queue_runner.monitor.queue_state import START_A_WORKER
@@ -115,7 +115,7 @@ class Follower:
             if started:
                 return min(started, key=lambda row: row["claimed_at"] or row["ended_at"] or 0.0)
             self._tell_why(left)
-            if all(wait.is_stopped(row) for row in left):
+            if not wait.left(left):
                 return None
             self._look_for_a_worker(None)
             self._wait(POLL_S)
@@ -228,11 +228,11 @@ class _Queue:
         self._why: Why | None = None
 
     def read(self) -> Sequence[Row]:
-        """Return the rows of v_run of all selected runs. Raises: UsageError, MpsqError (store)."""
+        """Return the rows of v_run of all selected runs, with `stopped`. Raises: UsageError, MpsqError (store)."""
         with read.reading(self._layout.db) as connection:
             self._mark = (queue_state.worker(self._layout), queue_state.history(connection))
             self._read_at, self._why = time.monotonic(), None
-            return read.select(connection, [self._selector])
+            return waiting.with_stops(connection, read.select(connection, [self._selector]))
 
     def look(self) -> Sequence[Row] | None:
         """Return the rows if they may have changed, None if nothing happened. Raises: MpsqError (store)."""

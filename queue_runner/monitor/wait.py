@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from queue_runner import units
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Row, Selector, State
+from queue_runner.monitor import listing, waiting
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
@@ -23,7 +24,8 @@ def until_done(
     timeout_s: float | None,
     on_waiting: Callable[[Sequence[Row]], None],
 ) -> list[Row]:
-    """Wait until none of the runs that `selectors` match can change any more, and return their rows of v_run.
+    """Wait until none of the runs that `selectors` match can change any more, and return their rows of
+    waiting.with_stops.
 
     A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for.
     `on_waiting` is called with the rows if there is something to wait for, and whenever one of them changes.
@@ -38,9 +40,9 @@ def until_done(
             newest = connection.execute("PRAGMA data_version").fetchone()["data_version"]
             if newest != version:
                 version = newest
-                rows = read.select(connection, selectors)
+                rows = waiting.with_stops(connection, read.select(connection, selectors))
                 if not left(rows):
-                    return list(rows)
+                    return rows
                 states = [(row["run_id"], row["state"]) for row in rows]
                 if states != told:
                     on_waiting(rows)
@@ -61,13 +63,8 @@ def until_idle(layout: Layout, timeout_s: float | None) -> None:
 
 
 def left(rows: Sequence[Row]) -> list[Row]:
-    """Return the runs to wait for: those that have not ended, except for runs that mpsq holds after failures."""
-    return [row for row in rows if row["state"] != State.DONE and not is_stopped(row)]
-
-
-def is_stopped(row: Row) -> bool:
-    """Return whether a run is held by mpsq, which has a reason, and not by a user."""
-    return row["state"] == State.HELD and row["blocked_reason"] is not None
+    """Return the runs to wait for: those that have not ended, except for what mpsq stopped after failures."""
+    return [row for row in rows if row["state"] != State.DONE and row["stopped"] is None]
 
 
 def held(rows: Sequence[Row]) -> list[Row]:
@@ -86,10 +83,26 @@ def held_sentence(rows: Sequence[Row]) -> str:
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:
-    """Return the last attempts that ended in anything but SUCCEEDED or that mpsq holds, except probes of --find-max
-    that ran out of memory: that is what the search looks for."""
-    ended = [r for r in last_attempts(rows) if is_stopped(r) or r["outcome"] not in (None, Outcome.SUCCEEDED)]
-    return [row for row in ended if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
+    """Return the last attempts that did not end in SUCCEEDED, except probes of --find-max that ran out of memory: that
+    is what the search looks for."""
+    bad = [row for row in last_attempts(rows) if row["outcome"] != Outcome.SUCCEEDED]
+    return [row for row in bad if not (row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))]
+
+
+def failures(bad: Sequence[Row]) -> list[str]:
+    """Return how each of these runs ended; runs that mpsq stopped for one reason are one line."""
+    ended = [f"run {row['run']}: {listing.fate(row)}" for row in bad if not row["stopped"]]
+    stopped: dict[str, list[str]] = {}
+    for row in bad:
+        if row["stopped"]:
+            stopped.setdefault(f"{row['state']}: {row['stopped']}", []).append(row["run"])
+    return ended + [f"{_which(runs)}: {why}" for why, runs in stopped.items()]
+
+
+def _which(runs: Sequence[str]) -> str:
+    if len(runs) == 1:
+        return f"run {runs[0]}"
+    return f"{units.count(len(runs))} runs ({', '.join(runs[:5])}{', ...' if len(runs) > 5 else ''})"
 
 
 def refuse_failures(rows: Sequence[Row]) -> None:
@@ -100,7 +113,8 @@ def refuse_failures(rows: Sequence[Row]) -> None:
     told = "the run did not succeed" if counted == 1 else f"none of the {units.count(counted)} runs succeeded"
     if len(bad) < counted:
         told = f"{units.count(len(bad))} of {units.count(counted)} runs did not succeed"
-    raise WaitedJobFailed(told, f"mpsq why {bad[0]['run']}")
+    stops = dict.fromkeys(row["stopped"] for row in bad if row.get("stopped"))
+    raise WaitedJobFailed(": ".join([told, *list(stops)[:1]]), f"mpsq why {bad[0]['run']}")
 
 
 def is_probe(row: Row) -> bool:

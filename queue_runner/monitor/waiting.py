@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.model import Condition, Row, State
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
+from queue_runner.store.behind import UNDECIDED, behind
 from queue_runner.times import clock
 
 _UNMET = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? AND verdict <> 'met' ORDER BY 1"
+_HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND blocked_reason IS NOT NULL"
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
@@ -23,6 +25,26 @@ class Reason:
     short: str
     sentence: str
     next_step: str
+
+
+def with_stops(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row]:
+    """Return rows of v_run with `stopped`: why mpsq, not a user, keeps a run from starting until runs are released;
+    else None."""
+    stuck: dict[int, int] = {}
+    if any(row["state"] == State.QUEUED for row in rows):
+        held = {row["job_id"] for row in connection.execute(_HELD_BY_MPSQ)}
+        undecided = connection.execute(UNDECIDED) if held else ()
+        stuck = behind(held, [(row["job_id"], row["on_job_id"]) for row in undecided])
+    return [{**row, "stopped": _stopped(row, stuck)} for row in rows]
+
+
+def _stopped(row: Row, stuck: Mapping[int, int]) -> str | None:
+    if row["state"] == State.HELD:
+        reason: str | None = row["blocked_reason"]
+        return reason
+    if row["state"] == State.QUEUED and row["job_id"] in stuck:
+        return f"it waits for job {stuck[row['job_id']]}, which mpsq holds"
+    return None
 
 
 def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:

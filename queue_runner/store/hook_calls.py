@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, insert, select, update
 
 from queue_runner.model import Outcome, State
+from queue_runner.store import ready
 from queue_runner.store.schema import hook_runs, runs
 
 NOTIFY = "notify"
@@ -47,10 +48,15 @@ def note_end(connection: Connection, run_id: int, outcome: Outcome, orders: Orde
 
 
 def note_idle(connection: Connection, orders: Orders) -> None:
-    """Order the idle call when nothing runs and no waiting run can start. To be called when a run has left
-    the queue in this transaction."""
-    left = select(runs.c.id).where(runs.c.state.in_((State.RUNNING, State.QUEUED))).limit(1)
-    if connection.execute(left).first() is None:
+    """Order the idle call when nothing runs and no waiting run starts without user action. To be called when a run has
+    left the queue in this transaction."""
+    running = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
+    if connection.execute(running).first() is not None:
+        return
+    behind = ready.behind_held(connection)
+    queued = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()
+    left = connection.execute(queued if behind else queued.limit(1)).scalars().all()
+    if behind.keys() >= set(left):
         _order(connection, "idle", None, orders)
 
 

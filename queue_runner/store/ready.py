@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, func, or_, select, table
 
 from queue_runner.model import Condition, Ending, Outcome, State
+from queue_runner.store.behind import UNDECIDED, behind
 from queue_runner.store.schema import jobs, lanes, runs
 
 v_dependency = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
@@ -41,6 +42,7 @@ _BOTH = runs.join(jobs, jobs.c.id == runs.c.job_id)
 _WAITS = runs.c.state.in_((State.QUEUED, State.HELD))
 _CAN_START = select(runs.c.id).select_from(_BOTH).where(*MAY_START).limit(1)
 _QUEUED_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.QUEUED, runs.c.lane == _LANE, ~_PAUSED)
+_HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)
 _SOONEST = tuple(
     select(func.min(moment)).select_from(_BOTH).where(_WAITS, runs.c.lane == _LANE, moment > _NOW)
     for moment in (runs.c.not_before_at, jobs.c.deadline_at)
@@ -67,13 +69,13 @@ def something_waits(connection: Connection, lane: str, now: float) -> bool:
     queued_jobs = set(connection.execute(_QUEUED_JOBS, {"this_lane": lane}).scalars())
     if not queued_jobs:
         return False
-    stuck = set(connection.execute(select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)).scalars())
-    undecided = connection.execute(
-        select(v_dependency.c.job_id, v_dependency.c.on_job_id).where(v_dependency.c.verdict == "undecided")
-    ).all()
-    while more := {row.job_id for row in undecided if row.on_job_id in stuck} - stuck:
-        stuck |= more
-    return bool(queued_jobs - stuck)
+    return bool(queued_jobs - behind_held(connection).keys())
+
+
+def behind_held(connection: Connection) -> dict[int, int]:
+    """Return the jobs that wait, even indirectly, for a job with a held run, and that job."""
+    held = set(connection.execute(_HELD_JOBS).scalars())
+    return behind(held, connection.exec_driver_sql(UNDECIDED).tuples().all()) if held else {}
 
 
 def next_change_at(connection: Connection, lane: str, now: float) -> float | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine
 
 from queue_runner.errors import WaitedJobFailed
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
+from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.monitor import wait
+from queue_runner.monitor.follow import Follower
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.schema import runs
 from tests.cli_support import SPEC, Cli, empty_queue
 
 FAILED = Ending(Outcome.FAILED, 1, reason="no luck")
@@ -99,3 +102,60 @@ def test_what_was_skipped_did_not_succeed(engine: Engine, mpsq: Cli) -> None:
         jobs.move(connection, 1, Verb.SKIP, actor="worker", ending=ending, ended_at=time.time())
     ran = mpsq("wait", "1")
     assert ran.code == 3 and "run 1.1: SKIPPED(dependency): job 7 did not succeed" in ran.out
+
+
+def hold_by_mpsq(engine: Engine, job: int) -> None:
+    with writing(engine) as connection:
+        reason = "3 runs in a row failed"
+        jobs.move_all(connection, runs.c.job_id == job, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
+
+
+def after(job: int) -> Terms:
+    return Terms(after=((job, Condition.ANY),))
+
+
+def test_what_waits_for_runs_that_mpsq_holds_has_failed(engine: Engine, mpsq: Cli) -> None:
+    queue(engine, Terms())
+    queue(engine, after(1))
+    queue(engine, after(2))
+    hold_by_mpsq(engine, 1)
+    ran = mpsq("wait", "3", "--timeout", "2s")
+    assert ran.code == 3 and "run 3.1: QUEUED: it waits for job 1, which mpsq holds\n" in ran.out
+    assert "error: the run did not succeed: it waits for job 1, which mpsq holds\n" in ran.err
+    assert mpsq("wait", "1", "2", "3", "--timeout", "2s").code == 3
+
+
+def test_what_waits_for_runs_that_a_user_holds_waits(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    queue(engine, Terms())
+    queue(engine, after(1))
+    hold_by_mpsq(engine, 1)
+    mpsq.ok("hold", "1")
+    assert mpsq("wait", "2", "--timeout", "1ms").code == 124
+    ran = mpsq("wait", "1", "--timeout", "1ms")
+    assert ran.code == 124 and "run 1.1 is held and will not start until released: mpsq release 1\n" in ran.err
+    assert "3 runs in a row" not in mpsq.ok("why", "1").out, "the hold is the user's now"
+
+
+def test_a_follower_leaves_what_waits_for_runs_that_mpsq_holds(engine: Engine, layout: Layout) -> None:
+    queue(engine, Terms())
+    queue(engine, after(1))
+    hold_by_mpsq(engine, 1)
+    said: list[str] = []
+
+    def fail(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    out = SimpleNamespace(say=said.append)
+    follower = Follower(layout, parse_selector("2"), lambda *_: (), out, fail)  # type: ignore[arg-type]
+    assert [row["state"] for row in follower.follow()] == ["QUEUED"]
+    assert "job 1 must end first" in said[0]
+
+
+def test_runs_held_for_one_reason_are_one_line(engine: Engine, mpsq: Cli) -> None:
+    queue(engine, *[Terms()] * 9)
+    hold_by_mpsq(engine, 1)
+    assert "run 1.1: HELD: 3 runs in a row failed\n" in mpsq("wait", "1").out
+    for job in range(2, 10):
+        hold_by_mpsq(engine, job)
+    said = mpsq("wait", "g1").out.splitlines()
+    assert said == ["0 of 9 runs succeeded", "9 runs (1.1, 2.1, 3.1, 4.1, 5.1, ...): HELD: 3 runs in a row failed"]

@@ -184,3 +184,10 @@ def test_what_waits_for_a_hand_does_not_keep_a_worker(engine: Engine) -> None:
         assert not ready.something_waits(connection, "machine", NOW)
         jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(not_before_at=NOW + 60))], [(0, 1)])
         assert ready.something_waits(connection, "machine", NOW)
+
+
+def test_a_job_that_is_held_in_part_still_keeps_a_worker(engine: Engine) -> None:
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(SPEC, 2, Terms(not_before_at=NOW + 60))], [(0, 1), (0, 2)])
+        jobs.move(connection, 1, Verb.HOLD, actor="user")
+        assert ready.something_waits(connection, "machine", NOW)

@@ -14,13 +14,14 @@ from sqlalchemy import Engine
 from queue_runner.config import Config
 from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, State, Verb
+from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
+from queue_runner.spec import NewJob, Terms
 from queue_runner.store import hook_calls, jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.worker import hook_process, hooks
-from tests.cli_support import Cli, empty_queue, full_queue
+from tests.cli_support import SPEC, Cli, empty_queue, full_queue
 
 ALL = Orders("d", "f", "i", frozenset({"done", "idle"}))
 
@@ -74,6 +75,17 @@ def test_idle_is_when_nothing_is_left(queue: Layout) -> None:
         hook_calls.note_idle(connection, ALL)
     engine.dispose()
     assert calls(queue) == [("idle", None, "i", "pending"), ("notify", None, "idle", "pending")]
+
+
+def test_idle_is_when_all_that_is_left_waits_for_a_held_run(home: Path) -> None:
+    layout = empty_queue(home)
+    engine = open_engine(layout.db)
+    with writing(engine) as connection:
+        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(hold=True))], [(0, 1)])
+        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
+        hook_calls.note_idle(connection, ALL)
+    engine.dispose()
+    assert calls(layout)[:1] == [("idle", None, "i", "pending")]
 
 
 def _rows(layout: Layout) -> list[read.Row]:
