@@ -17,6 +17,8 @@ from queue_runner.store.read import DAMAGE, no_queue, reading, schema_revision
 
 AUTO = "auto"
 BY_HAND = "by-hand"
+RESCUED = "rescued"
+"""Label of the copy of a database that was removed while a worker had it open."""
 _NAME = re.compile(r"mpsq-\d{8}-\d{6}-([a-z0-9-]+)\.db")
 
 
@@ -26,12 +28,17 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
 
     Raises: MpsqError when there is nothing to copy, it is damaged, or the disk refuses; no partial backup is left.
     """
-    layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with reading(layout.db, any_schema=True) as source:
+        return make_from(source, layout, label)
+
+
+def make_from(source: sqlite3.Connection, layout: Layout, label: str) -> Path:
+    """Make a backup as `make` does, of the database that `source` has open, whatever is under its name now."""
     target = _free_name(layout.backups, label)
     try:
+        layout.backups.mkdir(mode=0o700, exist_ok=True)
         with replacing(target, durable=True) as partial:
-            with reading(layout.db, any_schema=True) as source:
-                copy_to(source, partial)
+            copy_to(source, partial)
             found = problems(partial)
             if found:
                 raise DamageError(

@@ -11,9 +11,10 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import cast
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
 
@@ -37,7 +38,7 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreig
     if check:
         refuse_other(schema_revision(db), db)
     engine = create_engine(
-        f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, connect_args={"timeout": BUSY_TIMEOUT_S}
+        f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, creator=lambda: _connect(db, BUSY_TIMEOUT_S)
     )
     event.listen(engine, "connect", _on_connect)
     if not foreign_keys:
@@ -46,8 +47,13 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreig
     return engine
 
 
+def _connect(db: Path, timeout_s: float) -> sqlite3.Connection:
+    """Connect to a database that exists: SQLite would begin an empty one in place of one that was removed."""
+    address = f"file:{quote(str(db))}?mode=rw"
+    return sqlite3.connect(address, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+
+
 def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # the driver must not begin transactions of its own
     for pragma in pragmas():
         connection.execute(f"PRAGMA {pragma}")
 
@@ -147,11 +153,6 @@ def explain(error: BaseException) -> BaseException:
 
 def checkpoint(db: Path) -> None:
     """Move the log into the database. Only the holder of worker.lock may call this; TRUNCATE excludes writers."""
-    connection = sqlite3.connect(db, timeout=1.0, isolation_level=None)
-    try:
+    with suppress(sqlite3.OperationalError), closing(_connect(db, 1.0)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.OperationalError:
-        pass  # a reader or writer was busy: the next checkpoint will do
-    finally:
-        connection.close()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # fails where one is busy: the next checkpoint will do

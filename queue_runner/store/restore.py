@@ -158,21 +158,20 @@ def _set_aside(layout: Layout, known: set[str]) -> Path | None:
 
 
 def _keep_old(layout: Layout) -> Path | None:
-    if not layout.db.exists():
-        return None
-    try:
-        checkpoint(layout.db)  # holding worker.lock; a readable database is then in one file
-    except sqlite3.DatabaseError:
-        pass
+    """Keep the old database, and the log that a removed one has left: SQLite would read it into the new database."""
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = layout.backups / time.strftime("replaced-%Y%m%d-%H%M%S.db", time.gmtime())
-    kept.unlink(missing_ok=True)
-    try:
-        os.link(layout.db, kept)
-    except OSError:  # a file system without hard links
-        shutil.copy2(layout.db, kept)
+    there = layout.db.exists()
+    if there:
+        with suppress(sqlite3.DatabaseError):
+            checkpoint(layout.db)  # holding worker.lock; a readable database is then in one file
+        kept.unlink(missing_ok=True)
+        try:
+            os.link(layout.db, kept)
+        except OSError:  # a file system without hard links
+            shutil.copy2(layout.db, kept)
     log = Path(f"{layout.db}-wal")
     if log.exists():
         log.replace(f"{kept}-wal")
     Path(f"{layout.db}-shm").unlink(missing_ok=True)
-    return kept
+    return kept if there else None

@@ -11,12 +11,14 @@ import contextlib
 import logging
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
@@ -61,6 +63,7 @@ class Worker:
         self._held = held
         self._log_bytes = settings.keep_worker_log_bytes
         self._until_idle = until_idle
+        self._db_file = _file_id(layout.db)
         self._engine = open_engine(layout.db, keep_open=True)
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
         self._hooks = Hooks(layout, settings, self._engine, log.info)
@@ -79,7 +82,18 @@ class Worker:
         )
 
     def run(self) -> None:
-        """Work until told to stop. A run in progress then continues under its warden (detach)."""
+        """Work until told to stop. A run in progress then continues under its warden (detach).
+
+        Raises: DamageError when the database was removed or replaced meanwhile; what it held is in a backup then.
+        """
+        with read.reading(self._layout.db) as opened:
+            self._work()
+            if self._lost_the_database():
+                raise self._rescued(opened)
+        checkpoint(self._layout.db)
+        self._engine.dispose()
+
+    def _work(self) -> None:
         reserve.keep(self._layout)
         bell = wakeup.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -105,8 +119,24 @@ class Worker:
         self._hooks.stop()
         self._scheduler.shutdown(wait=True)
         self._supervisor.close()
-        checkpoint(self._layout.db)
-        self._engine.dispose()
+
+    def _lost_the_database(self) -> bool:
+        """Return whether another file or none is under the name of the database, so that only this worker can still
+        read what it stores."""
+        try:
+            return _file_id(self._layout.db) != self._db_file
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # the folder cannot be reached for the moment
+
+    def _rescued(self, opened: sqlite3.Connection) -> DamageError:
+        saved = backup.make_from(opened, self._layout, backup.RESCUED)
+        return DamageError(
+            f"the database {self._layout.db} was removed or replaced while the worker ran: what it held is kept as"
+            f" {saved}",
+            "mpsq db restore restores that; a run in progress continues meanwhile",
+        )
 
     def _look_at_the_clock(self) -> None:
         """Make all jobs due now if the wall clock was set back: the scheduler uses it, and would wait for the
@@ -157,6 +187,9 @@ class Worker:
 
     def _step_once(self) -> None:
         self._rung.clear()
+        if self._lost_the_database():
+            self._stopped.set()
+            return
         try:
             active = self._supervisor.step()
             if self._hooks.wanted():
@@ -179,6 +212,11 @@ class Worker:
             self._step_at(datetime.fromtimestamp(due, UTC))
         if self._rung.is_set():
             self._step_now()  # the ring came during the step, and rescheduling may have overwritten it
+
+
+def _file_id(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,10 +13,11 @@ import pytest
 
 from queue_runner.client import Client
 from queue_runner.errors import DamageError
+from queue_runner.host import locks
 from queue_runner.paths import Layout
 from queue_runner.store import backup
 from tests.cli_support import Cli
-from tests.queue_support import Queue
+from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
 
@@ -132,3 +133,40 @@ def test_a_worker_refuses_a_damaged_database(queue: Queue) -> None:
     assert worker.wait(60) == DamageError.exit_code
     assert "the database is damaged" in queue.log() and not queue.written()
     queue.layout.db.unlink()
+
+
+@pytest.mark.parametrize("how", ["all", "the database", "replaced"])
+def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli, how: str) -> None:
+    queue.submit("touch began; until test -e go; do sleep 0.05; done")
+    queue.submit("echo ran >> $J")
+    worker = queue.worker()
+    until((queue.folder / "began").exists, "the first run")
+    if how == "replaced":
+        other = queue.folder / "other.db"
+        other.write_bytes(queue.layout.db.read_bytes())
+        other.replace(queue.layout.db)
+    else:
+        for path in queue.layout.home.glob("mpsq.db*" if how == "all" else "mpsq.db"):
+            path.unlink()
+    assert worker.wait(60) == DamageError.exit_code, queue.log()
+    (saved,) = backup.stored(queue.layout.backups)
+    assert f"what it held is kept as {saved}" in queue.log() and not queue.written()
+    assert queue.layout.db.exists() == (how == "replaced")
+    (queue.folder / "go").touch()
+    until(lambda: not locks.is_held(queue.layout.run_dir("1.1") / "warden.lock"), "the end of the first run")
+    assert "restored" in mpsq.ok("db", "restore").out
+    mpsq.ok("resume")
+    queue.worker("", "--until-idle").wait(60)
+    assert [(row["outcome"], row["number"]) for row in queue.rows()] == [("SUCCEEDED", 1)] * 2
+    assert queue.written() == ["ran"]
+
+
+def test_a_worker_that_stops_begins_no_database(queue: Queue) -> None:
+    train(queue)
+    queue.submit("true")
+    worker = queue.worker()
+    queue.done(2)
+    lose(queue.layout, "gone")
+    worker.terminate()
+    worker.wait(60)
+    assert not queue.layout.db.exists()

@@ -40,6 +40,7 @@ def shape(db: Path) -> dict[tuple[str, str], str]:
 def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path: Path) -> None:
     migrate.ensure(layout)
     by_schema = tmp_path / "schema.db"
+    by_schema.touch()
     with writing(open_engine(by_schema, check=False)) as connection:
         schema.metadata.create_all(connection)
     with sqlite3.connect(by_schema) as added:
@@ -111,6 +112,7 @@ def test_eight_processes_make_one_database(layout: Layout) -> None:
 
 
 def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
+    layout.db.touch()
     engine = open_engine(layout.db, check=False)
     with pytest.raises(Exception, match="syntax error"), writing(engine) as connection:
         schema.metadata.create_all(connection)
