@@ -39,6 +39,8 @@ class Layout:
     """Path of the record of the hook call that runs, and its process."""
     snapshots_lock = Below("home", "snapshots.lock")
     runs = Below("home", "runs")
+    set_aside = Below("runs", "set-aside")
+    """Path of runs whose names others have been given, on the disk of the runs. Nothing removes it."""
     logs = Below("home", "logs")
     worker_log = Below("logs", "worker.log")
     backups = Below("home", "backups")

@@ -18,8 +18,6 @@ from typing import Any
 
 from queue_runner.paths import Below
 
-ASIDE = "runs-set-aside"
-"""Folder, in the home, of runs whose names others have been given. Nothing removes it."""
 READ_MAX_BYTES = 16 << 20
 """Limit for a file that a job may have written; the warden never writes more."""
 _CAUSES = ("cancel", "timeout", "stall", "output", "disk")
@@ -54,9 +52,8 @@ class RunDir:
         left = (warden / "started", warden / "exit.json", self.stdout, self.stderr, self.events, self.out)
         return not self.path.is_symlink() and any(os.path.lexists(path) for path in left)
 
-    def set_aside(self) -> Path:
-        """Move the folder out of the way of a run of the same name; return its new path. Raises: OSError."""
-        folder = self.path.parents[1] / ASIDE
+    def set_aside(self, folder: Path) -> Path:
+        """Move the run into `folder`, out of the way of one of the same name; return its new path. Raises: OSError."""
         folder.mkdir(mode=0o700, exist_ok=True)
         return self.path.rename(folder / f"{self.path.name}-{time.time_ns()}")
 

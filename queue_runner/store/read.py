@@ -5,6 +5,7 @@ Connections are `mode=ro`: a reader can neither change, checkpoint nor migrate a
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ Row = dict[str, Any]
 
 DAMAGE = ("malformed", "not a database")
 """SQLite's messages for a damaged file."""
+_RUN = re.compile(r"\d+\.\d+(-\d+)?")
+_BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
 HEAD = "0003"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
@@ -51,13 +54,14 @@ def lost(db: Path) -> DamageError | None:
     place = Layout(db.parent)
     if db != place.db:
         return None
-    runs, backups = (sorted(path.name for path in _listed(folder)) for folder in (place.runs, place.backups))
+    runs = [*_named(_RUN, place.runs), *_named(_RUN, place.set_aside)]
+    backups = _named(_BACKUP, place.backups)
     counts = [
         f"{len(names)} {word}{'s' * (len(names) > 1)}" for names, word in ((runs, "run"), (backups, "backup")) if names
     ]
     if not counts:
         return None
-    newest = next((name for name in reversed(backups) if name.startswith("mpsq-") and name.endswith(".db")), None)
+    newest = next((name for name in reversed(backups) if name.startswith("mpsq-")), None)
     hint = "mpsq db restore --new begins a new queue and moves the old runs aside"
     if newest:
         hint = f"mpsq db restore puts the newest backup back, {newest}; {hint}"
@@ -74,9 +78,9 @@ def is_there(db: Path) -> bool:
     return False
 
 
-def _listed(folder: Path) -> list[Path]:
+def _named(pattern: re.Pattern[str], folder: Path) -> list[str]:
     try:
-        return list(folder.iterdir())
+        return sorted(path.name for path in folder.iterdir() if pattern.fullmatch(path.name))
     except OSError:
         return []
 

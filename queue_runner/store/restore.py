@@ -18,7 +18,7 @@ from pathlib import Path
 
 from queue_runner import failpoints
 from queue_runner.atomic_file import replacing
-from queue_runner.errors import AlreadyRunning, MpsqError, SchemaError
+from queue_runner.errors import AlreadyRunning, DamageError, MpsqError, SchemaError
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
@@ -60,8 +60,14 @@ def begin_anew(layout: Layout) -> Restored:
     """Replace the database, lost or damaged, by an empty one. Its ids continue above those of the old queue's runs and
     backups, and the folders of the old runs are moved aside.
 
-    Raises: MpsqError (a run is active, disk), AlreadyRunning (a worker).
+    Raises: MpsqError (the database is sound, a run is active, disk), AlreadyRunning (a worker).
     """
+    try:
+        sound = schema_revision(layout.db) is not None and not backup.problems(layout.db)
+    except DamageError:
+        sound = False
+    if sound:
+        raise MpsqError("the queue is healthy", f"mpsq db restore --new is for a lost one; move {layout.db} away first")
     return _replace(layout, None)
 
 
@@ -79,13 +85,13 @@ def _replace(layout: Layout, source: Path | None) -> Restored:
                     with reading(source, any_schema=True) as connection:
                         backup.copy_to(connection, partial)
                 paused, known = _prepare(partial)
-                aside = _set_aside(layout, known)
                 kept = _keep_old(layout)
                 failpoints.reach("restore.before_rename")
         except OSError as error:
             raise MpsqError(
                 f"the database could not be restored: {error.strerror or error}", "free some space"
             ) from error
+        aside = _set_aside(layout, known)
     return Restored(source, kept, aside, paused)
 
 
@@ -100,7 +106,7 @@ def _create_above(db: Path, highest: int) -> None:
 
 def _highest_job(layout: Layout) -> int:
     """Return the highest id of a job of which a run's folder, a backup or a readable database is left."""
-    names = (_RUN.match(path.name) for path in layout.home.glob("runs*/*.*"))  # also those that were set aside
+    names = (_RUN.match(path.name) for folder in (layout.runs, layout.set_aside) for path in folder.glob("*.*"))
     highest = max((int(name[1]) for name in names if name), default=0)
     for db in (layout.db, *layout.backups.glob("*.db")):
         with suppress(sqlite3.Error, MpsqError), reading(db, any_schema=True) as connection:
@@ -153,8 +159,15 @@ def _set_aside(layout: Layout, known: set[str]) -> Path | None:
     unknown = [path for path in layout.runs.glob("*.*") if _RUN.fullmatch(path.name) and path.name not in known]
     if not unknown:
         return None
-    moved = [RunDir(path).set_aside() for path in unknown]
-    return moved[0].parent
+    try:
+        for path in unknown:
+            RunDir(path).set_aside(layout.set_aside)
+    except OSError as error:
+        raise MpsqError(
+            f"the database was restored, but run {path.name} could not be moved aside: {error.strerror or error}",
+            f"move the folders of later runs out of {layout.runs} before you start the worker",
+        ) from error
+    return layout.set_aside
 
 
 def _keep_old(layout: Layout) -> Path | None:

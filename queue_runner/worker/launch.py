@@ -48,7 +48,8 @@ def prepare(
     """
     folder = RunDir(layout.run_dir(run.id))
     if folder.has_run():
-        log(f"run {run.id}: another run of this name has left its folder, which is moved to {folder.set_aside()}")
+        aside = folder.set_aside(layout.set_aside)
+        log(f"run {run.id}: another run of this name has left its folder, which is moved to {aside}")
     elif folder.path.is_dir() and not folder.path.is_symlink():
         shutil.rmtree(folder.path)
     else:

@@ -37,6 +37,18 @@ def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys)
 
 
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(disk)], capture_output=True
+    ).returncode:
+        pytest.skip("only root may mount a file system, and not in every container")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 def train(queue: Queue, times: int = 1) -> None:
     for _ in range(times):
         queue.submit("mkdir -p $MPSQ_OUT; " + KEPT)
@@ -85,9 +97,9 @@ def test_a_new_queue_continues_above_the_old_one(queue: Queue, mpsq: Cli) -> Non
     assert "db restore --new begins a new queue" in mpsq("list").err
     assert mpsq("db", "restore", "--new", "x.db").code == 2
     ran = mpsq.ok("db", "restore", "--new")
-    assert "new and empty" in ran.out and "runs-set-aside" in ran.err
+    assert "new and empty" in ran.out and "the old runs were moved to" in ran.err
     assert mpsq.ok("submit", "--", "true").out.startswith("g4: 1 job, 1 run queued (4.1)")
-    kept = sorted((queue.layout.home / "runs-set-aside").glob("*/out/checkpoint"))
+    kept = sorted(queue.layout.set_aside.glob("*/out/checkpoint"))
     assert len(kept) == 3 and {path.read_text() for path in kept} == {"precious\n"}
     lose(queue.layout, "gone")
     (queue.layout.runs / "9.1").mkdir()
@@ -112,7 +124,7 @@ def test_a_folder_in_which_another_run_was_is_moved_aside(queue: Queue) -> None:
         path.parent.mkdir(parents=True)
         path.write_text("precious")
         queue.worker("", "--until-idle").wait(60)
-        (kept,) = (queue.layout.home / "runs-set-aside").glob(f"{job}.1-*")
+        (kept,) = queue.layout.set_aside.glob(f"{job}.1-*")
         assert (kept / left).read_text() == "precious"
     assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
     assert "which is moved to" in queue.log()
@@ -170,3 +182,38 @@ def test_a_worker_that_stops_begins_no_database(queue: Queue) -> None:
     worker.terminate()
     worker.wait(60)
     assert not queue.layout.db.exists()
+
+
+def test_only_runs_and_backups_tell_of_a_lost_queue(layout: Layout, mpsq: Cli) -> None:
+    """A Mac's Finder leaves .DS_Store in every folder it has shown, a killed backup a partial copy."""
+    lose(layout, "gone")
+    assert "there is no queue here yet" in mpsq("db", "backup").err
+    assert not list(layout.backups.glob("*"))
+    for path in (layout.runs / ".DS_Store", layout.backups / ".DS_Store", layout.backups / ".partial-x"):
+        path.touch()
+    assert mpsq.ok("submit", "--", "true").out.startswith("g1: ")
+    lose(layout, "gone")
+    aside = layout.set_aside / "7.1-1789"
+    aside.mkdir(parents=True)
+    assert "1 run" in mpsq("submit", "--", "true").err
+    mpsq.ok("db", "restore", "--new")
+    assert mpsq.ok("submit", "--", "true").out.startswith("g8: ") and aside.is_dir()
+
+
+def test_a_healthy_queue_is_not_begun_anew(queue: Queue, mpsq: Cli) -> None:
+    queue.submit("true")
+    ran = mpsq("db", "restore", "--new")
+    assert ran.code == 1 and "healthy" in ran.err and f"move {queue.layout.db} away first" in ran.err
+    assert len(queue.rows()) == 1
+
+
+def test_runs_on_another_disk_are_moved_aside_there(queue: Queue, mpsq: Cli, other_disk: Path) -> None:
+    queue.layout.runs.rmdir()
+    queue.layout.runs.symlink_to(other_disk)
+    (queue.layout.run_dir("1.1")).mkdir()
+    (queue.layout.run_dir("1.1") / "stdout.log").write_text("precious")
+    train(queue)
+    assert queue.rows()[0]["outcome"] == "SUCCEEDED"
+    lose(queue.layout, "gone")
+    assert str(queue.layout.set_aside) in mpsq.ok("db", "restore", "--new").err
+    assert len(list(other_disk.glob("set-aside/1.1-*"))) == 2
