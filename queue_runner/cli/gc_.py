@@ -39,10 +39,12 @@ def gc(
     from queue_runner import config
     from queue_runner.control import gc_find, gc_remove
     from queue_runner.control.retention import parse
+    from queue_runner.host import reserve
 
     rules = parse(keep or ())
     layout = home()
     settings = config.load(layout.config)
+    reserve.release(layout)  # before the first look, which on some disks needs space too
     items = gc_find.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
     stuck: list[str] = []
     gone = items if dry_run else gc_remove.collect(layout, items, stuck.append)

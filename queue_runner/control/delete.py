@@ -40,9 +40,9 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
             raise UsageError(
                 f"{selector.text} is a run of job {selector.job}", f"jobs are deleted whole: {selector.job}"
             )
+    reserve.release(layout)  # before the first look, which on some disks needs space too
     with reading(layout.db):
         pass  # reports a missing queue or another schema
-    reserve.release(layout)
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from queue_runner import failpoints, units
 from queue_runner.control.gc_find import Item
 from queue_runner.errors import MpsqError
-from queue_runner.host import locks, reserve, trash
+from queue_runner.host import locks, trash
 from queue_runner.paths import Layout
 from queue_runner.store import delete
 from queue_runner.store.engine import open_engine, writing
@@ -32,7 +32,6 @@ def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
 
     Raises: MpsqError when another gc is running, or the store refuses.
     """
-    reserve.release(layout)
     lock = locks.try_lock(layout.home / "gc.lock")
     if lock is None:
         raise MpsqError("another mpsq gc is running", "wait until it ends")

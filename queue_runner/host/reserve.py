@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 
+from queue_runner.atomic_file import replacing
 from queue_runner.paths import Layout
 
 SIZE_BYTES = 8 << 20
@@ -13,11 +15,14 @@ _KEPT_ABOVE_BYTES = 8 * SIZE_BYTES
 
 
 def keep(layout: Layout) -> None:
-    """Make the reserve if it is missing and there is room for it."""
-    if layout.reserve.exists() or shutil.disk_usage(layout.home).free < _KEPT_ABOVE_BYTES:
-        return
-    with layout.reserve.open("wb") as file:
-        file.write(os.urandom(SIZE_BYTES))  # a file system may store zeros in no space at all
+    """Make the reserve if it is missing or incomplete, there is room for it, and no limit or quota forbids it."""
+    with suppress(OSError):
+        if layout.reserve.exists() and layout.reserve.stat().st_size == SIZE_BYTES:
+            return
+        if shutil.disk_usage(layout.home).free < _KEPT_ABOVE_BYTES:
+            return
+        with replacing(layout.reserve, durable=False) as partial:
+            partial.write_bytes(os.urandom(SIZE_BYTES))  # a file system may store zeros in no space at all
 
 
 def release(layout: Layout) -> None:

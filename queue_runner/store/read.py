@@ -6,6 +6,7 @@ Connections are `mode=ro`: a reader can neither change, checkpoint nor migrate a
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ Row = dict[str, Any]
 
 DAMAGE = ("malformed", "not a database")
 """SQLite's messages for a damaged file."""
+_REFUSED = ("disk I/O error", "unable to open")
+"""SQLite's messages where it cannot make the small files beside a database; a full disk is one cause."""
+_FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
@@ -108,6 +112,8 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
             check_schema(connection, db)
         yield connection
     except sqlite3.DatabaseError as error:
+        if any(sign in str(error) for sign in _REFUSED) and shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
+            raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
         kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
         raise kind(f"the database cannot be read: {error}", "mpsq db check shows the damage") from error
     finally:

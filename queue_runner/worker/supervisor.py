@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
@@ -253,8 +254,10 @@ class Supervisor:
         if time.monotonic() < self._not_before:
             self.close()
             return False
-        if (free := shutil.disk_usage(self._layout.runs).free) < self._config.min_free_bytes:
-            self._block_for_disk(free)
+        runs = self._layout.runs
+        measured = next(folder for folder in (runs, *runs.parents) if folder.exists())  # a user may have removed it
+        if (free := shutil.disk_usage(measured).free) < self._config.min_free_bytes:
+            self._block_for_disk(free, measured)
             self.close()
             return False
         if not self._take_lane():
@@ -330,10 +333,10 @@ class Supervisor:
         wakeup.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
 
-    def _block_for_disk(self, free: int) -> None:
+    def _block_for_disk(self, free: int, folder: Path) -> None:
         needed = units.size(self._config.min_free_bytes)
         reason = (
-            f"only {units.size(free)} are free on the disk of {self._layout.home}, and a run needs {needed}"
+            f"only {units.size(free)} are free on the disk of {folder}, and a run needs {needed}"
             " (min_free_bytes): free some space, for example with mpsq gc; the queue then continues"
         )
         if not str(self._blocked).startswith("only "):  # the free space changes all the time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from queue_runner.host import reserve
 from queue_runner.paths import Layout
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
-from tests.queue_support import Queue
+from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
 
@@ -50,19 +51,48 @@ def test_what_frees_space_works_on_a_full_disk(
         queue.worker("", "--until-idle").wait(60)
         assert layout.reserve.stat().st_size == reserve.SIZE_BYTES
         waits = queue.submit("true")
+        for path in layout.home.glob("mpsq.db-*"):
+            path.unlink()  # as where no worker is: they must be made to read
         fill(small_disk)
         with pytest.raises(OSError) as refused:
             (small_disk / "more").write_bytes(b"x" * 65536)
         assert refused.value.errno == errno.ENOSPC
         refused_submit = mpsq("submit", "--", "true")
         assert refused_submit.code == 1 and "hint: free some space" in refused_submit.err
-        assert "cancelled" in mpsq.ok("cancel", str(waits)).out.lower()
-        assert not layout.reserve.exists()
+        looked = mpsq("status")
+        assert looked.code == 0 or "the disk is full" in looked.err
         assert "deleted" in mpsq.ok("delete", "1").out
         assert "run" in mpsq.ok("gc", "--keep", "last:0").out
+        assert "cancelled" in mpsq.ok("cancel", str(waits)).out.lower()
+        assert not layout.reserve.exists()
         (small_disk / "ballast").unlink()
         queue.submit("true")
         queue.worker("", "--until-idle").wait(60)
         assert layout.reserve.exists(), "made anew once there is room"
+    finally:
+        queue.close()
+
+
+def test_a_reserve_that_cannot_be_made_is_no_error(layout: Layout) -> None:
+    layout.reserve.write_bytes(b"part")
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536));"
+        "from queue_runner import paths; from queue_runner.host import reserve; reserve.keep(paths.layout())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert not list(layout.home.glob(".partial-*"))
+    reserve.keep(layout)
+    assert layout.reserve.stat().st_size == reserve.SIZE_BYTES and layout.reserve.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_worker_goes_on_without_the_runs_folder(layout: Layout, tmp_path: Path) -> None:
+    queue = Queue(layout, tmp_path)
+    try:
+        queue.worker()
+        until(lambda: f"on {layout.home}" in queue.log(), "the worker")
+        layout.runs.rmdir()
+        queue.submit("true")
+        until(lambda: "FileNotFoundError" in queue.log() or queue.rows()[0]["state"] == "DONE", "the end")
+        assert queue.rows()[0]["outcome"] == "SUCCEEDED", queue.log()
     finally:
         queue.close()
