@@ -80,7 +80,7 @@ def build(options, device):
     tokens = {name: torch.frombuffer(part, dtype=torch.int32) for name, part in text.parts().items()}
     reference = Reference(model, batch(tokens["train"], s, generator.clone_state()))
     model.to(device.handle)
-    optimizer, name = adamw([{"params": list(model.parameters())}], "auto", lr=s.lr)
+    optimizer, name = adamw([{"params": list(model.parameters())}], "auto", device, options.dtype, lr=s.lr)
     multiplied = sum(math.prod(p.shape) for p in (model.hidden.weight, model.out.weight))
     training = Training(
         options=options, device=device, model=model, forward=torch.compile(model) if options.compile else model,

@@ -17,6 +17,7 @@ from queue_runner.host import locks
 from queue_runner.paths import Layout
 from queue_runner.store import backup
 from tests.cli_support import Cli
+from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -207,6 +208,7 @@ def test_a_healthy_queue_is_not_begun_anew(queue: Queue, mpsq: Cli) -> None:
     assert len(queue.rows()) == 1
 
 
+@needs_linux
 def test_runs_on_another_disk_are_moved_aside_there(queue: Queue, mpsq: Cli, other_disk: Path) -> None:
     queue.layout.runs.rmdir()
     queue.layout.runs.symlink_to(other_disk)

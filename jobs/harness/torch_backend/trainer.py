@@ -55,7 +55,7 @@ class Callback(TrainerCallback):
 def arguments_of(options: Options, device: Device, folder: str) -> TrainingArguments:
     """Return the TrainingArguments that run_glue.py would parse from its command line. Raises: UsageError."""
     s = options.settings
-    if "fused" in s.optim and (trouble := fused_trouble(device, options.dtype)):
+    if "fused" in s.optim and (trouble := fused_trouble(device.kind, options.dtype)):
         raise UsageError(trouble, "--set optim=adamw_torch, --dtype bf16, or torch 2.13")
     if device.handle.index:
         raise UsageError(

@@ -48,27 +48,37 @@ class Training(AnyTraining):
 
 
 def adamw(
-    groups: list[dict[str, Any]], implementation: str, device: Device, dtype: str, **settings: Any
+    groups: list[dict[str, Any]],
+    implementation: str,
+    device: Device | None = None,
+    dtype: str = "fp16",
+    **settings: Any,
 ) -> tuple[torch.optim.AdamW, str]:
     """Return AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto (fused if the device has one
-    that is correct in `dtype`).
+    that is correct in `dtype`). Without `device`, as in workloads written for version 0.1, it is that of the parameters.
 
     Raises: JobError if the implementation does not exist on this device, UsageError if it is wrong there.
     """
-    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, fused_trouble(device, dtype), settings)
+    kind = device.kind if device is not None else next(iter(groups[0]["params"])).device.type
+    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, fused_trouble(kind, dtype), settings)
 
 
 def sgd(
-    groups: list[dict[str, Any]], implementation: str, device: Device, dtype: str, **settings: Any
+    groups: list[dict[str, Any]],
+    implementation: str,
+    device: Device | None = None,
+    dtype: str = "fp16",
+    **settings: Any,
 ) -> tuple[torch.optim.SGD, str]:
     """Return stochastic gradient descent and its name for hello; arguments and errors as of adamw()."""
-    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, fused_trouble(device, dtype), settings)
+    kind = device.kind if device is not None else next(iter(groups[0]["params"])).device.type
+    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, fused_trouble(kind, dtype), settings)
 
 
-def fused_trouble(device: Device, dtype: str) -> str:
+def fused_trouble(kind: str, dtype: str) -> str:
     """Return why a fused optimizer is wrong with the GradScaler of fp16: on mps torch before 2.13 passes it neither the
     scale, so that steps are about 65,536 times too far, nor that a step must be skipped. Empty if it is right."""
-    if device.kind != "mps" or dtype != "fp16" or torch.__version__ >= (2, 13):
+    if kind != "mps" or dtype != "fp16" or torch.__version__ >= (2, 13):
         return ""
     return f"a fused optimizer of torch {torch.__version__} on mps ignores the loss scaling of fp16 (issue 186360)"
 
