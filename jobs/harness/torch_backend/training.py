@@ -55,7 +55,7 @@ def adamw(
     **settings: Any,
 ) -> tuple[torch.optim.AdamW, str]:
     """Return AdamW and its name for hello. `implementation`: fused, foreach, loop, or auto (fused if the device has one
-    that is correct in `dtype`). Without `device`, as in workloads written for version 0.1, it is that of the parameters.
+    that is correct in `dtype`). Without `device`, as in workloads made by version 0.1, it is that of the parameters.
 
     Raises: JobError if the implementation does not exist on this device, UsageError if it is wrong there.
     """
