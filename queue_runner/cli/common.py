@@ -116,6 +116,14 @@ def say_if_no_worker(layout: Layout) -> bool:
     return works
 
 
+_PLURALS = {"is": "are", "has": "have", "was": "were"}
+
+
+def _plural(fate: str) -> str:
+    verb, _, rest = fate.partition(" ")
+    return f"{_PLURALS.get(verb, verb)} {rest}"
+
+
 def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
     """Print the results of runs: one line for all with the same result.
 
@@ -126,7 +134,7 @@ def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
     fates: dict[str, list[str]] = {}
     for one in changed:
         fates.setdefault(one.result, []).append(one.run)
-    told = [f"{many(runs)} {fate}" for fate, runs in fates.items()]
+    told = [f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}" for fate, runs in fates.items()]
     if not any(one.did for one in changed):
         raise MpsqError("; ".join(told), "mpsq status shows the queue")
     if not json:
