@@ -75,7 +75,7 @@ def something_waits(connection: Connection, lane: str, now: float) -> bool:
 def behind_held(connection: Connection) -> dict[int, int]:
     """Return the jobs that wait, even indirectly, for a job with a held run, and that job."""
     held = set(connection.execute(_HELD_JOBS).scalars())
-    return behind(held, connection.exec_driver_sql(UNDECIDED).tuples().all()) if held else {}
+    return behind(held, [(job, on) for job, on in connection.exec_driver_sql(UNDECIDED)]) if held else {}
 
 
 def next_change_at(connection: Connection, lane: str, now: float) -> float | None:
