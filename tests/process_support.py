@@ -64,12 +64,13 @@ def is_there(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """`T` where the process is stopped, `Z` for a zombie, `S` for any other, `gone` where there is none."""
+    """`T` where the process is stopped, `Z` for a zombie, `D` where it waits in the kernel, `S` for any other, `gone`
+    where there is none."""
     try:
         status = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
         return "gone"
-    return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z"}.get(status, "S")
+    return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_DISK_SLEEP: "D"}.get(status, "S")
 
 
 def variables_of(pid: int) -> dict[str, str]:

@@ -16,6 +16,8 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import TOY, Cli, full_queue, stand_in_venv
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def queue(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
