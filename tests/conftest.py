@@ -64,18 +64,17 @@ def layout(home: Path) -> Layout:
 
 
 @pytest.fixture(autouse=True)
-def locks_of_its_own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the locks of this machine, and of other tests, out of it."""
-    folder = tmp_path / "locks"
+def locks_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the locks of this machine, and of other tests, out of a test that starts processes."""
     if request.node.get_closest_marker("process"):
+        folder: Path = request.getfixturevalue("tmp_path") / "locks"
         folder.mkdir(mode=0o700)
-    monkeypatch.setenv("MPSQ_LOCKS", str(folder))
-    monkeypatch.delenv("MPSQ_STOP_AT", raising=False)
-    return folder
+        monkeypatch.setenv("MPSQ_LOCKS", str(folder))
+        monkeypatch.delenv("MPSQ_STOP_AT", raising=False)
 
 
 @pytest.fixture
-def warden_run(tmp_path: Path, locks_of_its_own: Path) -> Iterator[Callable[..., WardenRun]]:
+def warden_run(tmp_path: Path, locks_of_its_own: None) -> Iterator[Callable[..., WardenRun]]:
     """Makes a run under a warden; what it left is ended after the test."""
     made: list[WardenRun] = []
 

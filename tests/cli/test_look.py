@@ -172,6 +172,7 @@ def test_why_chooses_the_run_that_tells_most(queue: Layout, mpsq: Cli) -> None:
     assert "the next worker finds out how it ended" in mpsq.ok("why", "4").out
 
 
+@pytest.mark.process
 def test_reading_needs_no_heavy_import(queue: Layout) -> None:
     heavy = ("sqlalchemy", "alembic", "apscheduler", "rich", "psutil", "platformdirs", "tomlkit", "pydantic", "torch")
     heavy += ("asyncio",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.worker import hook_process, hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
+
+pytestmark = pytest.mark.process
 
 ALL = Orders("d", "f", "i", frozenset({"done", "idle"}))
 
@@ -140,10 +143,14 @@ def test_every_variable_is_documented(queue: Layout) -> None:
 # -- one process ----------------------------------------------------------------------------------------------------
 
 
+TAG = uuid.uuid4().hex
+"""Of this test process: another one that runs these tests beside it must not end what this one has started."""
+
+
 def run(script: str, timeout_s: float = 10.0, stop: threading.Event | None = None, **env: str) -> hook_process.Ended:
     return hook_process.run(
         ["/bin/sh", "-c", script],
-        {"PATH": os.environ["PATH"], "MPSQ_TAG": "f" * 32, **env},
+        {"PATH": os.environ["PATH"], "MPSQ_TAG": TAG, **env},
         cwd="/",
         timeout_s=timeout_s,
         stop=stop or threading.Event(),
@@ -168,7 +175,7 @@ def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_it_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
     ended = run(f"(sleep 60 & echo $! > {tmp_path}/pid) ; exit 0")
     assert ended.state == "ok" and "1 process behind" in ended.output
-    assert not processes.find_orphans(processes.Traces(tag="f" * 32))
+    assert not processes.find_orphans(processes.Traces(tag=TAG))
 
 
 def test_a_worker_that_stops_ends_it_soon(monkeypatch: pytest.MonkeyPatch) -> None:
