@@ -15,6 +15,8 @@ from typer.main import get_command
 from queue_runner.cli.main import COMMANDS, EXIT_BROKEN_PIPE, SECTIONS, app, main
 from tests.cli_support import Cli, empty_queue, full_queue, use_toy_workloads
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:

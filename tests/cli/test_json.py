@@ -12,6 +12,8 @@ from jsonschema import Draft202012Validator
 from queue_runner.cli.main import COMMANDS
 from tests.cli_support import ROOT, Cli, full_queue, schemas, stand_in_venv, use_toy_workloads
 
+pytestmark = pytest.mark.process
+
 LINES = {
     "mpsq.submit/1": ["submit", "toy", "--set", "lr=0.1,0.2", "--json"],
     "mpsq.plan/1": ["submit", "toy", "--dry-run", "--json"],

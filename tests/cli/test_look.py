@@ -12,6 +12,8 @@ from queue_runner.host import locks
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, full_queue
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:

@@ -18,6 +18,8 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store.read import reading
 from tests.cli_support import Cli, empty_queue, end_running_run, full_queue, use_toy_workloads
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
