@@ -6,24 +6,24 @@ a verdict needs several runs on both sides.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from queue_runner.analysis.grouping import SUBJECT, WORK, Arm, Row, group, labelled, middle, order
+from queue_runner.analysis.grouping import NAMES, SUBJECT, WORK, Arm, Row, group, labelled, middle, order, round_of
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
+    from queue_runner.analysis.pairing import Runs
     from queue_runner.analysis.significance import Verdict
 
-MOST_SPLITS = 13_000
-"""Maximum number of permutations for all verdicts of a report together, about 25 ms; see `fold`."""
+WALL = "run"
+"""The `time_of` of a row whose time is that of the whole run; others are of an iteration."""
+TIME = ("time_of",)
+"""Times of runs and times of iterations are never compared."""
+SWEPT = "(swept)"
 UNSET = "unset"
 """The value in labels and for --vs of a setting that an arm does not have."""
-FEWEST_BATCHES = 6
-"""Minimum number of values into which the smaller arm is folded: with 6 and 6 the smallest p-value is 0.002."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,13 @@ class Question:
     names: Sequence[str]
     settings: Sequence[str] = ()
     vs: Mapping[str, Any] = field(default_factory=dict)
+    declared: bool = False
+    """whether the user named the baseline (--vs name=train.py): rows of any name, config and settings are compared"""
     include_invalid: bool = False
+    sweeps: bool = False
+    """whether what a submission swept (the rows' `swept`) distinguishes arms, although SUBJECT or `settings` has it"""
+    same_within: float | None = None
+    """margin of an equivalence, 0.01 for ±1 %; None: the default of `significance`"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Pair:
     arm: Arm
     baseline: Arm
     verdict: Verdict
+
+    @property
+    def pays_off(self) -> bool:
+        """Whether the arm is shown to be faster: without that, nothing says when its costs are repaid."""
+        return self.verdict.word == "faster"
 
     @property
     def ratio(self) -> float:
@@ -64,6 +75,16 @@ class Family:
     per_work: str = ""
 
     @property
+    def wall(self) -> bool:
+        """Whether the times are those of whole runs, because some of them report no iterations."""
+        return any(row.get("time_of") == WALL for arm in self.arms for row in arm.runs)
+
+    @property
+    def unit(self) -> str:
+        """What the compared times are of: WALL, a token or sample, or "" for an iteration."""
+        return WALL if self.wall else self.per_work
+
+    @property
     def shown(self) -> list[Row]:
         """Runs whose numbers are shown."""
         return [row for arm in self.arms for row in arm.shown]
@@ -71,6 +92,10 @@ class Family:
     def pair(self, arm: Arm) -> Pair | None:
         """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
         return next((pair for pair in self.pairs if pair.arm is arm), None)
+
+    def twin_pair(self, arm: Arm) -> Pair | None:
+        """Return the pair of a compiled arm and its eager twin; None if there is nothing to compare."""
+        return next((pair for pair in self.twins if pair.arm is arm), None)
 
     def twin(self, arm: Arm) -> Arm | None:
         """Return the eager twin of a compiled arm: the same without compilation; None if there is none."""
@@ -86,7 +111,7 @@ def compare(rows: Iterable[Row], question: Question) -> list[Family]:
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
     found = _with_baselines(families(rows, question), question.vs)
-    return [_judged(family, MOST_SPLITS // len(found)) for family in found]
+    return [_judged(family, question.same_within) for family in found]
 
 
 def families(rows: Iterable[Row], question: Question) -> list[Family]:
@@ -95,17 +120,22 @@ def families(rows: Iterable[Row], question: Question) -> list[Family]:
     Arms of two workloads are compared only if they do the same work and the baseline names a workload: nanogpt and the
     same model under another trainer.
     """
-    across = "subject" in question.vs
-    fixed = [name for name in SUBJECT if not (across and name == "subject")]
-    fixed += [name for name in question.settings if name not in question.vs]
+    declared = question.declared
+    across = "subject" in question.vs and not declared
+    free = {*question.vs, *(SUBJECT[1:] if declared else ())}
+    fixed = [name for name in (*SUBJECT, *TIME) if not (name in free and name in NAMES)]
+    fixed += [name for name in question.settings if name not in free and not declared]
     found: dict[tuple[Any, ...], list[Arm]] = {}
-    for arm in group(rows, question.names, question.include_invalid):
+    for arm in group(rows, [*question.names, *TIME], question.include_invalid):
         work = (arm.median("flops_per_iter"), *map(arm.work, WORK)) if across else ()
-        found.setdefault((*(arm.key.get(name) for name in fixed), *work), []).append(arm)
+        swept = {name for row in arm.runs for name in row.get("swept", ())} if question.sweeps else set()
+        shared = (SWEPT if name in swept else arm.key.get(name) for name in fixed)
+        found.setdefault((*shared, *work), []).append(arm)
     made = []
     for key in sorted(found, key=lambda key: [(value is not None, str(value)) for value in key]):
-        common = dict(zip(fixed, key, strict=False))
-        made.append(Family(common, labelled(sorted(found[key], key=order), common)))
+        common = {name: value for name, value in zip(fixed, key, strict=False) if value is not SWEPT}
+        arms = labelled(sorted(found[key], key=order), common, short=question.sweeps)
+        made.append(Family(common, arms))
     return made
 
 
@@ -114,8 +144,9 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
         return [_default_baseline(family) for family in families]
     said = ",".join(_asked(name, value) for name, value in vs.items())
     chosen = []
+    named = {arm.key["subject"] for family in families for arm in family.arms}
     for family in families:
-        match = [c for c in family.arms if all(_same(c.key.get(name), value) for name, value in vs.items())]
+        match = [c for c in family.arms if all(_is(c, name, value, named) for name, value in vs.items())]
         if "resumed" not in vs:
             match = [arm for arm in match if not arm.key.get("resumed")] or match
         if len(match) > 1:
@@ -132,22 +163,31 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     return chosen
 
 
+def _is(arm: Arm, name: str, wanted: Any, named: Collection[Any]) -> bool:
+    """Return whether the arm has the value; a workload may be asked for whose runs were given names of their own."""
+    if name == "subject" and wanted not in named:
+        return any(row.get("workload") == wanted for row in arm.runs)
+    return _same(arm.key.get(name), wanted)
+
+
 def _same(value: Any, wanted: Any) -> bool:
     return wanted == UNSET if value is None else value == wanted or str(value) == str(wanted)
 
 
 def _asked(name: str, value: Any) -> str:
     """Return a setting in the syntax of --vs."""
-    shown = UNSET if value is None else ("on" if value else "off") if name == "compile" else str(value)
+    shown = {True: "on", False: "off"}.get(value, value) if name == "compile" else value
+    shown = UNSET if value is None else str(shown)
     return f"{'workload' if name == 'subject' else name}={shown}"
 
 
 def _default_baseline(family: Family) -> Family:
-    """Choose eager on the CPU; else the slowest eager arm; else the slowest arm; of each kind fp32 and torch first."""
+    """Choose eager on the CPU; else the first eager arm that was submitted; else the first; of each kind fp32 and torch
+    before others. Never by its time: the slowest of equal rows seems slow (docs/decisions/many-pairs.md)."""
     able = [arm for arm in family.arms if arm.times]
     if len(able) < 2:
         return family
-    best = min(able, key=lambda arm: (_distance(arm), -(arm.median_s or 0)))
+    best = min(able, key=lambda arm: (_distance(arm), min((row.get("job_id") or 0, row["run_id"]) for row in arm.runs)))
     return replace(family, baseline=best, why=f"{_why(best, able)}; --vs selects another")
 
 
@@ -158,7 +198,7 @@ def _why(best: Arm, able: Sequence[Arm]) -> str:
     others = [rest for arm in able for a, b, *rest in [_distance(arm)] if (a, b) == (away, compiled)]
     names = " in fp32", " of torch"
     of = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]
-    return f"the slowest {'row' if compiled else 'eager row'}{''.join(of)}"
+    return f"the first {'row' if compiled else 'eager row'}{''.join(of)} submitted"
 
 
 def _distance(arm: Arm) -> tuple[bool, ...]:
@@ -169,7 +209,7 @@ def _distance(arm: Arm) -> tuple[bool, ...]:
     return away, compiled, *other, bool(key.get("resumed"))
 
 
-def _judged(family: Family, most_splits: int) -> Family:
+def _judged(family: Family, same_within: float | None) -> Family:
     """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
     able = [arm for arm in family.arms if arm.times]
     per_work = next((unit for unit in WORK if len({arm.work(unit) for arm in able} - {None}) > 1), "")
@@ -177,13 +217,14 @@ def _judged(family: Family, most_splits: int) -> Family:
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    verdicts = judge([*pairs, *twins], per_work, most_splits)
+    planned = [row.get("planned_cells") or 0 for arm in family.arms for row in arm.runs]
+    verdicts = judge([*pairs, *twins], per_work, same_within, max([len(family.arms), *planned]) - 1)
     judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in of] for of in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 
 def judge(
-    asked: Iterable[tuple[Arm, Arm]], per_work: str = "", most_splits: int = MOST_SPLITS
+    asked: Iterable[tuple[Arm, Arm]], per_work: str = "", same_within: float | None = None, n_planned: int = 0
 ) -> dict[tuple[Arm, Arm], Verdict]:
     """Judge all pairs with a common correction, those with the baseline and those with eager twins. A pair requested in
     both directions counts once (docs/decisions/many-pairs.md)."""
@@ -192,43 +233,32 @@ def judge(
         return {}
     from queue_runner.analysis import significance
 
-    affordable = [n for n in (8, 7) if len(pairs) * math.comb(2 * n, n) <= most_splits]
-    n_most = max(significance.needed_repeats(len(pairs)), *affordable[:1], FEWEST_BATCHES)
-    times = [(_times(arm, per_work), _times(base, per_work)) for arm, base in pairs]
-    found = significance.compare_all([fold(arm, base, n_most) for arm, base in times])
+    runs = [(_runs(arm, per_work), _runs(base, per_work)) for arm, base in pairs]
     judged = {}
-    for (arm, base), v in zip(pairs, found, strict=True):
-        judged[arm, base] = replace(v, n=len(arm.times), n_baseline=len(base.times))
-        judged[base, arm] = judged[arm, base].mirrored()
+    for (arm, base), verdict in zip(pairs, significance.compare_all(runs, same_within, n_planned), strict=True):
+        judged[arm, base] = verdict
+        judged[base, arm] = verdict.mirrored()
     return judged
 
 
-def _times(arm: Arm, per_work: str) -> list[float]:
-    return [time / (arm.work(per_work) or 1.0) for time in arm.times] if per_work else arm.times
+def _runs(arm: Arm, per_work: str) -> Runs:
+    """Return the times of an arm, of an iteration or of a token or sample, with when they were planned and started."""
+    from queue_runner.analysis.pairing import Runs
+
+    work = (arm.work(per_work) or 1.0) if per_work else 1.0
+    return Runs(
+        [row["median_s"] / work for row in arm.timed],
+        [round_of(row) for row in arm.timed],
+        [row.get("started_at") for row in arm.timed],
+        frozenset(key for row in arm.runs if (key := round_of(row)) is not None),
+    )
 
 
-def fold(arm: Sequence[float], baseline: Sequence[float], n_most: int) -> tuple[list[float], list[float]]:
-    """Combine run medians into batches, at most `n_most` of the smaller arm: geometric means of successive runs.
-
-    All splits of a few batches can be enumerated, whereas those of many runs could only be sampled; a slow drift over
-    the runs stays visible between batches (batch means: Law & Kelton 2000, Simulation Modeling and Analysis, section
-    9.5). Batches of both arms hold equally many runs: a mean of 30 runs varies less than a single run, and
-    exchanging the two would call equal arms different in 10 to 20 % of cases.
-    """
-    size = max(1.0, min(len(arm), len(baseline)) / n_most)
-    return _batches(arm, size), _batches(baseline, size)
-
-
-def _batches(times: Sequence[float], size: float) -> list[float]:
-    n = round(len(times) / size)
-    cuts = [len(times) * k // n for k in range(n + 1)]
-    return [math.exp(math.fsum(map(math.log, times[a:b])) / (b - a)) for a, b in pairwise(cuts)]
-
-
-def compile_cost_s(arm: Arm, twin: Arm | None, cache: str | None = None) -> float | None:
+def compile_cost_s(arm: Arm, twin: Arm | None, cache: str | None) -> float | None:
     """Return the cost of compilation in seconds: the excess of the first iteration over the median, minus that of the
-    eager twin; over the runs that started with the compiler's `cache` in that state, or over all."""
-    runs = [row for row in arm.shown if cache is None or row["compile_cache"] == cache]
+    eager twin; over the runs that started with the compiler's `cache` in that state. None where the state is unknown:
+    a mixture of cold and warm starts has no cost."""
+    runs = [row for row in arm.shown if cache is not None and row["compile_cache"] == cache]
     ours = middle(runs, "first_iter_excess_s")
     theirs = twin.median("first_iter_excess_s") if twin is not None else None
     return None if ours is None or theirs is None else ours - theirs
@@ -252,3 +282,15 @@ def break_even_iters(arm: Arm, twin: Arm | None, cost_s: float | None) -> float 
         return None
     gain_s = twin.median_s - arm.median_s
     return cost_s / gain_s if gain_s > 0 and cost_s > 0 else None
+
+
+def added_later(arm: Arm) -> tuple[int, int]:
+    """Return how many used runs were submitted after another submission's run of the arm had ended, and by how many
+    such submissions. A run of the same submission, a retry or a replacement, is none: its number was fixed before."""
+    ended = [(row["ended_at"], row["group_id"]) for row in arm.runs if row.get("ended_at") and row.get("group_id")]
+    late = [
+        row["group_id"]
+        for row in arm.timed
+        if row.get("created_at") and any(at < row["created_at"] and group != row["group_id"] for at, group in ended)
+    ]
+    return len(late), len({*late})

@@ -6,15 +6,24 @@ real.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family, Pair, break_even_iters, compile_cost_s, main_cache
-from queue_runner.analysis.grouping import MAIN, Arm, taints, word
-from queue_runner.analysis.significance import Word
+from queue_runner.analysis.comparison import (
+    WALL,
+    Family,
+    Pair,
+    added_later,
+    break_even_iters,
+    compile_cost_s,
+    main_cache,
+)
+from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.grouping import MAIN, Arm, is_mode, word
+from queue_runner.analysis.significance import Word, after_looks
+from queue_runner.spec import mode_word
 
 T = TypeVar("T")
 
@@ -44,23 +53,90 @@ class RunDetails:
 def describe(family: Family, details: RunDetails) -> list[str]:
     """Return all findings about a family, the answer first."""
     return [
+        *_nothing(family),
         *_ratios(family),
-        *(line for pair in family.twins for line in _twin_costs(pair, details)),
-        *drifts(family.arms),
+        *(Explained(line) for pair in family.twins for line in _twin_costs(pair, details)),
+        *map(Explained, drifts(family.arms)),  # whose taint is a caveat that is told
         *_step0(family.arms, details),
         *not_falling(family.arms),
         *others_that_differ(family),
     ]
 
 
+def _nothing(family: Family) -> Iterable[str]:
+    """Say that there is no answer, where rows were to be compared and fewer than two have a valid run."""
+    able = [arm for arm in family.arms if arm.times]
+    if len(family.arms) > 1 > len(able) - 1 and any(arm.ended for arm in family.arms):
+        yield f"nothing to compare: {f'only {able[0].label}' if able else 'no row'} has a valid run"
+
+
 def _ratios(family: Family) -> list[str]:
     twins = {frozenset((pair.arm, pair.baseline)) for pair in family.twins}
     against = sorted(family.pairs, key=lambda pair: -pair.ratio)
     pairs = [pair for pair in against if frozenset((pair.arm, pair.baseline)) not in twins]
-    lines = [ratio(pair, family.per_work) for pair in pairs[:MOST_PAIRS]]
-    lines += [ratio(pair, family.per_work, compiling=True) for pair in family.twins[:MOST_PAIRS]]
-    need = max((p.verdict.need for p in [*pairs, *family.twins] if not p.verdict.decided), default=0)
-    return [*lines, f"a verdict needs {need} runs of each row: use --repeats {need}"] if need else lines
+    lines = [ratio(pair, family.unit) for pair in pairs[:MOST_PAIRS]]
+    lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
+    every = [*pairs, *family.twins]
+    told = answer(family)
+    lines = [*filter(None, [told]), *(Explained(line) for line in lines if line != told)]
+    need = max((p.verdict.need or 0 for p in every if p.verdict.word is Word.TOO_FEW), default=0)
+    if need:
+        lines.append(f"a verdict needs {need} runs of each row: use --repeats {need}")
+    return [*lines, *_not_in_turn(every), *_by_rounds(every), *_added(family)]
+
+
+def answer(family: Family) -> str:
+    """Return the answer in one sentence: how much the fastest row is ahead of the baseline; if that is the baseline, of
+    the next. A pair that has a verdict comes before one that was measured alone."""
+    if not family.pairs:
+        return ""
+    ahead = [pair for pair in family.pairs if pair.ratio > 1]
+    best = max(ahead or family.pairs, key=lambda pair: (bool(ahead) and pair.pays_off, pair.ratio))
+    twin = any(frozenset((pair.arm, pair.baseline)) == frozenset((best.arm, best.baseline)) for pair in family.twins)
+    return ratio(best, family.unit, compiling=twin and bool(best.arm.key.get("compile")))
+
+
+def _not_in_turn(pairs: Iterable[Pair]) -> Iterable[str]:
+    """Say how arms that ran one after the other get a verdict."""
+    apart = [pair for pair in pairs if pair.verdict.word is Word.NOT_IN_TURN]
+    if apart:
+        each = ", ".join(dict.fromkeys(f"{pair.arm.label} and {pair.baseline.label}" for pair in apart[:MOST_FACTORS]))
+        more = f" and {len(apart) - MOST_FACTORS} more pairs" if len(apart) > MOST_FACTORS else ""
+        n = max(pair.verdict.need or 0 for pair in apart)
+        yield Explained(
+            f"not interleaved: {each}{more} ran one after the other, so that what the machine did meanwhile cannot be"
+            f" told from them; submit the rows together with --repeats {n}, which runs them in turn",
+            f"not interleaved: no verdict; submit the rows together with --repeats {n}",
+        )
+
+
+def _by_rounds(pairs: Iterable[Pair]) -> Iterable[str]:
+    """Say which runs a comparison left out: of rounds that are incomplete, of submissions that only one row was in."""
+    for pair in pairs:
+        verdict, names = pair.verdict, f"{pair.arm.label} vs {pair.baseline.label}"
+        if verdict.n == len(pair.arm.times) and verdict.n_baseline == len(pair.baseline.times):
+            continue
+        if verdict.n_rounds:
+            yield Explained(f"{names}: over the {verdict.n_rounds} rounds in which both have a valid run")
+        else:
+            runs = f"over the {verdict.n} and {verdict.n_baseline} runs that were submitted together"
+            yield Explained(f"{names}: {runs}")
+
+
+def _added(family: Family) -> Iterable[str]:
+    """Report repeats that were submitted after others had ended: whoever adds runs until a verdict comes gets one."""
+    asked = {arm for pair in [*family.pairs, *family.twins] for arm in (pair.arm, pair.baseline)}
+    found = {arm: added_later(arm) for arm in family.arms if arm in asked}
+    late = {arm: added for arm, added in found.items() if added[0]}
+    if late:
+        each = ", ".join(f"{n} of {len(arm.timed)} of {arm.label}" for arm, (n, _) in [*late.items()][:MOST_FACTORS])
+        wrong = after_looks(max(n for _, n in late.values()))
+        more = f" and of {len(late) - MOST_FACTORS} more rows" if len(late) > MOST_FACTORS else ""
+        yield Explained(
+            f"runs added after others had ended: {each}{more}; if they were added because there was no verdict, one is"
+            f" wrong in up to {units.percent(wrong, 2)} of cases, not 5 %",
+            f"runs were added after others had ended: a verdict may be wrong in up to {units.percent(wrong, 2)}",
+        )
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
@@ -80,13 +156,19 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         text = f"{arm} measured as fast as {base}"
     elif compiling:
         it = without_mode(pair.baseline)
-        text = f"compile makes {it} {times} {how}" if judged else f"{it} compiled measured {times} {how} than eager"
+        mode = pair.arm.key.get("compile")
+        by = f"compile {mode}" if isinstance(mode, str) else "compile"
+        text = (
+            f"{by} makes {it} {times} {how}" if judged else f"{it} {mode_word(mode)} measured {times} {how} than eager"
+        )
     else:
         text = f"{arm} {'is' if judged else 'measured'} {times} {how} than {base}"
-    if not per_work:
-        numbers = f", {units.ms(pair.arm.median_s)} vs {units.ms(pair.baseline.median_s)} ms/iter"
+    if per_work == WALL:
+        numbers = f", {units.number(verdict.arm_s)} vs {units.number(verdict.baseline_s)} s"
+    elif not per_work:
+        numbers = f", {units.ms(verdict.arm_s)} vs {units.ms(verdict.baseline_s)} ms/iter"
     else:
-        a, b = (units.number((c.work(per_work) or 0) / (c.median_s or math.inf)) for c in (pair.arm, pair.baseline))
+        a, b = (units.number(1 / time) for time in (verdict.arm_s, verdict.baseline_s))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
     return f"{text}{numbers} ({_limits(pair, slower and not same)})"
 
@@ -98,15 +180,21 @@ def _limits(pair: Pair, inverted: bool) -> str:
         low, high = (1 / verdict.high, 1 / verdict.low) if inverted else (verdict.low, verdict.high)
         words.append(f"95 % CI {units.ratio_interval(low, high)}")
     runs = f"{verdict.n} runs each" if verdict.n == verdict.n_baseline else f"{verdict.n} and {verdict.n_baseline} runs"
+    if verdict.n_rounds:
+        runs = f"{verdict.n_rounds} rounds"
     words.append("one run each" if verdict.n == verdict.n_baseline == 1 else runs)
     if verdict.p_corrected is not None:
         words.append(f"p = {units.number(verdict.p_corrected, 2)}")
+    if verdict.word in (Word.NO_DIFFERENCE, Word.SAME) and verdict.same_within is not None:
+        words.append(f"same within {units.PLUS_MINUS}{units.percent(verdict.same_within, 2)}")
+    if verdict.word is Word.UNEQUAL:
+        return ", ".join(words) + f": no verdict, {verdict}"
     return ", ".join(words) + ("" if verdict.decided else ": no verdict")
 
 
 def without_mode(arm: Arm) -> str:
     """Return the label of an arm without its mode: "mps" of "mps eager"."""
-    return " ".join(part for part in arm.label.split(" ") if part not in ("eager", "compiled")) or "it"
+    return " ".join(part for part in arm.label.split(" ") if not is_mode(part)) or "it"
 
 
 def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
@@ -116,9 +204,14 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
     cost_s = compile_cost_s(arm, twin, cache)
     if cost_s is not None and cost_s > 0:
         after = break_even_iters(arm, twin, cost_s)
-        pays = "never pays off" if after is None else f"pays off after {units.count(after)} iterations"
-        state = f" ({cache} cache)" if cache else ""
-        yield f"compiling {without_mode(twin)} costs {units.duration(cost_s)} in the first iteration{state} and {pays}"
+        pays = ""
+        if pair.pays_off and after is not None:
+            pays = f" and pays off after {units.count(after)} iterations"
+        elif pair.verdict.word is Word.SLOWER:
+            pays = " and never pays off"
+        first = f"in the first iteration ({cache} cache)"
+        in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
+        yield f"compiling {without_mode(twin)}{in_mode} costs {units.duration(cost_s)} {first}{pays}"
     ours, theirs = (_first(c.shown, details.last_eval) for c in (arm, twin))
     if ours and theirs and _far(ours[1], theirs[1], NOTABLE_EVAL):
         yield (
@@ -153,19 +246,12 @@ def tenths(x_s: float) -> str:
 
 
 def drifts(arms: Sequence[Arm]) -> Iterable[str]:
-    """Report arms whose iterations became slower or faster during the run."""
+    """Report arms whose speed changed during a run; `drift` of a row is the detail of that caveat."""
     for arm in arms:
-        runs = [row for row in arm.shown if "drift" in taints(row) and row["drift_ratio"]]
-        if not runs:
-            continue
-        row = max(runs, key=lambda row: abs(row["drift_ratio"] - 1))
-        change = row["drift_ratio"] - 1
-        which = f" ({len(runs)} of {len(arm.shown)} runs; most in {row['run']})" if len(arm.shown) > 1 else ""
-        yield (
-            f"{arm.label} drifted{which}: iterations of the last third took {units.percent(abs(change), 2)}"
-            f" {'longer' if change > 0 else 'less'} than those of the first,"
-            f" {units.ms(row['last_third_median_s'])} vs {units.ms(row['first_third_median_s'])} ms"
-        )
+        runs = [row for row in arm.shown if row.get("drift")]
+        if runs:
+            which = f" ({len(runs)} of {len(arm.shown)} runs; {runs[0]['run']})" if len(arm.shown) > 1 else ""
+            yield f"{arm.label} drifted{which}: {runs[0]['drift']}"
 
 
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
@@ -185,10 +271,12 @@ def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
         spread = units.loss(min(values))
         if units.loss(max(values)) != spread:
             spread = f"{spread} to {units.loss(max(values))}"
-        yield f"step-0 losses agree ({within}): {spread} ({name}) in {len(losses)} of {len(arms)} rows"
+        yield Explained(f"step-0 losses agree ({within}): {spread} ({name}) in {len(losses)} of {len(arms)} rows")
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
-    yield f"step-0 losses differ by {units.percent(off, 2)} ({within}; {name}): {each}; they may not compute the same"
+    differ = f"step-0 losses differ by {units.percent(off, 2)}"
+    brief = f"{differ}: the rows may not compute the same"
+    yield Explained(f"{differ} ({within}; {name}): {each}; they may not compute the same", brief)
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
@@ -227,4 +315,5 @@ def _differ(names: Sequence[str], parts: Sequence[Sequence[Arm]]) -> str:
     factors = " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
     each = [(", ".join(str(of[0].key[name] or "unset") for name in names[:MOST_FACTORS]), of) for of in parts]
     where = "; ".join(f"{values}: {', '.join(arm.label for arm in of)}" for values, of in each)
-    return f"the rows also differ in {factors} ({where})"
+    brief = f"the rows also differ in {factors}"
+    return Explained(f"{brief} ({where})", brief)

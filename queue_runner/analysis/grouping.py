@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from queue_runner.analysis import stats
 from queue_runner.model import Outcome, State
+from queue_runner.spec import mode_word
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -19,6 +20,10 @@ SUBJECT = ("machine", "subject", "config")
 """Factors that compared arms share: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework")
 """Factors that distinguish arms and are named first."""
+PLACE = MAIN[:2]
+"""Factors that a label has even if all arms share them."""
+NAMES = SUBJECT[1:]
+"""Factors of SUBJECT by which one submission, or a baseline of the user's, may let arms differ."""
 WORK = ("token", "sample")
 """Units of the work of an iteration. Time per token is never compared with time per sample."""
 _BARE = frozenset(
@@ -44,12 +49,17 @@ def value_of(row: Row, name: str) -> Any:
 def word(name: str, value: Any) -> str:
     """Return a factor as text: "eager", "mps", "max_iters=20"."""
     if name == "compile":
-        return "" if value is None else "compiled" if value else "eager"
+        return mode_word(value)
     if name == "resumed":
         return "resumed" if value else ""
     if name in _BARE:
         return "" if value is None else str(value)
     return f"{name}={'unset' if value is None else value}"
+
+
+def is_mode(part: str) -> bool:
+    """Return whether a word of a label is that of a mode."""
+    return part in ("eager", "compiled") or part.startswith("compiled(")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +89,18 @@ class Arm:
     @cached_property
     def times(self) -> list[float]:
         """Median seconds per iteration of each used run: the values compared."""
-        return [row["median_s"] for row in self.used if (row["median_s"] or 0) > 0]
+        return [row["median_s"] for row in self.timed]
+
+    @cached_property
+    def timed(self) -> list[Row]:
+        """The used runs that have a time."""
+        return [row for row in self.used if (row["median_s"] or 0) > 0]
 
     @cached_property
     def median_s(self) -> float | None:
-        return self.median("median_s")
+        """The geometric mean of the run medians, seconds: what a ratio of two arms is the ratio of."""
+        times = [row["median_s"] for row in self.shown if row["median_s"] is not None]
+        return stats.geometric_mean(times) if times and min(times) > 0 else self.median("median_s")
 
     @cached_property
     def spread_s(self) -> tuple[float | None, str | None]:
@@ -118,6 +135,13 @@ def spread_s(rows: Sequence[Row]) -> tuple[float | None, str | None]:
 def taints(row: Row) -> list[str]:
     """Return the kinds of taint of a run."""
     return row["taints"].split(",") if row["taints"] else []
+
+
+def round_of(row: Row) -> tuple[Any, int] | None:
+    """Return the round in which the run was planned: its submission, and which repeat of its job it is; None for rows
+    without one, such as imported logs."""
+    group_id, repeat = row.get("group_id"), row.get("repeat")
+    return None if group_id is None or repeat is None or row.get("kind") == "import" else (group_id, repeat)
 
 
 def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
@@ -155,19 +179,26 @@ def order(arm: Arm) -> tuple[Any, ...]:
     return device != "cpu", device, bool(key.get("compile")), key.get("dtype") not in ("fp32", None), rest
 
 
-def labelled(arms: Sequence[Arm], common: Mapping[str, Any]) -> list[Arm]:
-    """Label arms by device and mode, by other factors of MAIN that differ, and by further ones where labels clash."""
+def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False) -> list[Arm]:
+    """Label arms by device and mode, by other factors of MAIN that differ, and by further ones where labels clash.
+
+    With `short`, arms that share device and mode and differ in something else are labelled without them."""
     names = [name for name in arms[0].key if name not in common]
     differ = {name for name in names if len({arm.key[name] for arm in arms}) > 1}
-    shown = [name for name in names if name in ("device", "compile") or (name in differ and name in MAIN)]
+    if short and "subject" in differ:  # the name, and what tells rows of one name apart
+        shown = ["subject"]
+    else:
+        always = () if short and differ and not differ & {*PLACE} else PLACE
+        telling = {*MAIN, *(NAMES if short else ())} & differ
+        shown = [name for name in names if name in always or name in telling]
     for name in names:
         if name in differ and name not in shown and _splits(arms, shown, name):
             shown.append(name)
     for unset in (False, True):  # an unset setting is named only where labels clash
-        labels = [_label(arm, shown, unset) or str(arm.key["subject"]) for arm in arms]
-        if len({*labels}) == len(labels):
+        labels = [_label(arm, shown, unset) for arm in arms]
+        if len({*labels}) == len(labels) and (all(labels) or not short):
             break
-    return [replace(arm, label=label) for arm, label in zip(arms, labels, strict=True)]
+    return [replace(arm, label=label or str(arm.key["subject"])) for arm, label in zip(arms, labels, strict=True)]
 
 
 def _label(arm: Arm, names: Sequence[str], unset: bool) -> str:

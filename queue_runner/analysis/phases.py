@@ -6,6 +6,7 @@ setup + compile + warmup + measure + eval + checkpoint + other + slept = real.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import units
@@ -16,27 +17,44 @@ CLOCK_TOLERANCE_S = 0.05
 """Tolerance of clocks read in two processes: a smaller negative remainder is their granularity."""
 
 
-def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> dict[str, float]:
-    """Return exclusive seconds by phase, from marks {t_s, name, edge} in file order: phases nest, and the time of a
-    phase does not include that of the phases inside it.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one phase: seconds since the start of the run."""
+
+    name: str
+    from_s: float
+    to_s: float
+
+
+def spans(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> list[Span]:
+    """Return the exclusive stretches of the phases, from marks {t_s, name, edge} in file order: phases nest, and the
+    time of a phase does not include that of the phases inside it.
 
     An end without a begin is ignored, an end closes the phases left open inside its own, and phases still open end at
     `last_t_s` or at the last mark, whichever is later. A mark earlier than the one before counts as simultaneous.
     """
-    spent: dict[str, float] = {}
+    found: list[Span] = []
     nested: list[str] = []
     at_s = 0.0
     end = [] if last_t_s is None else [{"t_s": last_t_s, "name": None, "edge": "end"}]
     for mark in (*(mark for mark in marks if mark["name"] in RUN_PHASES), *end):
         name, t_s = mark["name"], mark["t_s"]
         if nested and t_s > at_s:
-            spent[nested[-1]] = spent.get(nested[-1], 0.0) + t_s - at_s
+            found.append(Span(nested[-1], at_s, t_s))
         at_s = max(at_s, t_s)
         if mark["edge"] == "begin":
             nested.append(name)
         elif name in nested:
             while nested.pop() != name:
                 pass
+    return found
+
+
+def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> dict[str, float]:
+    """Return exclusive seconds by phase; arguments as of `spans`."""
+    spent: dict[str, float] = {}
+    for span in spans(marks, last_t_s):
+        spent[span.name] = spent.get(span.name, 0.0) + span.to_s - span.from_s
     return spent
 
 

@@ -2,26 +2,28 @@
 
 The iterations of a run share its thermal state, memory layout and drift: a test over them calls two equal
 configurations different half of the time (docs/methodology.md). The sampling unit is the run, its value the median.
+Which test applies is chosen by when the runs were planned and started (`pairing`), never by what they measured.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
 
-from queue_runner.analysis.stats import median
+from queue_runner.analysis.evidence import UNEQUAL, Evidence, reach, widened
+from queue_runner.analysis.pairing import ALPHA, Order, Runs, needed_repeats, weigh
+from queue_runner.analysis.stats import geometric_mean
 
-ALPHA = 0.05
 SAME_WITHIN = 0.01
-"""An interval within ±1 % is practically the same: the noise threshold of Criterion.rs."""
-MAX_SPLITS = 20_000
-"""Maximum number of splits to enumerate (8 + 8 runs have 12,870)."""
-DRAWN_SPLITS = 5_000
-"""Number of splits drawn beyond MAX_SPLITS: a p-value of 5 % is then known to ±0.6 % (two standard errors)."""
+"""Default margin of --same-within: ±1 %, the noise threshold of Criterion.rs."""
+MOST_RUNS = 200
+"""A number of runs above this is not suggested: another machine or a quieter one would be."""
+
+AFTER_LOOKS = {1: 0.08, 2: 0.10, 4: 0.14, 9: 0.19}
+"""Share of equal pairs that get "faster" or "slower" at some time if runs are added until there is a verdict, by how
+often at most; simulated by tests/simulate, printed in docs/methodology.md."""
 
 
 class Word(StrEnum):
@@ -30,6 +32,8 @@ class Word(StrEnum):
     NO_DIFFERENCE = "no difference shown"
     SAME = "practically the same"
     TOO_FEW = "too few repeats"
+    UNEQUAL = "cannot tell: unequal spread"
+    NOT_IN_TURN = "not interleaved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,11 @@ class Verdict:
     """The verdict on an arm against its baseline. `speedup` above 1: the arm takes less time.
 
     `low` and `high` are the ends of the 95 % interval of the speedup, `p` the two-sided p-value, `p_corrected` the same
-    corrected by Holm for all pairs judged together; all None with fewer than 4 runs. `need` is the number of runs
-    per arm with which each of these pairs can get a verdict.
+    corrected by Holm for all pairs judged together; None with too few runs, or where their order forbids a test. `need`
+    is the number of runs per arm with which these pairs can get a verdict, None where no number would do.
+    `same_within` is the smallest margin within which these runs show that both are the same, `seen` the difference
+    that so many runs of this spread would find in 80 % of cases (0.02: 2 %), both corrected for all pairs. `arm_s` and
+    `baseline_s` are the geometric means of the runs compared: `n` and `n_baseline`, or n rounds.
     """
 
     word: Word
@@ -49,20 +56,40 @@ class Verdict:
     p_corrected: float | None
     n: int
     n_baseline: int
-    need: int
+    need: int | None
+    arm_s: float
+    baseline_s: float
+    same_within: float | None = None
+    seen: float | None = None
+    n_rounds: int = 0
 
     @property
     def decided(self) -> bool:
-        """Whether there were enough runs for a verdict."""
-        return self.word is not Word.TOO_FEW
+        """Whether the runs allow a verdict."""
+        return self.word not in (Word.TOO_FEW, Word.UNEQUAL, Word.NOT_IN_TURN)
 
     @property
     def short(self) -> str:
         """The word, or how many runs would give one."""
-        return str(self.word) if self.decided else f"need {self.need} runs each"
+        if self.word is Word.TOO_FEW:
+            return f"need {self.need} runs each"
+        if self.word is Word.UNEQUAL:
+            return f"unequal spread: {f'need {self.need} runs each' if self.need else 'cannot tell'}"
+        return str(self.word)
+
+    @property
+    def brief(self) -> str:
+        """The same in two or three words, for a table that has little room."""
+        if self.word is Word.TOO_FEW:
+            return f"need {self.need} each"
+        if self.word is Word.UNEQUAL:
+            return "unequal spread"
+        return {Word.NO_DIFFERENCE: "no difference", Word.SAME: "same"}.get(self.word, str(self.word))
 
     def __str__(self) -> str:
-        return self.short if self.decided else f"{self.word} ({self.short})"
+        if self.word is Word.UNEQUAL and self.need:
+            return f"{self.word}; {self.need} runs each would do"
+        return f"{self.word} ({self.short})" if self.word is Word.TOO_FEW else str(self.word)
 
     def mirrored(self) -> Verdict:
         """Return the verdict on the baseline against the arm."""
@@ -74,51 +101,121 @@ class Verdict:
             high=1 / self.low if self.low else None,
             n=self.n_baseline,
             n_baseline=self.n,
+            arm_s=self.baseline_s,
+            baseline_s=self.arm_s,
         )
 
 
-def needed_repeats(n_pairs: int = 1) -> int:
-    """Return the minimum number of runs per arm with which `n_pairs` simultaneous comparisons can be significant.
-
-    With n runs each the smallest two-sided p-value is 2 / C(2n, n): 0.1 for 3, 0.029 for 4. Holm's first step requires
-    ALPHA / n_pairs: 4 for one pair, 5 for up to 6, 6 for up to 23.
-    """
-    n = 2
-    while 2 / math.comb(2 * n, n) > ALPHA / max(1, n_pairs):
-        n += 1
-    return n
-
-
-def compare_all(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: int = 0) -> list[Verdict]:
+def compare_all(
+    pairs: Sequence[tuple[Runs | Sequence[float], Runs | Sequence[float]]],
+    same_within: float | None = None,
+    n_planned: int = 0,
+) -> list[Verdict]:
     """Judge many (arm, baseline) pairs together: the chance that any "faster" or "slower" is wrong is at most 5 %,
-    whichever of the pairs differ. Each interval is of its own ratio, not simultaneous.
+    whichever of the pairs differ, and so is that of any "practically the same", which is within `same_within` (default
+    SAME_WITHIN); where that does not hold is in docs/methodology.md. Intervals are not simultaneous.
 
-    Each is judged by run medians of times (seconds, positive). Raises: ValueError when an arm is empty or holds a time
-    that is not positive and finite.
+    Each is judged by run medians of times (seconds, positive). `n_planned` is the number of pairs that were planned, if
+    there are more: it helps to choose the test. Raises: ValueError when an arm is empty or holds a time that is not
+    positive and finite.
     """
-    need = needed_repeats(len(pairs))
-    verdicts = [_alone(arm, baseline, need, seed) for arm, baseline in pairs]
-    tested = [k for k, verdict in enumerate(verdicts) if verdict.p is not None]
-    corrected = holm([verdicts[k].p or 0.0 for k in tested])
-    for k, p_corrected in zip(tested, corrected, strict=True):
-        judged = replace(verdicts[k], p_corrected=p_corrected)
-        verdicts[k] = replace(judged, word=_word(judged, len(tested)))
-    return verdicts
+    margin = SAME_WITHIN if same_within is None else same_within
+    both = [(Runs.of(arm), Runs.of(baseline)) for arm, baseline in pairs]
+    weighed = [weigh(arm, baseline, max(len(pairs), n_planned)) for arm, baseline in both]
+    tested = [one.evidence for one in weighed if one.evidence is not None]
+    corrected = iter(holm([one.p for one in tested]))
+    return [
+        _judged(one.order, one.evidence, one.arm, one.baseline, next(corrected), len(tested), len(pairs), margin)
+        if one.evidence is not None
+        else _untested(one.order, one.arm, one.baseline, len(pairs))
+        for one in weighed
+    ]
 
 
-def _alone(arm: Sequence[float], baseline: Sequence[float], need: int, seed: int) -> Verdict:
-    """Return ratio, interval and p-value of one pair, not yet with a word."""
-    for times in (arm, baseline):
-        if not times or not all(0 < x < math.inf for x in times):
-            raise ValueError("run medians of an arm must be positive and finite, and there must be one")
+def _untested(order: Order, arm: Sequence[float], baseline: Sequence[float], n_pairs: int) -> Verdict:
+    mine, theirs = geometric_mean(arm), geometric_mean(baseline)
+    need = needed_repeats(n_pairs)
+    word = Word.NOT_IN_TURN if order is Order.ONE_AFTER_THE_OTHER else Word.TOO_FEW
+    seen = _would_be_seen(arm, baseline, need, n_pairs) if word is Word.TOO_FEW else None
     n, m = len(arm), len(baseline)
-    if min(n, m) < needed_repeats():
-        # without an interval, the ratio of the two medians, which are shown beside it
-        return Verdict(Word.TOO_FEW, median(baseline) / median(arm), None, None, None, None, n, m, need)
-    logs, baseline_logs = [math.log(x) for x in arm], [math.log(x) for x in baseline]
-    p, low, high = _permute(logs, baseline_logs, seed)
-    speedup = math.exp(math.fsum(baseline_logs) / m - math.fsum(logs) / n)  # the ratio of the geometric means
-    return Verdict(Word.TOO_FEW, speedup, math.exp(low), math.exp(high), p, None, n, m, need)
+    return Verdict(word, theirs / mine, None, None, None, None, n, m, need, mine, theirs, None, seen)
+
+
+def _judged(
+    order: Order,
+    found: Evidence,
+    arm: Sequence[float],
+    baseline: Sequence[float],
+    p_corrected: float,
+    n_tested: int,
+    n_pairs: int,
+    same_within: float,
+) -> Verdict:
+    """Choose the word. An equivalence is shown when the interval of confidence 1 - 2 alpha lies within the margin (two
+    one-sided tests: Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680), alpha divided by the
+    number of pairs."""
+    n, m = len(arm), len(baseline)
+    low, high = found.ends(ALPHA)
+    margin = math.expm1(min(700.0, max(map(abs, found.ends(2 * ALPHA / n_tested)))))
+    need: int | None = needed_repeats(n_pairs)
+    if margin <= same_within:
+        word = Word.SAME
+    elif p_corrected <= ALPHA:
+        word = Word.FASTER if found.shift > 0 else Word.SLOWER
+    elif found.widening > 1 and found.p_equal * n_tested <= ALPHA:
+        word, need = Word.UNEQUAL, _enough(found, arm, baseline, n_tested)
+    else:
+        word = Word.NO_DIFFERENCE if found.least_p * n_tested <= ALPHA else Word.TOO_FEW
+    return Verdict(
+        word=word,
+        speedup=math.exp(found.shift),
+        low=math.exp(low) if math.isfinite(low) else None,
+        high=math.exp(high) if math.isfinite(high) else None,
+        p=found.p,
+        p_corrected=p_corrected,
+        n=n,
+        n_baseline=m,
+        need=need,
+        arm_s=geometric_mean(arm),
+        baseline_s=geometric_mean(baseline),
+        same_within=margin if margin < 1 else None,
+        seen=_would_be_seen(arm, baseline, needed_repeats(n_pairs), n_pairs)
+        if word is Word.TOO_FEW
+        else math.expm1(min(700.0, found.seen(ALPHA / n_tested))),
+        n_rounds=n if order is Order.ROUNDS else 0,
+    )
+
+
+def _enough(found: Evidence, arm: Sequence[float], baseline: Sequence[float], n_pairs: int) -> int | None:
+    """Return the number of runs each with which the observed difference would be found in 80 % of cases."""
+    for n in range(max(needed_repeats(n_pairs), min(len(arm), len(baseline)) + 1), MOST_RUNS):
+        if _reach(arm, baseline, n, n_pairs) <= abs(found.shift):
+            return n
+    return None
+
+
+def _would_be_seen(arm: Sequence[float], baseline: Sequence[float], n: int, n_pairs: int) -> float | None:
+    """Return the difference that `n` runs each of this spread would find in 80 % of cases; None if it is unknown."""
+    if min(len(arm), len(baseline)) < 2:
+        return None
+    return math.expm1(min(700.0, _reach(arm, baseline, n, n_pairs)))
+
+
+def _reach(arm: Sequence[float], baseline: Sequence[float], n: int, n_pairs: int) -> float:
+    variances = [_log_variance(arm), _log_variance(baseline)]
+    widening = widened(n) if max(variances) > UNEQUAL**2 * min(variances) else 1.0
+    return reach(ALPHA / n_pairs, n - 1, widening) * math.sqrt(sum(variances) / n)
+
+
+def _log_variance(times: Sequence[float]) -> float:
+    logs = [math.log(x) for x in times]
+    mean = math.fsum(logs) / len(logs)
+    return math.fsum((x - mean) ** 2 for x in logs) / (len(logs) - 1)
+
+
+def after_looks(n: int) -> float:
+    """Return how often a verdict on equal arms is wrong after `n` additions of runs, each because there was none."""
+    return next((share for most, share in AFTER_LOOKS.items() if n <= most), max(AFTER_LOOKS.values()))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -130,71 +227,3 @@ def holm(ps: Sequence[float]) -> list[float]:
         floor = max(floor, min(1.0, (len(ps) - rank) * ps[k]))
         corrected[k] = floor
     return corrected
-
-
-def _word(verdict: Verdict, n_tested: int) -> Word:
-    """Choose the word; too few: even the most extreme result of these runs would not be significant."""
-    assert verdict.low is not None and verdict.high is not None and verdict.p_corrected is not None
-    if verdict.low >= 1 - SAME_WITHIN and verdict.high <= 1 + SAME_WITHIN:
-        return Word.SAME
-    if verdict.p_corrected <= ALPHA:
-        return Word.FASTER if verdict.speedup > 1 else Word.SLOWER
-    within_reach = _smallest_p(verdict.n, verdict.n_baseline) * n_tested <= ALPHA
-    return Word.NO_DIFFERENCE if within_reach else Word.TOO_FEW
-
-
-def _smallest_p(n: int, m: int) -> float:
-    """Return the smallest possible p: with arms of equal size the mirrored split is as extreme as the observed one."""
-    return (2 if n == m else 1) / math.comb(n + m, n)
-
-
-def _splits(total: int, n: int, seed: int) -> list[tuple[int, ...]]:
-    """Return all ways to choose n of `total`; if too many, the observed one and DRAWN_SPLITS random ones."""
-    if math.comb(total, n) <= MAX_SPLITS:
-        return list(combinations(range(total), n))
-    draw = random.Random(seed)
-    return [tuple(range(n)), *(tuple(draw.sample(range(total), n)) for _ in range(DRAWN_SPLITS))]
-
-
-def _permute(arm: Sequence[float], baseline: Sequence[float], seed: int) -> tuple[float, float, float]:
-    """Return (p, low, high) for d = mean(baseline) - mean(arm), here of logarithms: the log of the speedup.
-
-    p is the share of all splits of the pooled runs whose |d| is at least the observed (Fisher 1935, The Design of
-    Experiments, section 21; drawn splits count the observed one in, Phipson & Smyth 2010, SAGMB 9:39). The interval
-    holds the shifts that the same test would not reject at 5 % (inversion: Lehmann 1963; Ernst 2004, Statistical
-    Science 19, 676-685), exactly: adding a shift s to the arm changes the observed d by -s, and that of a split which
-    swaps k runs of each side by -c s with c = 1 - k/n - k/m, so |d_split - c s| >= |d - s| holds on one interval
-    around d. The test does not reject s while more than 5 % of the splits' intervals hold it.
-    """
-    n, m = len(arm), len(baseline)
-    if n > m:  # a split names the smaller side
-        p, low, high = _permute(baseline, arm, seed)
-        return p, -high, -low
-    pooled = [*arm, *baseline]
-    total = math.fsum(pooled)
-    observed = math.fsum(baseline) / m - math.fsum(arm) / n
-    splits = _splits(n + m, n, seed)
-    slack = 1e-12 * max(1.0, abs(observed))
-    extreme = 0
-    lows: list[float] = []
-    highs: list[float] = []
-    for split in splits:
-        chosen = 0.0
-        swapped = 0
-        for k in split:
-            chosen += pooled[k]
-            swapped += k >= n
-        d = (total - chosen) / m - chosen / n
-        c = 1 - swapped / n - swapped / m
-        extreme += abs(d) >= abs(observed) - slack
-        if abs(c) > 1 - 1e-9:  # the observed split or its mirror: never less extreme, whatever the shift
-            lows.append(-math.inf)
-            highs.append(math.inf)
-            continue
-        ends = ((observed - d) / (1 - c), (observed + d) / (1 + c))
-        lows.append(min(ends))
-        highs.append(max(ends))
-    allowed = math.floor(ALPHA * len(splits))  # shifts within the intervals of more splits than this are kept
-    lows.sort()
-    highs.sort(reverse=True)
-    return extreme / len(splits), lows[allowed], highs[allowed]

@@ -1,4 +1,4 @@
-"""Statistics of one run: centre, spread, drift and modes of a series of iteration times, each with its source.
+"""Statistics of one run: centre, spread and slope of a series of iteration times, each with its source.
 
 Iterations of one run are not independent samples, so nothing here is a test: two configurations are compared in
 `significance`, over one number per run.
@@ -20,12 +20,6 @@ THEIL_SEN_POINTS = 90
 SLOPE_BLOCKS = 30
 Z_95 = 1.959963984540054
 """Φ⁻¹(0.975)"""
-MIN_BIMODAL_N = 40
-BIMODAL_SEPARATION = 5.0
-"""Ashman's D at the best split, above which two levels are reported. Halving one normal distribution gives 2.6, a
-uniform one 3.5: the usual threshold of 2, for fitted mixtures (Ashman, Bird & Zepf 1994, AJ 108, 2348), is too low."""
-BIMODAL_SHARE = 0.1
-BIMODAL_GAP = 0.02
 
 
 def median(xs: Iterable[float]) -> float:
@@ -41,6 +35,13 @@ def _median_of_sorted(ordered: Sequence[float]) -> float:
         raise ValueError("the median of no values is undefined")
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def geometric_mean(xs: Sequence[float]) -> float:
+    """Return the geometric mean of positive values. Raises: ValueError when there are none, or one is not positive."""
+    if not xs:
+        raise ValueError("the geometric mean of no values is undefined")
+    return xs[0] * math.exp(math.fsum(math.log(x / xs[0]) for x in xs) / len(xs))  # exact where all are equal
 
 
 def mad(xs: Sequence[float], centre: float | None = None) -> float:
@@ -139,43 +140,3 @@ def _slopes(positions: Sequence[float], xs: Sequence[float]) -> list[float]:
         for k in range(j + 1, len(xs))
         if positions[k] != positions[j]
     ]
-
-
-def two_levels(xs: Sequence[float]) -> tuple[float, float] | None:
-    """Return the two levels of a bimodal series of times, as from two clock speeds, or None.
-
-    The sorted values, without 1 % at each end against spikes, are split where the variance within the two parts is
-    smallest (Otsu 1979, IEEE Trans. SMC 9, 62-66, on the values themselves). Two levels are reported when Ashman's D of
-    the parts exceeds BIMODAL_SEPARATION, each holds a tenth of the values and their means lie 2 % apart.
-
-    Limits: None for fewer than 40 values; levels less than about 5 standard deviations apart are not found; a step or a
-    steep drift looks like two levels too; three levels are not considered.
-    """
-    n_cut = len(xs) // 100
-    ordered = sorted(xs)[n_cut : len(xs) - n_cut]
-    n = len(ordered)
-    if len(xs) < MIN_BIMODAL_N or ordered[0] <= 0:
-        return None
-    middle = _median_of_sorted(ordered)
-    centred = [x - middle for x in ordered]  # sums of squares of differences lose fewer digits
-    total, squares = math.fsum(centred), math.fsum(x * x for x in centred)
-    smallest = max(1, math.ceil(n * BIMODAL_SHARE))
-    best_at, best_between = 0, -1.0
-    left = 0.0
-    for k, x in enumerate(centred[:-1], start=1):
-        left += x
-        between = left * left / k + (total - left) ** 2 / (n - k)
-        if k >= smallest and n - k >= smallest and between > best_between:
-            best_at, best_between = k, between
-    lower, upper = ordered[:best_at], ordered[best_at:]
-    low, high = math.fsum(lower) / len(lower), math.fsum(upper) / len(upper)
-    if high - low < BIMODAL_GAP * low or squares <= 0:
-        return None
-    spread = math.sqrt(_variance(lower, low) + _variance(upper, high))
-    if spread > 0 and math.sqrt(2) * (high - low) / spread < BIMODAL_SEPARATION:
-        return None
-    return low, high
-
-
-def _variance(xs: Sequence[float], mean: float) -> float:
-    return math.fsum((x - mean) ** 2 for x in xs) / len(xs)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from queue_runner.analysis import stats
+from queue_runner.analysis import stats, steadiness
 from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
 from queue_runner.model import PHASES
 
@@ -41,8 +41,8 @@ class Summary:
     first_third_median_s: float | None = None
     last_third_median_s: float | None = None
     drift_ratio: float | None = None
-    bimodal: bool = False
-    """see stats.two_levels"""
+    """last over first; only descriptive: `course` decides whether the run drifted"""
+    course: steadiness.Course = field(default_factory=steadiness.Course)
     loss_first: float | None = None
     loss_last: float | None = None
     loss_min: float | None = None
@@ -92,7 +92,8 @@ def summarize(
     times = [row["dur_s"] for row in measured]
     centre = describe(times)
     middle = centre["median_s"]
-    first_third, last_third = stats.thirds([row["i"] for row in measured], times) or (None, None)
+    numbers = [row["i"] for row in measured]
+    first_third, last_third = stats.thirds(numbers, times) or (None, None)
     first = _first_iteration(iterations)
     losses = [row["loss"] for row in iterations if row["loss"] is not None]
     lost = nan_loss and iterations[-1]["loss"] is None if iterations else False
@@ -113,7 +114,7 @@ def summarize(
         first_third_median_s=first_third,
         last_third_median_s=last_third,
         drift_ratio=last_third / first_third if first_third and last_third is not None else None,
-        bimodal=stats.two_levels(times) is not None,
+        course=steadiness.course(numbers, times),
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses and not lost else None,
         loss_min=min(filter(math.isfinite, losses), default=None),

@@ -7,27 +7,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis import clock, stats, steadiness, stretches
 from queue_runner.analysis.summary import Summary
-from queue_runner.model import PHASES, Outcome
+from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 
 CONTENDED_CPU_SHARE = 0.25
 """Mean share of the machine's cores that other programs may use during a run that is not contended."""
+CONTENDED_PART_SHARE = 0.5
+"""The same for the worst tenth of a run (analysis/stretches.py); CONTENDED_CPU_SHARE there, too, where tasks waited."""
+WAITED_SHARE = 0.2
+"""Share of a stretch in which some task waited for a processor, from which on the stricter limit holds."""
 GPU_BUSY_SHARE = 0.1
-"""Utilisation of the GPU before a run's start that other programs may cause without a taint; WindowServer is one."""
+"""Utilisation of the GPU that other programs may cause without a taint; WindowServer is one."""
+HOT_C = 90.0
+"""Temperature from which a GPU counts as throttled if it does not tell its own limit; those are 87 to 105."""
+LOW_CLOCK_SHARE = 0.6
+"""Median clock of a working GPU, of its highest, below which it counts as throttled. A power cap alone takes GPUs of
+data centres to some 0.7 in products of large matrices."""
 STOLEN_SHARE = 0.02
 """Share of CPU time that a hypervisor may take without a taint."""
 SLEPT_S = 0.5
 """Tolerance of the clock pair that detects sleep (docs/macos.md)."""
-DRIFT_RATIO = 0.05
-"""Change of the median between the first and the last third of the measured iterations."""
 SWAP_BYTES_PER_S = 1 << 20
 LAUNCHD_PRIORITY = 31
 """Lowest scheduler priority of an unthrottled process on macOS (31 to 37); below it launchd throttles the service."""
 _DIVERGED_NATS = 1.0
+MOST_DROPPED = 5
+"""Maximum number of dropped fields that a detail names."""
+
+
+MACHINE = frozenset({"contended", "slept", "swapping", "gpu_contended", "throttled"})
+"""Taints by which the machine disturbed a run, whatever its numbers say: --until-valid replaces these runs. Never one
+that is read from the numbers (drift, bimodal, diverged, wrong_loss): choosing runs by their results biases them. Nor
+gpu_busy, which a desktop that only holds memory of the GPU would cause in every run."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,15 @@ class Facts:
     resumed_from: str | None = None
     learns: bool = True
     """False for mode=eval, whose losses are of single batches and have no trend"""
+    real_s: float | None = None
+    dur_is: object = None
+    """of hello: "mean" where an iteration stands for several calls"""
+    lines: Mapping[str, Any] = field(default_factory=dict)
+    """the counts of ingest.clock"""
+    dropped: Sequence[str] = ()
+    """fields that were left out of the trainer's lines"""
+    recompiled: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """graphs compiled and graph breaks by the number of a measured iteration that compiled"""
 
 
 def find_taints(facts: Facts) -> list[Taint]:
@@ -61,12 +86,22 @@ def find_taints(facts: Facts) -> list[Taint]:
     return [Taint(kind, severity, detail) for severity, found in rules.items() for kind, detail in found]
 
 
+def disturbance(run: Mapping[str, Any]) -> list[str]:
+    """Return what of the machine disturbed a run that has ended: kinds of MACHINE, or "reboot"; empty if nothing did.
+    `run` has its outcome, reason and taints, separated by commas."""
+    if run["outcome"] == Outcome.LOST and str(run["reason"]).startswith("reboot"):
+        return ["reboot"]
+    return sorted(MACHINE.intersection((run["taints"] or "").split(","))) if run["outcome"] == Outcome.SUCCEEDED else []
+
+
 def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
     if f.slept_s > SLEPT_S:
         yield "slept", f"the machine slept {f.slept_s:.1f} s during the run"
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
         yield "suspended", f"the run was stopped for {pause} (mpsq suspend or SIGSTOP): an iteration may include that"
+    if (detail := clock.contradiction(f.iterations, f.summary, f.real_s, f.lines, f.dur_is)) is not None:
+        yield "wrong_clock", detail
     for kind in ("wrong_loss", "wrong_result", "log_rewritten"):
         if kind in f.notes:
             yield kind, f.notes[kind]
@@ -76,8 +111,10 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
         yield "diverged", detail
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
         yield "unobserved", "the run succeeded but reported no iteration"
-    if (share := _mean(f, "others_cpu_share")) is not None and share > CONTENDED_CPU_SHARE:
-        yield "contended", f"other programs used {share:.0%} of the machine's cores"
+    if detail := _contended(f.conditions):
+        yield "contended", detail
+    if detail := _gpu_contended(f.conditions):
+        yield "gpu_contended", detail
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         yield "swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"
     # the maximum, since macOS lowers priorities for a while if threads outnumber cores; throttling caps them
@@ -86,33 +123,107 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
-    if any(not row["synced"] for row in f.iterations if PHASES[row["phase"]] == "measure"):
+    synced = {row["synced"] for row in f.iterations if PHASES[row["phase"]] == "measure"}
+    if SYNC_UNKNOWN in synced:
+        yield (
+            "sync_unknown",
+            "whether the clock waited for the device is unknown: the trainer did not say it (synced of its iterations)",
+        )
+    if 0 in synced:
         yield (
             "unsynced",
             "times taken without synchronizing the device: an iteration may include time of the one before",
         )
     if "op_fallback" in f.notes:
         yield "op_fallback", f.notes["op_fallback"]
+    if f.dropped:
+        more = f"; {len(f.dropped) - MOST_DROPPED} more" if len(f.dropped) > MOST_DROPPED else ""
+        yield "field_dropped", f"left out of what the trainer told: {'; '.join(f.dropped[:MOST_DROPPED])}{more}"
+    if f.recompiled:
+        yield "recompiled", _recompiled(f)
     if f.ingests and not _values(f, "others_cpu_share"):
         yield "unwatched", "the run ended before the machine's load was sampled: it may be contended"
     if f.resumed_from:
         at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
+    if "not_quiet" in f.notes:
+        yield "not_quiet", f.notes["not_quiet"]
     if any(c.get("on_battery") for c in f.conditions):
         yield "battery", "the machine ran on battery"
     if any(c.get("low_power") for c in f.conditions):
         yield "low_power", "low power mode was on"
     if (share := _greatest(f, "gpu_busy_before")) is not None and share > GPU_BUSY_SHARE:
         yield "gpu_busy", f"other programs kept the GPU {units.percent(share, 2)} busy before the run started"
-    if (level := _greatest(f, "thermal_level")) is not None and level > 0:
-        yield "throttled", f"thermal pressure reached level {level:.0f}"
+    elif (n := _greatest(f, "gpu_others")) and not _values(f, "gpu_others_busy_share"):
+        held = units.size(_greatest(f, "gpu_others_bytes") or 0)
+        yield "gpu_busy", f"{n:.0f} programs that are not the run's held {held} of its GPU; their use is unknown"
+    if details := [*_throttled(f)]:
+        yield "throttled", "; ".join(details)
     if (share := _mean(f, "steal_share")) is not None and share > STOLEN_SHARE:
         yield "stolen", f"the hypervisor took {share:.1%} of the CPU time"
-    drift = f.summary.drift_ratio
-    if drift is not None and abs(drift - 1) > DRIFT_RATIO:
-        yield "drift", f"iterations of the last third took {drift:.2f} times as long as those of the first"
-    if f.summary.bimodal:
-        yield "bimodal", "iteration times have two levels: the median hides one of them"
+    yield from steadiness.marks(f.summary.course)
+
+
+def _contended(conditions: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what the load of others was, if it was too much: over the run, or over its worst tenth."""
+    share = stretches.whole(conditions, "others_cpu_share")
+    if share is not None and share > CONTENDED_CPU_SHARE:
+        return f"other programs used {share:.0%} of the machine's cores"
+    too_much: list[tuple[float, str]] = []
+    for part in stretches.parts(conditions, "others_cpu_share", "cpu_pressure_share"):
+        share, waited = part.means["others_cpu_share"], part.means.get("cpu_pressure_share", 0.0)
+        if share > (CONTENDED_CPU_SHARE if waited > WAITED_SHARE else CONTENDED_PART_SHARE):
+            waits = f", and tasks waited for a processor {waited:.0%} of that time" if waited > WAITED_SHARE else ""
+            found = f"other programs used {share:.0%} of the machine's cores for {units.duration(part.dur_s)}{waits}"
+            too_much.append((share, found))
+    return max(too_much, default=(0.0, None))[1]
+
+
+def _gpu_contended(conditions: Sequence[Mapping[str, Any]]) -> str | None:
+    share = stretches.whole(conditions, "gpu_others_busy_share")
+    if share is not None and share > GPU_BUSY_SHARE:
+        return f"other programs kept the run's GPU {share:.0%} busy"
+    parts = [(p.means["gpu_others_busy_share"], p.dur_s) for p in stretches.parts(conditions, "gpu_others_busy_share")]
+    if (worst := max(parts, default=(0.0, 0.0)))[0] > GPU_BUSY_SHARE:
+        return f"other programs kept the run's GPU {worst[0]:.0%} busy for {units.duration(worst[1])}"
+    after = max((c["gpu_busy_after"] for c in conditions if "gpu_busy_after" in c), default=0.0)
+    if after > GPU_BUSY_SHARE:
+        return (
+            f"other programs kept the GPU {after:.0%} busy right after the run; while it ran, theirs could not be told "
+            "from its own use"
+        )
+    return None
+
+
+def _throttled(f: Facts) -> Iterable[str]:
+    """Yield the signs of heat and of lowered clocks, of a GPU only while it works."""
+    if (level := _greatest(f, "thermal_level")) is not None and level > 0:
+        yield f"thermal pressure reached level {level:.0f}"
+    working = [c for c in f.conditions if (c.get("gpu_busy_share") or 0.0) > GPU_BUSY_SHARE]
+    slowed = [{*c.get("gpu_slowed_by", ())} - {"power cap"} for c in working]
+    if any(slowed):
+        words = ", ".join(sorted(set().union(*slowed)))
+        yield f"the GPU was slowed down in {sum(map(bool, slowed))} of {len(working)} samples: {words}"
+    hot = [c["gpu_temperature_c"] for c in working if _is_hot(c)]
+    if hot:
+        yield f"the GPU reached {max(hot):.0f} degrees Celsius"
+    clocks = [c["gpu_clock_share"] for c in working if "gpu_clock_share" in c and c["gpu_busy_share"] > 0.5]
+    if clocks and (clock := stats.median(clocks)) < LOW_CLOCK_SHARE:
+        yield f"the GPU's clock was {clock:.0%} of its highest (median of {len(clocks)} samples under load)"
+
+
+def _is_hot(sample: Mapping[str, Any]) -> bool:
+    if (margin := sample.get("gpu_thermal_margin_c")) is not None:
+        return bool(margin <= 0)
+    return bool(sample.get("gpu_temperature_c", 0.0) >= HOT_C)
+
+
+def _recompiled(f: Facts) -> str:
+    graphs, breaks = (sum(counts) for counts in zip(*f.recompiled.values(), strict=True))
+    n = f"{units.count(len(f.recompiled))} of {units.count(f.summary.n_measure)} measured iterations"
+    text = f"{n} compiled again, the first of them {units.count(min(f.recompiled))}: {units.count(graphs)} graph"
+    text += "" if graphs == 1 else "s"
+    return text + (f", {units.count(breaks)} graph break{'' if breaks == 1 else 's'}" if breaks else "")
 
 
 def _diverged(summary: Summary) -> str | None:

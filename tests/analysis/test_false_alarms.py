@@ -40,7 +40,7 @@ def test_equal_configurations_are_called_different_in_one_of_twenty_at_most() ->
 
 def test_three_percent_is_seen_with_five_runs_each() -> None:
     words = judged(1.03, 200, seed=12)
-    assert words.count(Word.SLOWER) / len(words) >= 0.9
+    assert words.count(Word.SLOWER) / len(words) >= 0.85
     assert Word.FASTER not in words
 
 
@@ -71,11 +71,9 @@ GRID = [("cpu", 0), ("cpu", 1), ("mps", 0), ("mps", 1)]
     ],
 )
 def test_two_equal_configurations_are_rarely_called_different(
-    sizes: dict[tuple[str, int], int], monkeypatch: pytest.MonkeyPatch
+    sizes: dict[tuple[str, int], int],
 ) -> None:
-    """A/A. As they are, folded into batches, and with arms of very different size."""
-    monkeypatch.setattr("queue_runner.analysis.comparison.MOST_SPLITS", 100)
-    monkeypatch.setattr("queue_runner.analysis.significance.DRAWN_SPLITS", 500)
+    """A/A. With splits that are all formed, drawn, or not needed, and with arms of very different size."""
     assert alarms(sizes, 100) <= 11  # more has a probability below 0.005 if each is 5 %
 
 

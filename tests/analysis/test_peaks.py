@@ -31,7 +31,9 @@ def test_the_printed_mfu_of_the_post(dur_s: float, printed: str) -> None:
         ("Apple M2", 10, 3.6),
         ("Apple M2 Pro", 19, 6.8),
         ("Apple M2 Max", 38, 13.6),
-        ("Apple M4", 10, 4.04),
+        ("Apple M2 Ultra", 76, 27.2),
+        ("Apple M3", 10, 3.43),
+        ("Apple M3 Max", 40, 14.1),
     ],
 )
 def test_apple_by_core_count(name: str, cores: int, tflops: float) -> None:
@@ -51,6 +53,15 @@ def test_apple_by_core_count(name: str, cores: int, tflops: float) -> None:
         ("NVIDIA H100 PCIe", "bf16", 756),
         ("NVIDIA A100 80GB PCIe", "fp32", 19.5),
         ("NVIDIA GeForce RTX 4090", "fp16", 165.2),
+        ("NVIDIA GeForce RTX 5090", "bf16", 209.5),
+        ("NVIDIA RTX 6000 Ada Generation", "bf16", 364.2),
+        ("NVIDIA H100 NVL", "bf16", 835.5),
+        ("NVIDIA H200 NVL", "tf32", 417.5),
+        ("NVIDIA GH200 480GB", "bf16", 989.5),
+        ("NVIDIA B200", "bf16", 2250),
+        ("NVIDIA B200", "fp32", 75),
+        ("NVIDIA A30", "fp32", 10.3),
+        ("NVIDIA A40", "bf16", 149.7),
     ],
 )
 def test_cards(name: str, dtype: str, tflops: float) -> None:
@@ -70,8 +81,11 @@ def test_cards(name: str, dtype: str, tflops: float) -> None:
         ("Apple M5", 10, "fp32"),
         ("Apple M11", 10, "fp32"),
         ("AMD EPYC 7B13", 2, "fp32"),
-        ("NVIDIA GH200 480GB", None, "bf16"),
-        ("NVIDIA H200 NVL", None, "bf16"),
+        ("Apple M3 Pro", 18, "fp32"),  # no measured clock
+        ("Apple M4", 10, "fp32"),
+        ("Apple M4 Max", 40, "fp32"),
+        ("NVIDIA GB200", None, "bf16"),
+        ("NVIDIA RTX 6000 Blackwell", None, "bf16"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, "bf16"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None, "fp32"),
         ("NVIDIA GeForce RTX 4090 D", None, "fp32"),

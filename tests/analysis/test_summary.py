@@ -48,7 +48,7 @@ WHOLE = marks(
 
 def test_the_fields_are_the_columns_of_the_store() -> None:
     columns = {column.name for column in schema.summaries.c} - {"run_id"}
-    assert columns - {"bimodal"} == {name for name in asdict(Summary()) if name != "bimodal"}
+    assert columns == {name for name in asdict(Summary()) if name != "course"}
 
 
 def test_an_empty_run_knows_nothing() -> None:
@@ -68,7 +68,7 @@ def test_the_centre_is_of_measure_alone() -> None:
     assert (found.q1_s, found.q3_s) == (pytest.approx(1.0425), pytest.approx(1.0875))
     assert (found.min_s, found.max_s) == (1.02, 1.11) and found.mean_s == pytest.approx(1.065)
     assert found.first_iter_s == 30 and found.first_iter_excess_s == pytest.approx(28.935)
-    assert found.drift_ratio == pytest.approx(1.095 / 1.035) and not found.bimodal
+    assert found.drift_ratio == pytest.approx(1.095 / 1.035) and len(found.course.segments) == 1
     assert (found.loss_first, found.loss_last, found.loss_min) == (4.2, 2.0, 2.0)
 
 

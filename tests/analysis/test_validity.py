@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queue_runner.analysis import steadiness
 from queue_runner.analysis.summary import Summary
 from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.model import PHASES, Outcome
@@ -22,6 +23,10 @@ CLEAN = Facts(
     ingests=[],
     slept_s=0.0,
 )
+
+
+def course(times: list[float]) -> dict[str, Any]:
+    return {"summary": replace(CLEAN.summary, course=steadiness.course(range(len(times)), times))}
 
 
 def condition(**said: object) -> dict[str, Any]:
@@ -54,9 +59,17 @@ def test_a_clean_run_has_no_taint() -> None:
         (condition(low_power=True), "low_power", "caveat"),
         (condition(gpu_busy_before=0.11), "gpu_busy", "caveat"),
         (condition(thermal_level=2), "throttled", "caveat"),
+        (condition(gpu_others_busy_share=0.3), "gpu_contended", "invalid"),
+        (condition(gpu_busy_after=0.96), "gpu_contended", "invalid"),
+        (condition(gpu_others=1, gpu_others_bytes=8 << 30), "gpu_busy", "caveat"),
+        (condition(gpu_busy_share=0.9, gpu_slowed_by=["thermal slowdown by software"]), "throttled", "caveat"),
+        (condition(gpu_busy_share=0.9, gpu_temperature_c=92.0), "throttled", "caveat"),
+        (condition(gpu_busy_share=0.9, gpu_temperature_c=88.0, gpu_thermal_margin_c=-1.0), "throttled", "caveat"),
+        (condition(gpu_busy_share=0.9, gpu_clock_share=0.45), "throttled", "caveat"),
         (condition(steal_share=0.1), "stolen", "caveat"),
-        ({"summary": replace(CLEAN.summary, drift_ratio=1.25)}, "drift", "caveat"),
-        ({"summary": replace(CLEAN.summary, bimodal=True)}, "bimodal", "caveat"),
+        (course([0.1] * 50 + [0.104] * 50), "drift", "caveat"),
+        (course([0.1, 0.115, 0.13, 0.101] * 25), "levels", "caveat"),
+        (course(([0.1] * 9 + [0.2]) * 20), "stragglers", "caveat"),
     ],
 )
 def test_each_taint(change: dict[str, Any], kind: str, severity: str) -> None:
@@ -67,6 +80,54 @@ def test_each_taint(change: dict[str, Any], kind: str, severity: str) -> None:
 
 def test_what_the_gpu_did_while_the_run_used_it_proves_nothing() -> None:
     assert find_taints(replace(CLEAN, **condition(gpu_busy_share=0.97, gpu_busy_before=0.1))) == []
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        {"gpu_others_busy_share": 0.04, "gpu_others": 2, "gpu_others_bytes": 1 << 30},  # a desktop
+        {"gpu_busy_share": 0.99, "gpu_slowed_by": ["power cap"], "gpu_clock_share": 0.71},  # the board's own limit
+        {"gpu_busy_share": 0.0, "gpu_slowed_by": ["hardware slowdown"], "gpu_clock_share": 0.1},  # it does not work
+        {"gpu_busy_share": 0.99, "gpu_temperature_c": 92.0, "gpu_thermal_margin_c": 3.0},
+    ],
+)
+def test_what_a_gpu_may_do(quiet: dict[str, object]) -> None:
+    assert find_taints(replace(CLEAN, **condition(**quiet))) == []
+
+
+def series(name: str, *values: float, every_s: float = 5.0, **also: float) -> dict[str, Any]:
+    return {"conditions": [{"at": 1e9 + n * every_s, name: value, **also} for n, value in enumerate(values)]}
+
+
+def test_load_for_a_fifth_of_a_run_is_not_hidden_by_the_mean() -> None:
+    busy = [0.01] * 16 + [1.0] * 4
+    (taint,) = find_taints(replace(CLEAN, **series("others_cpu_share", *busy)))
+    assert (taint.kind, taint.severity) == ("contended", "invalid")
+    assert taint.detail == "other programs used 100% of the machine's cores for 10.0 s"
+    (taint,) = find_taints(replace(CLEAN, **series("gpu_others_busy_share", *(0.3 * share for share in busy))))
+    assert (taint.kind, taint.detail) == ("gpu_contended", "other programs kept the run's GPU 30% busy for 10.0 s")
+
+
+def test_a_hiccup_is_no_load() -> None:
+    """A second of it in a minute, or in a run of ten seconds."""
+    for seconds in (10, 60):
+        shares = [0.02] * (seconds - 1) + [0.9]
+        assert find_taints(replace(CLEAN, **series("others_cpu_share", *shares, every_s=1.0))) == []
+
+
+def test_less_load_counts_where_tasks_waited_for_a_processor() -> None:
+    shares = [0.02] * 16 + [0.4] * 4
+    assert find_taints(replace(CLEAN, **series("others_cpu_share", *shares))) == []
+    (taint,) = find_taints(replace(CLEAN, **series("others_cpu_share", *shares, cpu_pressure_share=0.5)))
+    assert taint.kind == "contended" and "waited for a processor 50% of that time" in taint.detail
+    assert find_taints(replace(CLEAN, **series("cpu_pressure_share", *shares))) == [], "its own threads wait, too"
+
+
+def test_samples_count_by_the_time_that_they_stand_for() -> None:
+    """The first ten seconds of a run have a sample a second: a start that compiles is no tenth of an hour."""
+    first = [{"at": 1e9 + n, "others_cpu_share": 0.9} for n in range(10)]
+    rest = [{"at": 1e9 + 10 + 5 * n, "others_cpu_share": 0.0} for n in range(1, 40)]
+    assert find_taints(replace(CLEAN, conditions=first + rest)) == []
 
 
 def test_the_losses_of_an_evaluation_take_no_course() -> None:

@@ -1,0 +1,72 @@
+"""Samples of a run as stretches of time: the mean that hides nothing, and the worst part of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+WORST_SHARE = 0.1
+"""Shortest part of the sampled time that is looked at by itself."""
+WORST_S = 2.0
+"""Shortest such part in seconds: less is a hiccup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Means over consecutive samples that last `dur_s` altogether; a name that no sample has is missing."""
+
+    dur_s: float
+    means: Mapping[str, float]
+
+
+def whole(conditions: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean of `name` over the run, each sample weighted by the time since the one before."""
+    found = [(dur_s, sample) for dur_s, sample in _timed(conditions, name)]
+    return _mean(found, name)
+
+
+def parts(conditions: Sequence[Mapping[str, Any]], name: str, *others: str) -> Iterator[Stretch]:
+    """Yield, for each sample that has `name`, the shortest stretch that ends there and lasts WORST_S and WORST_SHARE
+    of the time; none if all samples together are shorter."""
+    samples = list(_timed(conditions, name))
+    ends = [0.0, *accumulate(dur_s for dur_s, _ in samples)]
+    sums = {key: _sums(samples, key) for key in (name, *others)}
+    least_s = max(WORST_S, WORST_SHARE * ends[-1]) - 1e-9
+    first = 0
+    for last in range(1, len(ends)):
+        while ends[last] - ends[first + 1] >= least_s:
+            first += 1
+        if ends[last] - ends[first] >= least_s:
+            totals = {key: (v[last] - v[first], w[last] - w[first]) for key, (v, w) in sums.items()}
+            yield Stretch(ends[last] - ends[first], {key: v / w for key, (v, w) in totals.items() if w > 0})
+
+
+def _sums(samples: Sequence[tuple[float, Mapping[str, Any]]], name: str) -> tuple[list[float], list[float]]:
+    """Return the running sums of the value times its seconds, and of those seconds, over samples that have it."""
+    known = [
+        (dur_s, sample[name]) if isinstance(sample.get(name), int | float) else (0.0, 0.0) for dur_s, sample in samples
+    ]
+    values = accumulate((dur_s * value for dur_s, value in known), initial=0.0)
+    return [*values], [*accumulate((dur_s for dur_s, _ in known), initial=0.0)]
+
+
+def _timed(conditions: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """Yield the seconds that each sample with `name` stands for, and the sample: the time since the one before, with or
+    without `name`. The first stands for as long as the second, a sample without a time for a second."""
+    times = [float(sample["at"]) if "at" in sample else float(n) for n, sample in enumerate(conditions)]
+    steps = [after - before for before, after in pairwise(times)]
+    for dur_s, sample in zip([*steps[:1], *steps] or [1.0], conditions, strict=False):
+        if isinstance(sample.get(name), int | float):
+            yield max(dur_s, 0.0), sample
+
+
+def _mean(samples: Sequence[tuple[float, Mapping[str, Any]]], name: str) -> float | None:
+    known = [(dur_s, float(sample[name])) for dur_s, sample in samples if isinstance(sample.get(name), int | float)]
+    total_s = sum(dur_s for dur_s, _ in known)
+    if not known:
+        return None
+    if total_s <= 0:
+        return sum(value for _, value in known) / len(known)
+    return sum(dur_s * value for dur_s, value in known) / total_s
