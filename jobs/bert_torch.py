@@ -41,6 +41,7 @@ WORKLOAD = {
     "framework": "torch",
     "about": "BERT that classifies sequences: throughput of training, and of evaluation with mode=eval.",
     "source": "Devlin et al. 2019 (BERT), as transformers' BertForSequenceClassification",
+    "prepares": True,
     "unit": "samples",
     "params": {
         "mode": {
@@ -59,7 +60,10 @@ WORKLOAD = {
         },
         "n_layer": {"default": 12, "unit": "blocks", "least": 1, "help": "depth"},
         "n_head": {"default": 12, "unit": "heads", "least": 1, "help": "attention heads in a block; divides n_embd"},
-        "n_embd": {"default": 768, "unit": "features", "least": 1, "help": "width; 4 times as much within a block"},
+        "n_embd": {
+            "default": 768, "unit": "features", "least": 1, "multiple_of": "n_head",
+            "help": "width; 4 times as much within a block",
+        },
         "classes": {"default": 2, "unit": "classes", "least": 2, "help": "that are told apart"},
         "dropout": {
             "default": 0.1, "unit": "share", "least": 0, "below": 1,

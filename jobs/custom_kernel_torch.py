@@ -31,6 +31,7 @@ from harness.microbench.matmul import ITEM_BYTES
 from harness.microbench.rounding import Check, judge_norm
 from harness.microbench.run import Bench, Cell, main
 from harness.torch_backend.bench import TYPES, BenchTorch
+from harness.torch_backend.compiling import compiled as in_mode
 from harness.torch_backend.device import Device
 from mpsq_report import Reporter
 
@@ -111,7 +112,7 @@ def build(options: Options, device: Device, report: Reporter) -> Bench:
     there = [one.to(device.handle) for one in inputs]
     functions = {
         "metal": compiled(dtype),
-        "torch": torch.compile(composed, dynamic=False) if options.compile else composed,
+        "torch": in_mode(composed, options, dynamic=False),
     }
 
     def check(found: torch.Tensor) -> Check:

@@ -2,10 +2,10 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.9", "numpy", "transformers>=5", "accelerate>=1.10", "datasets>=4"]
 # ///
-"""BERT fine-tuned by Hugging Face's Trainer to recognise paraphrases: `python jobs/glue_torch.py --device cpu --config
-toy`.
+"""BERT fine-tuned by Hugging Face's Trainer to recognise paraphrases, or on another task of GLUE:
+`python jobs/glue_torch.py --device cpu --config toy`.
 
-The task, its settings and its metrics are those of transformers' example run_glue.py with MRPC; the code is our own.
+The tasks, their settings and metrics are those of transformers' example run_glue.py; the code is our own.
 The loop is the Trainer's. Its iterations are timed as everywhere, through the callback that any Trainer can use
 (mpsq_report_transformers.py).
 
@@ -33,6 +33,7 @@ import transformers
 
 from harness import external_trainer, hello
 from harness.command_line import Options
+from harness.data.glue import measures
 from harness.data.pairs import Pairs
 from harness.data.pairs import load as load_pairs
 from harness.errors import JobError, UsageError, first_line
@@ -40,7 +41,7 @@ from harness.external_trainer import TrainerRun
 from harness.torch_backend.device import Device
 from harness.torch_backend.main import Torch
 from harness.torch_backend.pairs import Loss, classifier_of, flops, rows_of
-from harness.torch_backend.trainer import Callback, Trainer, arguments_of, measures
+from harness.torch_backend.trainer import Callback, Trainer, arguments_of
 from harness.torch_backend.training import Reference
 from harness.training import Training as AnyTraining
 from mpsq_report_transformers import PACKAGES
@@ -50,12 +51,14 @@ WORKLOAD = {
     "framework": "torch",
     "about": "BERT fine-tuned on pairs of sentences by Hugging Face's Trainer, as run_glue.py does it with MRPC.",
     "source": "Devlin et al. 2018 (BERT); settings: github.com/huggingface/transformers, examples, run_glue.py",
+    "prepares": True,
     "unit": "samples",
     "params": {
         "data": {
-            "default": "mrpc", "unit": "", "path_or": ["mrpc", "paraphrases"],
-            "help": "mrpc (from the Hugging Face hub), paraphrases (generated), or the path of a csv or jsonl file "
-            "with sentence1, sentence2 and label",
+            "default": "mrpc", "unit": "",
+            "path_or": ["mrpc", "cola", "mnli", "qnli", "qqp", "rte", "sst2", "stsb", "wnli", "paraphrases"],
+            "help": "a task of GLUE (from the Hugging Face hub), paraphrases (generated), or the path of a csv or "
+            "jsonl file with sentence1, sentence2 and label",
         },
         "train_pairs": {
             "default": 3668, "unit": "pairs", "least": 1,
@@ -66,7 +69,7 @@ WORKLOAD = {
             "help": "of data=paraphrases, held out; as many as MRPC has",
         },
         "model": {
-            "default": "bert-base-cased", "unit": "",
+            "default": "google-bert/bert-base-cased", "unit": "",
             "help": "a model's name on the hub, the path of its folder, or random: a BERT of the size below",
         },
         "n_layer": {"default": 12, "unit": "blocks", "least": 1, "help": "depth of model=random"},
@@ -74,7 +77,10 @@ WORKLOAD = {
             "default": 12, "unit": "heads", "least": 1,
             "help": "attention heads of model=random; divides n_embd",
         },
-        "n_embd": {"default": 768, "unit": "features", "least": 1, "help": "width of model=random"},
+        "n_embd": {
+            "default": 768, "unit": "features", "least": 1, "multiple_of": "n_head",
+            "help": "width of model=random",
+        },
         "vocab_size": {  # the least: the letters, alone and within words
             "default": 30522, "unit": "tokens", "least": 100,
             "help": "at most, of model=random; made of the data",
@@ -114,13 +120,19 @@ WORKLOAD = {
         "threads": 0,
     },
     "configs": {
-        "mrpc": {"data": "mrpc", "model": "bert-base-cased"},
+        "mrpc": {"data": "mrpc", "model": "google-bert/bert-base-cased"},
         "offline": {"data": "paraphrases", "model": "random"},
         "toy": {
             "data": "paraphrases", "model": "random", "train_pairs": 960, "eval_pairs": 200, "n_layer": 1, "n_head": 2,
             "n_embd": 32, "vocab_size": 400, "max_length": 48, "batch_size": 16, "eval_batch_size": 50, "epochs": 3,
             "lr": 3e-3, "warmup_iters": 5,
         },
+    },
+    "aliases": {
+        "task_name": "data", "model_name_or_path": "model", "max_seq_length": "max_length",
+        "per_device_train_batch_size": "batch_size", "per_device_eval_batch_size": "eval_batch_size",
+        "gradient_accumulation_steps": "grad_accum", "learning_rate": "lr", "num_train_epochs": "epochs",
+        "max_steps": "max_iters", "eval_steps": "eval_interval",
     },
     "gone": {
         "use_mps_device": "the Trainer takes mps by itself where it is available: write --device mps",
@@ -129,15 +141,6 @@ WORKLOAD = {
         "evaluation_strategy": "transformers 5 calls it eval_strategy; here: --set eval_interval=N",
         "eval_strategy": "write --set eval_interval=N; one evaluation comes at the end in any case",
         "per_gpu_train_batch_size": "write --set batch_size=N",
-        "per_device_train_batch_size": "write --set batch_size=N",
-        "per_device_eval_batch_size": "write --set eval_batch_size=N",
-        "gradient_accumulation_steps": "write --set grad_accum=N",
-        "learning_rate": "write --set lr=X",
-        "num_train_epochs": "write --set epochs=N",
-        "max_steps": "write --set max_iters=N",
-        "max_seq_length": "write --set max_length=N",
-        "model_name_or_path": "write --set model=NAME",
-        "task_name": "write --set data=mrpc",
         "fp16": "write --dtype fp16",
         "bf16": "write --dtype bf16",
         "torch_compile": "write --compile on",
@@ -157,6 +160,8 @@ class Training(AnyTraining):
     forward: Callable[..., Any]
     trainer: Trainer
     pairs: Pairs
+    others: dict[str, list[dict[str, torch.Tensor]]]
+    """further held-out data by split"""
 
     def n_params(self) -> int:
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
@@ -182,6 +187,7 @@ def build(options: Options, device: Device) -> Training:
         )
     tokenizer, classifier = classifier_of(options, pairs)
     train_set, eval_set = (rows_of(part, tokenizer, s.max_length) for part in (pairs.train, pairs.val))
+    others = {split: rows_of(part, tokenizer, s.max_length) for split, part in pairs.others.items()}
     names = tuple(train_set[0])
     model = Loss(classifier, names)
     reference = Reference(model, tuple(torch.stack([row[name] for row in train_set[: s.batch_size]]) for name in names))
@@ -193,12 +199,13 @@ def build(options: Options, device: Device) -> Training:
             train_dataset=train_set,
             eval_dataset=eval_set,
             processing_class=tokenizer,  # to be saved beside the model
-            compute_metrics=measures,
+            compute_metrics=measures(pairs.task),
         )
     except ValueError as error:  # such as a dtype that accelerate does not support on this device
         raise JobError(f"the Trainer refuses: {first_line(error)}", "--dtype fp32, --compile off") from None
     except OSError as error:
         raise JobError(f"the folder {arguments.output_dir} cannot be made: {error.strerror}", "another --out") from None
+    reference.part_from(model)  # the Trainer has moved it to its device
     trainer.losses = []
     trainer.remove_callback(transformers.PrinterCallback)
     batches = math.ceil(len(train_set) / s.batch_size)
@@ -212,12 +219,22 @@ def build(options: Options, device: Device) -> Training:
         else model,
         trainer=trainer,
         pairs=pairs,
+        others=others,
+        **_loss(pairs, reference),
         optimizer_name=f"AdamW({s.optim})" if s.optim.startswith("adamw") else s.optim,
         reference=reference,
         data=pairs.said(),
         flops_per_iter=flops(classifier.config, pairs_per_iter, s.max_length),
         per_iter=pairs_per_iter,
     )
+
+
+def _loss(pairs: Pairs, reference: Reference) -> dict[str, Any]:
+    """Return the fields of Training about the loss. That of a score is its squared error, (y - x)^2, which changes by
+    2 |y - x| where the model's output x changes by 1."""
+    if pairs.task.labels > 1:
+        return {}
+    return {"loss_unit": "score^2", "loss_slope": max(1.0, 2.0 * math.sqrt(reference.cpu or 0.0))}
 
 
 def train(training: Training, run: TrainerRun) -> None:
@@ -229,10 +246,13 @@ def train(training: Training, run: TrainerRun) -> None:
     except ImportError as error:  # a missing package of the optimizer
         hint = "install it there, or --set optim=adamw_torch_fused, which needs none"
         raise JobError(f"the Trainer refuses: {first_line(error)}", hint) from None
-    run.report.metric("majority_accuracy", training.pairs.majority(), "share")
+    if (majority := training.pairs.majority()) is not None:
+        run.report.metric("majority_accuracy", majority, "share")
     state = trainer.state
     if not any("eval_loss" in log and log["step"] == state.global_step for log in state.log_history):
         trainer.evaluate()  # newer Trainers with an interval have evaluated at the end
+    for split, rows in training.others.items():
+        trainer.evaluate(rows, metric_key_prefix=f"eval_{split}")
     if options.out is not None:
         with run.report.phase("checkpoint"):
             trainer.save_model(str(options.out))

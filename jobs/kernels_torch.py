@@ -31,6 +31,7 @@ from harness.microbench.matmul import ITEM_BYTES
 from harness.microbench.rounding import Check, judge_norm
 from harness.microbench.run import Bench, Cell, main
 from harness.torch_backend.bench import TYPES, BenchTorch
+from harness.torch_backend.compiling import compiled
 from harness.torch_backend.device import Device
 from mpsq_report import Reporter
 
@@ -158,7 +159,7 @@ class Kernel:
             drawn[1] *= drawn[1][0].numel() ** -0.5
         self.inputs = [x.to(TYPES[options.dtype]) for x in drawn]
         there = [x.to(device.handle).requires_grad_(backward) for x in self.inputs]
-        function = torch.compile(op.function, dynamic=False) if options.compile else op.function
+        function = compiled(op.function, options, dynamic=False)
         self.gradient = torch.Tensor()
         if not backward:
             self.call: Callable[[], Sequence[torch.Tensor]] = lambda: (function(*there),)

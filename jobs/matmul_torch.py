@@ -45,8 +45,9 @@ WORKLOAD = {
             "help": "size at which mode=peak stops at the latest",
         },
         "timing": {
-            "default": "synced", "unit": "", "choices": ["synced", "naive", "both"],
-            "help": "synced; naive: as guides have it, without waiting for the device; both. These two print both",
+            "default": "synced", "unit": "", "choices": ["synced", "naive", "both", "guide"],
+            "help": "synced; naive: as guides have it, without waiting for the device; both; guide: both, and before "
+            "anything else the guide's block of calls, once, by time.time(). All but synced print both",
         },
         "max_iters": {
             "default": 40, "unit": "iterations", "least": 2,
@@ -55,13 +56,13 @@ WORKLOAD = {
         "warmup_iters": 5,
         "calls": {
             "default": 0, "unit": "products", "least": 0,
-            "help": "in a sample; 0: as many as fill it (naive, both: 100)",
+            "help": "in a sample; 0: as many as fill it (unless timing=synced: 100)",
         },
         "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
         "tf32": {"default": False, "unit": "", "help": "let fp32 be computed in TF32 where the device has it"},
         "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU, in torch; 0: its own choice"},
     },
-    "configs": {"guide": {"n": 1000}, "peak": {"mode": "peak"}},
+    "configs": {"guide": {"n": 1000, "calls": 100, "timing": "guide"}, "peak": {"mode": "peak"}},
 }  # fmt: skip
 
 

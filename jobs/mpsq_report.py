@@ -10,7 +10,7 @@ every call does nothing. For the Trainers of transformers and Lightning there ar
     with report.phase("measure"):
         for i in range(1000):
             ...                                     # synchronise the device before both readings of the clock
-            report.iter(i, dur_s, loss)
+            report.iter(i, dur_s, loss, synced=True)
     report.bye(ok=True)
 
 Reporting never blocks, never waits for a disk and never raises into training: when a line cannot be written, reporting
@@ -42,6 +42,7 @@ _MAX_DEPTH = 24
 """Values nested deeper are written as text: the reader refuses more than 32 levels."""
 _MAX_S = 1e9
 """Longest duration: the reader takes a longer one for a wrong unit."""
+_SYNCED = {None: "", True: ',"synced":true', False: ',"synced":false'}
 _ITER_PHASES = {name: f',"phase":"{name}"' for name in ("compile", "warmup", "measure")}
 _IMPORTED_AT = time.perf_counter()
 _ELSEWHERE = {
@@ -60,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 class Reporter:
     """Writes the events of one run. `path` defaults to MPSQ_EVENTS; `clock` is in seconds, `zero` its reading at the
-    start.
+    start; `cpu` reads the CPU seconds of this process and of the children it waited for.
 
     The zero of "t" is the spawn of the process, which the queue passes in MPSQ_T0 as a reading of the same clock;
     without it, the import of this module.
@@ -71,12 +72,15 @@ class Reporter:
         path: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         zero: float | None = None,
+        cpu: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
+        self._cpu = _cpu_s if cpu is None else cpu
         self._zero = _zero(clock()) if zero is None else zero
         self._pid = os.getpid()
         self._fd = -1
         self._complained = False
+        self._compiled = _compiled()
         path = os.environ.get("MPSQ_EVENTS") if path is None else path
         if path and not _is_worker_process():
             self._open(path)
@@ -112,13 +116,14 @@ class Reporter:
         i: int,
         dur_s: float,
         loss: float | None = None,
-        synced: bool = True,
+        synced: bool | None = None,
         phase: str = "measure",
         allocated_bytes: int | None = None,
         reserved_bytes: int | None = None,
     ) -> None:
         """Report one iteration: its number from 0, its seconds, its loss; `synced`: whether the clock waited for the
-        device.
+        device at both readings, which is unknown if it is not given. What torch.compile compiled in a measured one
+        follows as metrics.
 
         Formatted by hand: it is called between two timed iterations, and the json module takes twice as long.
         """
@@ -139,12 +144,14 @@ class Reporter:
                 memory += f',"reserved_bytes":{reserved_bytes:d}'
             line = (
                 f'{{"type":"iter","t":{self._clock() - self._zero:.6f},"i":{i:d},"dur_s":{dur_s:.9f}{said}'
-                f',"synced":{"true" if synced else "false"}{_ITER_PHASES[phase]}{memory}}}\n'
+                f"{_SYNCED[synced]}{_ITER_PHASES[phase]}{memory}}}\n"
             ).encode()
         except Exception as error:
             self._complain(f"iteration {i!r} cannot be reported: {error!r}")
             return
         self._write(line)
+        if (now := _compiled()) != self._compiled:
+            self._tell_compiled(now, i if phase == "measure" else None)
 
     def eval(self, i: int, split: str, metrics: dict[str, float], dur_s: float | None = None) -> None:
         """Report metrics after `i` iterations, such as {"loss": 1.7}, on a split of the data."""
@@ -165,9 +172,22 @@ class Reporter:
         self._send("bye", {"ok": bool(ok)})
         self._close()
 
+    def _tell_compiled(self, now: tuple[int, int], i: int | None) -> None:
+        """Report what was compiled since the last line, if it was in measured iteration `i`: from then on the times are
+        of another program."""
+        before, self._compiled = self._compiled, now
+        if i is None:
+            return
+        if now[0] > before[0]:
+            self.metric("recompilations", now[0] - before[0], "graphs", i)
+        if now[1] > before[1]:
+            self.metric("graph_breaks", now[1] - before[1], "", i)
+
     def _edge(self, name: str, edge: str, t: float | None) -> None:
+        self._compiled = _compiled()  # what an evaluation compiles is in no iteration
         if name in PHASES:
-            self._send("phase", {"name": name, "edge": edge}, t)
+            cpu_s = 0.0 if t is not None else round(self._cpu(), 6)
+            self._send("phase", {"name": name, "edge": edge, "cpu_s": cpu_s}, t)
         else:
             self._complain(f"there is no phase {name!r}: it is one of {', '.join(PHASES)}")
 
@@ -221,6 +241,19 @@ class Reporter:
                 print(f"mpsq_report: {text}", file=sys.stderr, flush=True)
 
 
+def _compiled() -> tuple[int, int]:
+    """Return the frames that torch.compile has compiled and its graph breaks, of this process so far; zeros without
+    torch. It takes about a microsecond."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(dynamo, "counters", None)
+    if not counters:
+        return 0, 0
+    try:
+        return counters["frames"]["total"], sum(counters["graph_break"].values())
+    except (AttributeError, KeyError, TypeError):  # another version of torch
+        return 0, 0
+
+
 def _zero(now: float) -> float:
     """Return MPSQ_T0 if it is a moment that this clock passed not too long ago; else the import of this module."""
     try:
@@ -228,6 +261,16 @@ def _zero(now: float) -> float:
     except ValueError:
         return _IMPORTED_AT
     return told if 0 <= now - told < _MAX_S else _IMPORTED_AT
+
+
+def _cpu_s() -> float:
+    """Return the CPU seconds, user and system, of this process and of the children it waited for."""
+    try:
+        import resource
+    except ImportError:  # Windows, which tells no children's
+        return time.process_time()
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _is_worker_process() -> bool:

@@ -225,7 +225,7 @@ def sample(options: Options, device: Device) -> Sampling:
     }
     return Sampling(
         device=device,
-        check=sampling.reference_check(*problem.first(), options.settings.new_tokens, right),
+        check=sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, right),
         params=params,
         logits=Model(shape, dtype).logits,
         heads=shape.heads,

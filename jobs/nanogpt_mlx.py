@@ -251,7 +251,7 @@ def sample(options: Options, device: Device) -> Sampling:
     shape, dtype = problem.shape, DTYPES[options.dtype]
     model = model_of(shape, nanogpt.weights(options, shape))
     right = logits_of(lambda tokens: model(tokens, mx.float32))
-    check = sampling.reference_check(*problem.first(), options.settings.new_tokens, right)
+    check = sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, right)
     for name, value in tree_flatten(model.parameters()):
         if not nanogpt.stays_fp32(name, value.ndim):
             model.update(tree_unflatten([(name, value.astype(dtype))]), strict=False)

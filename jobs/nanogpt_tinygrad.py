@@ -225,7 +225,7 @@ def sample(options: Options, device: Device) -> Sampling:
         params[name] = (there if nanogpt.stays_fp32(name, value.ndim) else there.cast(dtype)).contiguous().realize()
     return Sampling(
         device=device,
-        check=sampling.reference_check(*problem.first(), options.settings.new_tokens, right),
+        check=sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, right),
         params=params,
         logits=GPT(shape, params, dtype),
         heads=shape.heads,

@@ -32,6 +32,7 @@ from harness import sampling
 from harness.command_line import Options
 from harness.models import nanogpt
 from harness.models.nanogpt import Problem, Shape
+from harness.torch_backend.compiling import compiled
 from harness.torch_backend.device import DTYPES, Device
 from harness.torch_backend.main import main
 from harness.torch_backend.sampling import Cache, LayerCache, Sampling, logits_of
@@ -43,28 +44,58 @@ WORKLOAD = {
     "framework": "torch",
     "about": "GPT-2 on text, character by character or with GPT-2's byte pairs: nanoGPT's shakespeare_char and gpt2.",
     "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
+    "prepares": True,
     "unit": "tokens",
     "params": {
         "mode": {
             "default": "train", "unit": "", "choices": ["train", "sample"],
             "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, "
-            "the likeliest each; of 1 sequence and 24 iterations unless batch_size and max_iters say otherwise",
+            "the likeliest each or as temperature and top_k say; of 1 sequence and 24 iterations unless batch_size and "
+            "max_iters say otherwise",
         },
         "new_tokens": {
             "default": 32, "unit": "tokens", "least": 1,
             "help": "written one by one in each iteration of mode=sample; less than block_size",
         },
+        "temperature": {
+            "default": 0.0, "unit": "", "least": 0,
+            "help": "mode=sample: logits are divided by it and a token is drawn; 0: the likeliest (sample.py: 0.8)",
+        },
+        "top_k": {
+            "default": 0, "unit": "tokens", "least": 0,
+            "help": "mode=sample with a temperature: of so many of the likeliest; 0: of all (sample.py: 200)",
+        },
+        "num_samples": {
+            "default": 1, "unit": "texts", "least": 1,
+            "help": "texts of mode=sample that are shown; at most batch_size times max_iters (sample.py: 10)",
+        },
+        "start": {
+            "default": "", "unit": "",
+            "help": "mode=sample: the prompt, or FILE:PATH of one; empty: the text that a training would read",
+        },
         "data": {
             "default": "pydoc", "unit": "", "path_or": ["pydoc", "shakespeare"],
+            "fetched": {
+                "shakespeare": [
+                    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+                    "data/tinyshakespeare.txt",
+                ]
+            },
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
         },
         "tokens": {
-            "default": "char", "unit": "", "choices": ["char", "bpe"],
+            "default": "char", "unit": "", "choices": ["char", "bpe"], "needs": {"bpe": ["tiktoken"]},
+            "fetched": {
+                "bpe": [
+                    "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
+                    "tiktoken/6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
+                ]
+            },
             "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
         },
         "n_layer": {"default": 4, "unit": "blocks", "least": 1, "help": "depth"},
         "n_head": {"default": 4, "unit": "heads", "least": 1, "help": "attention heads in a block; divides n_embd"},
-        "n_embd": {"default": 128, "unit": "features", "least": 1, "help": "width"},
+        "n_embd": {"default": 128, "unit": "features", "least": 1, "multiple_of": "n_head", "help": "width"},
         "block_size": {"default": 64, "unit": "tokens", "least": 1, "help": "length of a sequence"},
         "batch_size": {"default": 12, "unit": "sequences", "least": 1, "help": "sequences in one forward and backward"},
         "grad_accum": {"default": 1, "unit": "batches", "least": 1, "help": "batches whose gradients make one update"},
@@ -88,6 +119,7 @@ WORKLOAD = {
             "help": "iterations after the first that are not measured (for the schedule: lr_warmup_iters)",
         },
         "eval_interval": 50,
+        "eval_at_start": False,
         "eval_iters": {"default": 5, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
         "log_interval": 10,
         "checkpoint_interval": 0,
@@ -116,7 +148,8 @@ WORKLOAD = {
         },
         "shakespeare_char": {
             "data": "shakespeare", "n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 64,
-            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200, "new_tokens": 128,
+            "dropout": 0.2, "max_iters": 5000, "eval_interval": 250, "eval_iters": 200,
+            "eval_at_start": True, "new_tokens": 128,
             "lr": 1e-3, "min_lr": 1e-4, "lr_warmup_iters": 100, "beta2": 0.99,
         },
         "gpt2": {
@@ -258,7 +291,7 @@ def build(options: Options, device: Device) -> Training:
         options=options,
         device=device,
         model=model,
-        forward=torch.compile(model) if options.compile else model,
+        forward=compiled(model, options),
         optimizer=optimizer,
         optimizer_name=name,
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
@@ -318,7 +351,7 @@ def sample(options: Options, device: Device) -> Sampling:
     problem = nanogpt.problem(options)
     shape = problem.shape
     model = model_of(shape, nanogpt.weights(options, shape))
-    check = sampling.reference_check(*problem.first(), options.settings.new_tokens, logits_of(model))
+    check = sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, logits_of(model))
     for name, value in model.named_parameters():
         if not nanogpt.stays_fp32(name, value.ndim):
             value.data = value.data.to(DTYPES[options.dtype])

@@ -38,6 +38,7 @@ WORKLOAD = {
     "framework": "torch",
     "about": "ResNet-50 on images of 224 x 224: throughput of training, and of evaluation with mode=eval.",
     "source": "He et al. 2016 (Deep Residual Learning for Image Recognition), its stride in the 3 x 3",
+    "prepares": True,
     "unit": "samples",
     "params": {
         "mode": {

@@ -31,6 +31,8 @@ _LIMITS = {
     "below": ("below", "must be less than", operator.lt),
 }
 """Limits of a number in a literal: words for --help, words for an error, and the test of a valid value."""
+COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
+"""Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
@@ -48,6 +50,8 @@ class Options:
     """max_iters of the preset: how long the whole training is, of which `--set max_iters` may take a part"""
     resume: Path | None
     out: Path | None
+    compile_mode: str = ""
+    """one of COMPILE_MODES; empty: the compiler's default"""
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "torch.compile") -> Options:
@@ -62,8 +66,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
         raise UsageError(f'no device "{said.device}"', "a device is cpu, cuda, cuda:1, mps or auto")
     if said.dtype not in DTYPES:
         raise UsageError(f'no dtype "{said.dtype}"', did_you_mean(said.dtype, DTYPES, "fp32, bf16 or fp16"))
-    if said.compile.lower() not in _BOOLEANS:
-        raise UsageError(f'--compile cannot be "{said.compile}"', "it is off or on")
+    compiles, compile_mode = _compile(said.compile.lower(), compiler)
     configs = workload["configs"]
     if said.config not in configs:
         raise UsageError(
@@ -81,7 +84,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
             _refuse(key, workload["params"][key], value)
     return Options(
         device=device,
-        compile=_BOOLEANS[said.compile.lower()],
+        compile=compiles,
         config=said.config,
         dtype=said.dtype,
         seed=_seed(said.seed),
@@ -89,7 +92,19 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
         full_iters=full_iters,
         resume=Path(said.resume) if said.resume else None,
         out=Path(said.out) if said.out else None,
+        compile_mode=compile_mode,
     )
+
+
+def _compile(word: str, compiler: str) -> tuple[bool, str]:
+    """Return whether to compile, and the mode. Raises: UsageError for a mode that only torch.compile has."""
+    if word in _BOOLEANS:
+        return _BOOLEANS[word], ""
+    if word not in COMPILE_MODES:
+        raise UsageError(f'--compile cannot be "{word}"', f"it is off, on or, in torch, {join_or(COMPILE_MODES)}")
+    if compiler != "torch.compile":
+        raise UsageError(f"{word} is a mode of torch.compile, and {compiler} has no modes", "--compile on")
+    return True, word
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
@@ -105,6 +120,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentParser:
     configs = list(workload["configs"])
+    modes = f"; its modes are {', '.join(COMPILE_MODES)}" if compiler == "torch.compile" else ""
     parser = _Parser(
         description=workload["about"],
         epilog=_keys(workload),
@@ -117,7 +133,7 @@ def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentPars
         metavar="NAME",
         help="cpu, cuda[:n], mps or auto (default): the fastest that computes",
     )
-    parser.add_argument("--compile", default="off", metavar="off|on", help=f"{compiler} (default off)")
+    parser.add_argument("--compile", default="off", metavar="off|on", help=f"{compiler} (default off){modes}")
     parser.add_argument(
         "--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})"
     )
@@ -162,6 +178,7 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
     if not equals:
         raise UsageError(f'--set "{text}" is not KEY=VALUE', "such as --set max_iters=20")
     params = workload["params"]
+    key = workload.get("aliases", {}).get(key, key)
     if key not in params:
         raise UsageError(
             f'workload "{workload["name"]}" has no key "{key}"',

@@ -88,6 +88,12 @@ def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None
             EX_OUT_OF_MEMORY,
             "oom",
         )
+    if "CUDAGraphs that has been overwritten" in text:
+        return JobError(
+            "a CUDA graph overwrote a result of the model that was still in use",
+            "this workload cannot keep results in this mode: --compile no-cudagraphs, or on",
+            note="compile_failed",
+        )
     if _NO_COMPILER.search(text):
         return JobError(
             f"torch.compile found no working compiler: {said}",

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness import command_line, exit_codes, hello, loop
+from harness import command_line, exit_codes, hello, loop, prepared
 from harness.command_line import Options
 from harness.errors import UsageError
 from harness.framework import Build, Framework
-from harness.run import after_first, conclude
+from harness.run import after_first, conclude, prepare, report_computed
 from harness.training import Training
 from mpsq_report import Reporter
 from mpsq_report_watch import Iteration, Watch
@@ -79,6 +79,9 @@ def main(
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
+        if prepared.is_asked():
+            prepare(framework, build, None, options, report)
+            return
         conclude(_run(workload, framework, build, train, options, report), options)
 
     return exit_codes.run(workload, run)
@@ -99,10 +102,11 @@ def _run(
     facts = framework.facts(device)
     report.hello(**hello.request_fields(workload, framework.name, options, device, facts))
     training = build(options, device)
+    report_computed(report)
     planned = options.settings.max_iters  # build() may have derived it from epochs
     report.hello(**hello.model_fields(training, workload["unit"]), planned_iters=planned)
     if training.reference.cpu is not None:
-        report.metric("reference_loss_cpu", training.reference.cpu, "nats")
+        report.metric("reference_loss_cpu", training.reference.cpu, training.loss_unit)
     hello.print_summary(workload, framework.name, framework.compiler, training, facts, 0)
     run = TrainerRun(workload, framework, training, report)
     report.end("setup")

@@ -69,3 +69,6 @@ class Framework(Protocol):
 
     def weights(self, training: Training) -> Mapping[str, Any] | None:
         """Return the weights by name as numpy arrays, for weights.npz; None if the workload's have no common names."""
+
+    def put_weights(self, training: Training, weights: Mapping[str, Any]) -> None:
+        """Write what weights() returned into the model; the optimizer's state stays as it is."""

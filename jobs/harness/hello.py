@@ -42,6 +42,7 @@ def request_fields(
         "dtype": options.dtype,
         "seed": options.seed,
         "compile": options.compile,
+        **({"compile_mode": options.compile_mode} if options.compile_mode else {}),
         "config": options.config,
         "planned_iters": settings.max_iters,
         "full_iters": options.full_iters,
@@ -94,7 +95,12 @@ def print_summary(
 ) -> None:
     """Print model, data, device and framework in four lines, and how many iterations are done if resumed."""
     options, data, device = training.options, training.data, training.device
-    how = ", ".join(filter(None, (compiler if options.compile else "eager", training.optimizer_name)))
+    how = ", ".join(
+        filter(
+            None,
+            (f"{compiler} {options.compile_mode}".rstrip() if options.compile else "eager", training.optimizer_name),
+        )
+    )
     work = f"{training.flops_per_iter:.4e} FLOP and {training.per_iter:,} {workload['unit']} an iteration"
     about = data.get("about") or f"{data['bytes']:,} bytes, {data['vocab_size']:,} different tokens"
     threads = f", {facts['threads']} threads" if "threads" in facts else ""

@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -59,6 +60,9 @@ class Work(Protocol):
     def after_first(self) -> None:
         """Called once, when the first iteration of the process is over and reported."""
 
+    def at_start(self) -> AbstractContextManager[None]:
+        """Return a context in which the weights are those from before the first iteration; used with eval_at_start."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -76,6 +80,8 @@ class Plan:
     per_iter: float
     """tokens or samples in an iteration"""
     unit: str
+    eval_at_start: bool = False
+    """evaluate the initial weights, too, as step 0"""
 
     def phase(self, i: int) -> str:
         """Return the phase of iteration i: compile (the first of the process, with compilation), warmup or measure.
@@ -88,6 +94,9 @@ class Plan:
 
     def evaluates(self, done: int) -> bool:
         return self.eval_interval > 0 and (done % self.eval_interval == 0 or done == self.total)
+
+    def evaluates_start(self) -> bool:
+        return self.eval_at_start and self.eval_interval > 0 and self.first == 0
 
     def saves(self, done: int) -> bool:
         return (self.checkpoint_interval > 0 and done % self.checkpoint_interval == 0) or (
@@ -133,6 +142,9 @@ def run(plan: Plan, work: Work, report: Reporter, say: Callable[[str], None] = p
                 break
             if i == plan.first:
                 work.after_first()
+                if plan.evaluates_start():  # not earlier: the first iteration is to pay for what it pays for elsewhere
+                    with work.at_start():
+                        _evaluate(0, work, report, say, result)
             if plan.evaluates(i + 1):
                 _evaluate(i + 1, work, report, say, result)
             if plan.saves(i + 1):

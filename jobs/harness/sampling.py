@@ -1,14 +1,19 @@
 """mode=sample: how fast a model reads a prompt and generates text, and whether it does so correctly.
 
-An iteration reads a prompt at once (prefill), then generates tokens one by one (decode), the most likely one each time
-(greedy), on the device. Keys and values are cached there in arrays of their final length. The device is synchronised
-before each reading of the clock: around the prefill, and around the whole loop of the decode.
+An iteration reads a prompt at once (prefill), then generates tokens one by one (decode), on the device: the most likely
+one each time (greedy), or with a temperature one drawn as nanoGPT's sample.py draws it: from the softmax of the logits,
+divided by the temperature, of the top_k most likely ones. The random numbers are numpy's, one a token, so that the four
+frameworks write the same text but for rounding. Keys and values are cached in arrays of their final length. The device
+is synchronised before each reading of the clock: around the prefill, and around the whole loop of the decode.
 """
 
 from __future__ import annotations
 
 import sys
+import zlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import hello, loop
+from harness import hello, loop, prepared
 from harness.command_line import Options
 from harness.errors import JobError, UsageError
 from harness.framework import Framework
@@ -30,6 +35,8 @@ CHECKED_ROWS = 2
 """Sequences of the first batch whose logits are compared with those of the training's model: more than one, to detect
 keys and values of the wrong sequence."""
 SHOWN_CHARACTERS = 2000
+BETWEEN = "-" * 15
+"""The line that sample.py prints after each text."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,13 @@ class Sampling:
         """Append one token to each sequence, (batch,). Return the logits of its position, (batch, vocab)."""
         raise NotImplementedError
 
-    def greedy(self, logits: Any, n: int) -> Any:
-        """Return the most likely token by `logits`, and `n` more, each fed to the model: (batch, n + 1), not waited
-        for."""
+    def draw(self, numbers: NDArray[np.float32]) -> None:
+        """Copy the random numbers in [0, 1) of the next prefill and write to the device, (batch, n + 1), a number for
+        each token. Only called with a temperature."""
+        raise NotImplementedError
+
+    def write(self, logits: Any, n: int) -> Any:
+        """Return the token chosen by `logits`, and `n` more, each fed to the model: (batch, n + 1), not waited for."""
         raise NotImplementedError
 
     def wait(self, *values: Any) -> None:
@@ -100,8 +111,12 @@ def reference_check(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tok
     targets = y[:CHECKED_ROWS, -new_tokens - 1 :]
     if logits is None:
         return Check(x, targets, None)
-    one_by_one = [logits(x[row : row + 1])[0, -new_tokens - 1 :] for row in range(len(targets))]
-    return Check(x, targets, np.stack([losses(found, row) for found, row in zip(one_by_one, targets, strict=True)]))
+
+    def compute() -> list[Any]:
+        one_by_one = [logits(x[row : row + 1])[0, -new_tokens - 1 :] for row in range(len(targets))]
+        return [losses(found, row).tolist() for found, row in zip(one_by_one, targets, strict=True)]
+
+    return Check(x, targets, np.array(prepared.once("sample_losses", compute)))
 
 
 def losses(logits: NDArray[Any], targets: Tokens) -> Losses:
@@ -115,6 +130,13 @@ def losses(logits: NDArray[Any], targets: Tokens) -> Losses:
 def refuse(options: Options) -> None:
     """Raise UsageError for options that mode=sample does not support."""
     s = options.settings
+    if s.num_samples > s.batch_size * s.max_iters:
+        raise UsageError(
+            f"num_samples={s.num_samples}: {s.max_iters} iterations of batch_size={s.batch_size} write fewer",
+            f"--set max_iters={-(-s.num_samples // s.batch_size)}",
+        )
+    if s.top_k and not s.temperature:
+        raise UsageError("top_k has no effect without a temperature", "--set temperature=0.8, as sample.py has it")
     if s.new_tokens >= s.block_size:
         raise UsageError(
             f"new_tokens={s.new_tokens}: with block_size={s.block_size} it must be less than that",
@@ -142,8 +164,15 @@ def run(
     if sampling.check.losses is not None:
         report.metric("reference_loss_cpu", float(sampling.check.losses.mean()), "nats")
     hello.print_summary(workload, framework.name, framework.compiler, sampling, facts, 0)
-    n_prompt = settings.block_size - settings.new_tokens
-    print(f"sample: {settings.batch_size} x {n_prompt} tokens read at once, {settings.new_tokens} more one by one")
+    n_prompt = sampling.prompt(0).shape[1]
+    how = (
+        f"temperature {settings.temperature:g}, top_k {settings.top_k or 'all'}"
+        if settings.temperature
+        else "likeliest"
+    )
+    print(
+        f"sample: {settings.batch_size} x {n_prompt} tokens read at once, {settings.new_tokens} more one by one ({how})"
+    )
     plan = loop.Plan(
         first=0,
         total=settings.max_iters,
@@ -178,11 +207,16 @@ class _Work:
 
     def __init__(self, framework: Framework, sampling: Sampling, report: Reporter) -> None:
         self._framework, self._sampling, self._report = framework, sampling, report
-        self._last: tuple[Tokens, _Generation] | None = None
+        self._n_prompt = sampling.prompt(0).shape[1]
+        s = sampling.options.settings
+        self._kept: deque[tuple[Tokens, _Generation]] = deque(maxlen=max(1, -(-s.num_samples // s.batch_size)))
+        """the last iterations: as many as have num_samples texts"""
 
     def step(self, i: int) -> _Generation:
         sampling, n = self._sampling, self._sampling.options.settings.new_tokens
         prompt = sampling.prompt(i)
+        if sampling.options.settings.temperature:
+            sampling.draw(random_numbers(sampling.options.seed, i, len(prompt), n))
         state: list[Any] = []
 
         def synchronize() -> None:
@@ -192,12 +226,12 @@ class _Work:
             state.append(sampling.prefill(prompt))
 
         def decode() -> None:
-            state.append(sampling.greedy(state[0], n))
+            state.append(sampling.write(state[0], n))
 
         prefill_s, _ = loop.timed(prefill, synchronize)
         decode_s, _ = loop.timed(decode, synchronize)
         written = _Generation(prefill_s, decode_s, state[1])
-        self._last = prompt, written
+        self._kept.append((prompt, written))
         return written
 
     def read(self, loss: _Generation) -> None:
@@ -205,7 +239,7 @@ class _Work:
 
     def measures(self, loss: _Generation) -> dict[str, tuple[float, str]]:
         s = self._sampling.options.settings
-        n_read, n_written = s.batch_size * (s.block_size - s.new_tokens), s.batch_size * s.new_tokens
+        n_read, n_written = s.batch_size * self._n_prompt, s.batch_size * s.new_tokens
         return {
             "prefill_tokens_per_s": (n_read / max(loss.prefill_s, 1e-9), "tokens/s"),
             "decode_tokens_per_s": (n_written / max(loss.decode_s, 1e-9), "tokens/s"),
@@ -223,6 +257,9 @@ class _Work:
     def save(self, done: int) -> None:
         raise NotImplementedError("mode=sample has nothing to save")
 
+    def at_start(self) -> AbstractContextManager[None]:
+        raise NotImplementedError("mode=sample has nothing to evaluate")
+
     def after_first(self) -> None:
         self._framework.after_first(self._sampling)
         if self._sampling.options.compile:
@@ -235,25 +272,46 @@ class _Work:
         self._report.metric("reference_loss_device", float(found.mean()), "nats")
         _compare_with_reference(self._sampling, self._sampling.check.losses, found, self._report)
 
+    def _texts(self) -> list[tuple[str, str]]:
+        """Return prompt and text of the last num_samples sequences, in the order in which they were written."""
+        found = [
+            (self._sampling.read(prompt.tolist()), self._sampling.read(tokens.tolist()))
+            for prompts, written in self._kept
+            for prompt, tokens in zip(prompts, self._sampling.numpy(written.tokens), strict=True)
+        ]
+        s = self._sampling.options.settings
+        return found[-s.num_samples :] if s.num_samples > 1 else found[-s.batch_size :][:1]
+
     def show(self, folder: Path | None) -> None:
-        """Print the last text, report it as a note, and write sample.txt to --out. Raises: JobError."""
-        if self._last is None:
+        """Print the last num_samples texts, several with a line of dashes below each as sample.py has it; report them
+        as notes, and write them to sample.txt in --out. Raises: JobError."""
+        if not self._kept:
             return
-        prompt, written = self._last
-        begun, text = (
-            self._sampling.read(tokens[0].tolist()) for tokens in (prompt, self._sampling.numpy(written.tokens))
-        )
-        print(f"after the prompt {begun[-60:]!r} it wrote:\n{text[:SHOWN_CHARACTERS]}")
+        several = self._sampling.options.settings.num_samples > 1
+        texts = self._texts()
+        for begun, text in texts:
+            print(f"after the prompt {begun[-60:]!r} it wrote:\n{text[:SHOWN_CHARACTERS]}")
+            if several:
+                print(BETWEEN)
+            self._report.note("sample", text[:SHOWN_CHARACTERS], prompt=begun[-SHOWN_CHARACTERS:])
         if not self._sampling.options.settings.init_from:
             print("(its weights are not trained: --set init_from=PATH takes the weights.npz of a training's --out)")
-        self._report.note("sample", text[:SHOWN_CHARACTERS], prompt=begun[-SHOWN_CHARACTERS:])
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / "sample.txt").write_text(begun + text, "utf-8")
+                (folder / "sample.txt").write_text(
+                    f"\n{BETWEEN}\n".join(begun + text for begun, text in texts), "utf-8"
+                )
             except OSError as error:
                 raise JobError(f"{folder / 'sample.txt'} cannot be written: {error}", "give --out a folder") from None
             print(f"saved {folder / 'sample.txt'}")
+
+
+def random_numbers(seed: int, i: int, rows: int, n: int) -> NDArray[np.float32]:
+    """Return the random numbers of iteration i, (rows, n + 1): at most 1 - 1e-6, so that in fp32 a product with a sum
+    of probabilities stays below that sum."""
+    draw = np.random.Generator(np.random.PCG64([seed, zlib.crc32(b"sample"), i]))
+    return np.minimum(draw.random((rows, n + 1), np.float32), np.float32(1 - 1e-6))
 
 
 def on_device(sampling: Sampling) -> Losses:

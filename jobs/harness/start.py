@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from harness import errors, installing
+from harness import errors, installing, prepared
 from mpsq_report import Reporter
 
 _EXACT = {"mlx": {"MLX_ENABLE_TF32": "0"}}
@@ -19,6 +19,8 @@ def quietly(framework: str, *packages: str) -> None:
     """Prepare the process before the imports: let signals end it at once, without a traceback; flush each line; exit
     with a message if `framework`, its libraries or one of `packages` is not installed.
 
+    A process that is to prepare a run of which everything is known ends here.
+
     A Python signal handler would run only when the framework returns to Python, after an iteration of many seconds or
     never. The system's default action is immediate, and the exit status names the signal.
     """
@@ -27,6 +29,8 @@ def quietly(framework: str, *packages: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    if prepared.is_asked() and prepared.is_complete():
+        sys.exit(0)
     for package in (framework, *packages):
         if importlib.util.find_spec(package) is None:
             missing = errors.JobError(

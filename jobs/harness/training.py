@@ -12,6 +12,9 @@ TOLERANCE_NATS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2}
 """How far the first loss may be from the CPU's in fp32. Sums in another order differ by 1e-5 or so in fp32; 8 bits of
 mantissa cost bf16 about 1e-2 before averaging; what a wrong kernel does is larger by far."""
 
+REFERENCE = "reference_loss"
+"""Name under which the reference loss is kept (prepared.py)."""
+
 REFERENCE_ROWS = 8
 """Rows of a batch that the CPU evaluates at once for the reference loss: a batch that fills a GPU may be too large for
 the host."""
@@ -22,6 +25,10 @@ class Reference(Protocol):
 
     cpu: float | None
     """computed on the CPU in fp32, uncompiled, and taken as true; None if the framework has no CPU here"""
+
+    def again(self, training: Any) -> float:
+        """Compute the CPU's loss anew, when the device contradicts a kept one. Called after the first iteration; leaves
+        the training as it is. `cpu` is not None then."""
 
     def on_device(self, training: Any) -> float:
         """Return the loss as the training computes it, in its dtype, compiled if it is. The weights are restored after
@@ -55,6 +62,9 @@ class Training:
     flops_per_iter: float
     per_iter: int
     """tokens or samples in an iteration"""
+    loss_unit: str = "nats"
+    loss_slope: float = 1.0
+    """by how much an error of the model's output changes the loss: about 1 for a cross-entropy"""
 
     def n_params(self) -> int:
         """Return the number of trained parameters."""

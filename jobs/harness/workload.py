@@ -14,6 +14,7 @@ LOOP_KEYS: dict[str, dict[str, Any]] = {
         "unit": "iterations", "least": 0,
         "help": "evaluate each time so many are done, and at the end; 0: never",
     },
+    "eval_at_start": {"unit": "", "help": "evaluate the initial weights too, as step 0, when iteration 0 is over"},
     "log_interval": {"unit": "iterations", "least": 1, "help": "print every so many; all of them are reported"},
     "checkpoint_interval": {
         "unit": "iterations", "least": 0,

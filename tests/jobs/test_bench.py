@@ -103,16 +103,23 @@ WORKLOAD = {
 
 
 def run_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: Sequence[Check] = (), timing: str = "synced"
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checks: Sequence[Check] = (),
+    timing: str = "synced",
+    calls: int = 0,
 ) -> tuple[list[dict[str, Any]], Bench]:
     lazy, made = Lazy(), list[Bench]()
     monkeypatch.setenv("MPSQ_EVENTS", str(tmp_path / "events.jsonl"))
     monkeypatch.setattr(time, "perf_counter", lazy.clock)
+    if timing == "guide":
+        monkeypatch.setattr(time, "time", lazy.clock)
     left = list(checks)
 
     def build(options: Any, device: Any, report: Any) -> Bench:
         cells = [
-            Cell(f"c{k}", lazy.call, lambda found: left.pop(0) if left else RIGHT, flops=k, bytes=1.0) for k in (1, 2)
+            Cell(f"c{k}", lazy.call, lambda found: left.pop(0) if left else RIGHT, flops=k, bytes=1.0, calls=calls)
+            for k in (1, 2)
         ]
         made.append(Bench(cells, "two cells", lambda done: None, timing=timing, ended=lambda done: ended.append(done)))
         return made[0]
@@ -147,6 +154,21 @@ def test_a_clock_that_does_not_wait_is_told_as_such(tmp_path: Path, monkeypatch:
     assert not any(e["synced"] for e in measured) and all(e["dur_s"] == pytest.approx(2e-6) for e in measured)
     true = [e["value"] for e in events if e.get("name") == "c1.time"]
     assert true == pytest.approx([0.01] * 3, abs=1e-5), "the true time stands beside it"
+
+
+def test_the_block_of_the_guide_is_the_first_thing_timed_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, made = run_cells(tmp_path, monkeypatch, timing="guide", calls=100)
+    values = {e["name"]: e["value"] for e in events if e["type"] == "metric"}
+    assert values["c1.block_unsynced"] == pytest.approx(100e-6), "a microsecond for the handing over of each"
+    assert values["c1.block"] == pytest.approx(1.0, rel=1e-3), "what the device did in 10 ms each"
+    assert values["c1.time_unsynced"] == pytest.approx(1e-6) and values["c1.time"] == pytest.approx(0.01, rel=1e-3)
+    assert made.cells[0].block_s == (values["c1.block_unsynced"], values["c1.block"])
+    order = [e.get("name") or e["type"] for e in events if e["type"] in ("metric", "iter")]
+    assert order.index("c1.block_unsynced") < order.index("iter")
+    measured = [e for e in events if e["type"] == "iter" and e["phase"] == "measure"]
+    assert all(e["synced"] and e["dur_s"] == pytest.approx(0.02, rel=1e-3) for e in measured)
 
 
 @pytest.mark.parametrize("which", [0, 2], ids=["the first result", "the last result"])
@@ -225,6 +247,15 @@ def test_matmul(ran: Callable[..., Ran], framework: str, dtype: str, mode: str) 
     assert found.metrics()["n24.time_unsynced"] > 0 and "2 n^3" in found.out and "naive" in found.out
     assert found.of("iter")[0]["phase"] == ("compile" if mode == "on" else "warmup")
     assert found.events[-1] == {**found.events[-1], "type": "bye", "ok": True}
+
+
+def test_the_guides_config_is_its_loop_beside_the_truth(ran: Callable[..., Ran]) -> None:
+    found = ran("matmul_torch", "--config", "guide", max_iters=4, warmup_iters=1)
+    settings, metrics = found.hello()["settings"], found.metrics()
+    assert (settings["n"], settings["calls"], settings["timing"]) == (1000, 100, "guide")
+    assert 0 < metrics["n1000.block_unsynced"] <= metrics["n1000.block"] and metrics["n1000.calls"] == 100
+    said = f"100 products in {metrics['n1000.block_unsynced']:.6f} s by time.time()"
+    assert said in found.out and "naive" in found.out and "synced" in found.out
 
 
 def test_a_lazy_framework_whose_result_nobody_asks_for_computes_nothing(ran: Callable[..., Ran]) -> None:
@@ -327,7 +358,7 @@ def test_a_byte_that_differs_is_found() -> None:
         ("matmul_torch", ["n=0"], "cannot be less than 1"),
         ("matmul_torch", ["n=65537"], "cannot be more than 65536"),
         ("matmul_torch", ["mode=fast"], "mode is speed or peak"),
-        ("matmul_torch", ["timing=fast"], "timing is synced, naive or both"),
+        ("matmul_torch", ["timing=fast"], "timing is synced, naive, both or guide"),
         ("matmul_torch", ["mode=peak", "timing=both"], "synchronised clock"),
         ("matmul_torch", ["mode=peak", "largest=100"], "cannot be less than 512"),
         ("matmul_torch", ["max_iters=6", "warmup_iters=5"], "leaves nothing to measure"),
@@ -382,7 +413,19 @@ def test_through_the_queue_with_its_report(layout: Any) -> None:
         command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
-    mpsq("submit", "matmul", "--device", "cpu", "--dtype", "fp32,fp64", "--set", "n=16", "--set", "max_iters=12")
+    mpsq(
+        "submit",
+        "--no-gate",
+        "matmul",
+        "--device",
+        "cpu",
+        "--dtype",
+        "fp32,fp64",
+        "--set",
+        "n=16",
+        "--set",
+        "max_iters=12",
+    )
     mpsq(
         "submit",
         "kernels",

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
         (["--device", "gpu"], 'no device "gpu"'),
         (["--device", "cuda:x"], 'no device "cuda:x"'),
         (["--dtype", "fp64"], 'no dtype "fp64"'),
-        (["--compile", "maybe"], "it is off or on"),
+        (["--compile", "maybe"], "it is off, on or, in torch, reduce-overhead"),
         (["--seed", "-3"], "--seed -3 is not between"),
         (["--seed", "one"], "is not a whole number"),
         (["--wings"], "unrecognized arguments"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness.torch_backend.compiling import classify
-from tests.jobs.conftest import read, spawn
+from tests.jobs.conftest import JOBS, read, spawn
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +38,7 @@ def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
     losses = [[e["metrics"]["loss"] for e in found if e["type"] == "eval"] for found in (events, twin)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
+    assert not {e["name"] for e in events if e["type"] == "metric"} & {"recompilations", "graph_breaks"}
     [cache] = [e for e in events if e["type"] == "note"]
     assert cache["kind"] == "compile_cache" and cache["text"] in ("cold", "warm", "mixed")
     assert ("fxgraph_cache_miss" in cache) == (cache["text"] != "warm")
@@ -72,3 +76,34 @@ def test_the_counters_are_those_that_this_torch_counts() -> None:
     )
     counted = set(re.findall(r'counters\["(\w+)"\]\["(\w+)"\]', source))
     assert set(compiling._HITS + compiling._MISSES) <= counted
+
+
+RECOMPILES = """
+import torch
+from mpsq_report import Reporter
+
+report = Reporter()
+
+@torch.compile(backend="eager", dynamic=False)
+def double(x):
+    if x.shape[0] == 7:
+        torch._dynamo.graph_break()
+    return x * 2
+
+for i in range(8):
+    if i == 4:
+        with report.phase("eval"):
+            double(torch.ones(5))
+    double(torch.ones(7 if i == 6 else 4))
+    report.iter(i, 0.1, phase="compile" if i == 0 else "measure")
+report.bye()
+"""
+
+
+def test_torch_counts_what_a_measured_iteration_compiles(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    env = {**os.environ, "MPSQ_EVENTS": str(path), "PYTHONPATH": str(JOBS)}
+    (tmp_path / "double.py").write_text(RECOMPILES)  # torch.compile leaves code without a file alone
+    subprocess.run([sys.executable, tmp_path / "double.py"], env=env, check=True, timeout=300)
+    found = {(e["name"], e["i"]): e["value"] for e in read(path) if e["type"] == "metric"}
+    assert set(found) == {("recompilations", 6), ("graph_breaks", 6)} and found["graph_breaks", 6] == 1

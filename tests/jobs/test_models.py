@@ -471,7 +471,7 @@ def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatc
             return self.all(x)
 
     compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=compiler))
+    monkeypatch.setattr(torch, "compile", lambda model, mode=None: compile_(model, backend=compiler))
     ran = run(
         "resnet50", "--compile", "on", max_iters=4, eval_interval=2, batch_size=4,
         build=lambda options, device: build_classifier(options, device, Small),
@@ -513,7 +513,19 @@ def test_every_sgd_is_the_same_optimizer(name: str) -> None:
 
 def test_training_and_evaluation_through_the_queue(layout: Layout) -> None:
     brief = ["--set", "max_iters=14", "--set", "warmup_iters=2", "--set", "side=32", "--set", "eval_interval=0"]
-    mpsq("submit", "resnet50", "--config", "toy", "--device", "cpu", "--set", "mode=train,eval", *brief)
+    mpsq(
+        "submit",
+        "--no-gate",
+        "--no-preflight",
+        "resnet50",
+        "--config",
+        "toy",
+        "--device",
+        "cpu",
+        "--set",
+        "mode=train,eval",
+        *brief,
+    )
     mpsq("worker", "--until-idle")
     found = rows(layout)
     assert [row["outcome"] for row in found] == ["SUCCEEDED"] * 2

@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +53,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def report(path: Path) -> Any:
-    return mpsq_report.Reporter(path, clock=ticking(), zero=100.0)
+    return mpsq_report.Reporter(path, clock=ticking(), zero=100.0, cpu=ticking(2.5, 0.5))
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ def write_a_training(report: Any) -> None:
     with report.phase("warmup"):
         report.iter(1, 0.25, 4.25, phase="warmup", allocated_bytes=123_456_789, reserved_bytes=223_456_789)
     with report.phase("measure"):
-        report.iter(2, 0.2204998, 4.1)
+        report.iter(2, 0.2204998, 4.1, synced=True)
         report.iter(3, 0.2213, phase="measure", synced=False)
         with report.phase("eval"):
             report.eval(4, "train", {"loss": 4.0}, 3.25)
@@ -337,3 +338,25 @@ def test_only_the_standard_library_is_needed_and_nothing_beside_it(tmp_path: Pat
     )
     assert (done.stdout, done.stderr) == (b"", b"")
     assert [event["type"] for event in events(tmp_path / "events.jsonl")] == ["iter", "bye"]
+
+
+def test_what_torch_compiles_in_a_measured_iteration_is_reported(
+    report: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the counters of torch._dynamo, of which this is a stand-in; what an evaluation compiles does not count."""
+    dynamo = types.SimpleNamespace(counters={"frames": {"total": 1}, "graph_break": {}})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", dynamo)
+    frames, breaks = dynamo.counters["frames"], dynamo.counters["graph_break"]
+    report.iter(0, 0.1, phase="compile")
+    report.iter(1, 0.1)
+    frames["total"] += 2
+    breaks["data-dependent branch"] = 1
+    report.iter(2, 0.1)
+    report.iter(3, 0.1)
+    with report.phase("eval"):
+        frames["total"] += 1
+    report.iter(4, 0.1)
+    dynamo.counters["frames"] = None  # of another version of torch
+    report.iter(5, 0.1)
+    found = [(e["name"], e["value"], e["i"]) for e in events(path) if e["type"] == "metric"]
+    assert found == [("recompilations", 2, 2), ("graph_breaks", 1, 2)]

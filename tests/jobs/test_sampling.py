@@ -90,7 +90,7 @@ def test_the_work_is_counted_term_by_term() -> None:
     shape = Shape(vocab=5, block=3, layers=1, heads=2, width=4)
     matrices, norms, output = 12 * 4 * 4, 3 * 4, 5 * 4
     scores = 4 * 4 * (2 * 2 + 3)  # a prompt of two meets two keys each, the new one three
-    assert sampling_flops(shape, 2, 1) == 2 * (2 * (matrices + norms) * 3 + 2 * output * 2 + scores)
+    assert sampling_flops(shape, 2, 2, 1) == 2 * (2 * (matrices + norms) * 3 + 2 * output * 2 + scores)
 
 
 def test_a_mode_has_its_own_defaults_and_what_is_set_wins() -> None:
@@ -163,8 +163,112 @@ def test_the_device_is_waited_for_around_each_part(run: Run, monkeypatch: pytest
 
         monkeypatch.setattr(Sampling, name, call)
 
-    for name in ("prefill", "greedy", "wait"):
+    for name in ("prefill", "write", "wait"):
         noted(name)
     assert written(run, "torch", weights, new_tokens=7, max_iters=1).code == 0
-    until = log.index("greedy") + 3
-    assert log[:until] == ["wait", "wait", "prefill", "wait", "wait", "greedy", "wait", "wait"]
+    until = log.index("write") + 3
+    assert log[:until] == ["wait", "wait", "prefill", "wait", "wait", "write", "wait", "wait"]
+
+
+def as_sample_py_draws(logits: Any, temperature: float, top_k: int) -> Any:
+    """The probabilities of GPT.generate of nanoGPT's model.py, in numpy."""
+    scaled = np.asarray(logits, np.float64) / temperature
+    if top_k:
+        least = np.sort(scaled)[-min(top_k, scaled.size)]
+        scaled = np.where(scaled < least, -np.inf, scaled)
+    shares = np.exp(scaled - scaled.max())
+    return shares / shares.sum()
+
+
+def drawn(framework: str, logits: Any, u: Any, temperature: float, top_k: int) -> Any:
+    """Tokens by the framework's own choice, as its loop calls it: logits (rows, vocab), u (rows,)."""
+    from types import SimpleNamespace
+
+    module = importlib.import_module(f"harness.{framework}_backend.sampling")
+    asked = SimpleNamespace(options=SimpleNamespace(settings=SimpleNamespace(temperature=temperature, top_k=top_k)))
+    if framework == "torch":
+        import torch
+
+        there = torch.from_numpy(logits)
+        return module.chosen(there, torch.from_numpy(u[:, None]), temperature, top_k)[:, 0].numpy()
+    if framework == "jax":
+        return np.asarray(module.chosen(logits, u, temperature, top_k))
+    if framework == "mlx":
+        import mlx.core as mx
+
+        return np.array(module.Sampling._chosen(asked, mx.array(logits), mx.array(u)))
+    from tinygrad import Tensor
+
+    asked._numbers = Tensor(np.stack([u * 0 + 0.5, u], axis=1), device="CPU")
+    here = Tensor(np.array([[False, True]]), device="CPU")
+    return module.Sampling._chosen(asked, Tensor(logits, device="CPU"), here).numpy()[:, 0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("temperature", "top_k"), [(0.8, 0), (0.8, 5), (2.0, 200), (0.05, 3)])
+def test_tokens_are_drawn_as_sample_py_draws_them(framework: str, temperature: float, top_k: int) -> None:
+    """Stratified numbers instead of random ones: each token occurs as often as its probability says, to one."""
+    n = 4000
+    logits = np.random.Generator(np.random.PCG64(3)).standard_normal(23, np.float32) * 2
+    u = ((np.arange(n) + 0.5) / n).astype(np.float32)
+    tokens = drawn(framework, np.tile(logits, (n, 1)), u, temperature, top_k)
+    counts = np.bincount(np.asarray(tokens).astype(int), minlength=23)
+    expected = as_sample_py_draws(logits, temperature, top_k)
+    assert counts.sum() == n and np.abs(counts - n * expected).max() <= 2
+    if 0 < top_k < 23:
+        assert (counts > 0).sum() <= top_k and not counts[expected == 0].any()
+    edges = np.array([0.0, 1 - 1e-6], np.float32)
+    assert (expected[drawn(framework, np.tile(logits, (2, 1)), edges, temperature, top_k).astype(int)] > 0).all()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_four_draw_the_same_texts_and_another_seed_draws_others(
+    run: Run, weights: Path, drawn_texts: list[str], framework: str
+) -> None:
+    settings = {"new_tokens": 5, "temperature": 0.8, "top_k": 20, "num_samples": 4}
+    ran = written(run, framework, weights, "--compile", MODES[framework], **settings)
+    assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
+    texts = [note["text"] for note in ran.of("note") if note["kind"] == "sample"]
+    assert len(texts) == 4 and len({*texts}) > 1 and all(len(text) == 6 for text in texts)
+    assert texts == (drawn_texts or drawn_texts.extend(texts) or drawn_texts)
+    assert ran.out.count("-" * 15 + "\n") == 4, "as sample.py prints them"
+    if framework == "torch":
+        other = written(run, framework, weights, "--seed", "5", **settings)
+        assert texts != [note["text"] for note in other.of("note") if note["kind"] == "sample"]
+        likeliest = written(run, framework, weights, **settings | {"temperature": 1e-3, "top_k": 0})
+        greedy = written(run, framework, weights, new_tokens=5, num_samples=4)
+        assert [n["text"] for n in likeliest.of("note")] == [n["text"] for n in greedy.of("note")]
+
+
+@pytest.fixture(scope="module")
+def drawn_texts() -> list[str]:
+    """What the first framework drew."""
+    return []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_start_is_the_prompt_of_every_text(run: Run, weights: Path, tmp_path: Path, framework: str) -> None:
+    settings = {"new_tokens": 3, "num_samples": 2, "temperature": 1.0}
+    ran = written(run, framework, weights, "--compile", MODES[framework], start="The", **settings)
+    assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
+    assert [n["prompt"] for n in ran.of("note") if n["kind"] == "sample"] == ["The", "The"]
+    assert ran.hello()["tokens_per_iter"] == 2 * (3 + 3)
+    if framework == "torch":
+        (tmp_path / "begun.txt").write_text("a much longer text than the model holds: The")
+        from_file = written(run, framework, weights, start=f"FILE:{tmp_path / 'begun.txt'}", **settings)
+        assert [n["prompt"] for n in from_file.of("note")] == [": The", ": The"], "its end, block_size - new_tokens"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_samples": 7}, "num_samples=7: 3 iterations of batch_size=2 write fewer --set max_iters=4"),
+        ({"top_k": 5}, "top_k has no effect without a temperature"),
+        ({"temperature": -1}, "temperature=-1.0: it cannot be less than 0"),
+        ({"start": "FILE:/nowhere.txt"}, "it cannot be read"),
+        ({"start": "snow \u2603"}, "start has characters that pydoc does not have: '\u2603'"),
+    ],
+)
+def test_a_draw_that_cannot_be_made_is_a_sentence(run: Run, settings: dict[str, object], said: str) -> None:
+    ran = run(**WRITES | {"new_tokens": 3} | settings)
+    assert ran.code == 2 and said in " ".join(ran.err.split()).replace("hint: ", ""), ran.err

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from queue_runner.control import suspend
@@ -51,9 +52,14 @@ def worker(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def trainer(layout: Layout, run: str) -> int:
+    """Return the first noted process that is alive: before it there was that of the preparation."""
     pids = layout.run_dir(run) / "warden" / "pids.jsonl"
-    until(lambda: pids.exists() and pids.read_text().count("\n") >= 1, "the trainer to be noted")
-    return int(json.loads(pids.read_text().splitlines()[0])["pid"])
+
+    def alive() -> list[int]:
+        noted = [int(json.loads(line)["pid"]) for line in pids.read_text().splitlines()] if pids.exists() else []
+        return [pid for pid in noted if psutil.pid_exists(pid)]
+
+    return int(until(alive, "the trainer to be noted")[0])
 
 
 def losses(layout: Layout, run: str) -> dict[int, float]:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import urllib.error
 import urllib.request
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import tiktoken
 
-from harness.data.text import SHAKESPEARE_SHA256, SHAKESPEARE_URL
+from harness.data.text import _TOKENIZERS, SHAKESPEARE_SHA256, SHAKESPEARE_URL
 from harness.data.text import load as load_text
 from harness.errors import JobError, UsageError
 from tests.jobs.conftest import Run, shared
@@ -137,3 +138,20 @@ def test_bpe_offline_is_a_sentence_with_the_remedy(run: Run, monkeypatch: pytest
     ran = run(tokens="bpe")
     assert ran.code == 1 and ran.err.startswith("error: tiktoken cannot get the GPT-2 vocabulary: ")
     assert str(cache / "tiktoken") in ran.err and "tokens=char" in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "bpe"])
+def test_tokens_are_kept_for_the_next_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path, tokenizer: str
+) -> None:
+    """A measured run does not tokenize; a file that lost its end is as none."""
+    path = tmp_path / "a.txt"
+    path.write_text("Grüße, 東京! " * 40)
+    monkeypatch.setitem(_TOKENIZERS, "bpe", lambda text, cut: (9, "", *(array("i", [k] * cut) for k in (1, 2))))
+    first = load_text(str(path), tokenizer, 4)
+    with monkeypatch.context() as later:
+        later.setitem(_TOKENIZERS, tokenizer, None)
+        assert load_text(str(path), tokenizer, 4) == first
+    (kept,) = (cache / "tokens").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert load_text(str(path), tokenizer, 4) == first

@@ -47,7 +47,7 @@ def test_hello_says_what_was_asked_and_what_was_made_of_it(run: Run) -> None:
     assert len(hello["data"]["sha256"]) == 64 and hello["data"]["name"] == "pydoc"
     assert hello["flops_per_iter"] == 4 * (6 * (hello["params"] - 8 * 16) * 8 + 12 * 2 * 8 * 8 * 8)
     assert ran.code == 0 and ran.events[-1]["type"] == "bye" and ran.events[-1]["ok"] is True
-    assert ran.events[0] == {"type": "phase", "t": 0.0, "name": "setup", "edge": "begin"}
+    assert ran.events[0] == {"type": "phase", "t": 0.0, "name": "setup", "edge": "begin", "cpu_s": 0.0}
 
 
 def test_the_log_can_be_read(run: Run) -> None:

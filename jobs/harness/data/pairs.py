@@ -1,4 +1,4 @@
-"""Pairs of sentences labelled as paraphrases or not: MRPC, a file, or generated.
+"""Pairs of sentences labelled as paraphrases or not: MRPC, a file, or generated; and the other tasks of GLUE.
 
 MRPC is the Microsoft Research Paraphrase Corpus (Dolan and Brockett 2005) in its GLUE form: 3,668 pairs to train on and
 408 held out, of which 68 % are paraphrases.
@@ -12,16 +12,16 @@ import io
 import json
 import logging
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.data import glue
 from harness.errors import JobError, UsageError
 
 GENERATED = "paraphrases"
-HUB = {"mrpc": ("nyu-mll/glue", "mrpc")}
-"""Data sets of the Hugging Face hub: name and configuration for load_dataset()."""
 HELD_OUT = 0.1
 """Share of a file that is held out: 408 of MRPC's 4,076."""
 _COLUMNS = ("sentence1", "sentence2", "label")
@@ -30,9 +30,10 @@ _OFFLINE = f"--config offline, or --set data={GENERATED}, needs no network; --se
 
 class Pair(NamedTuple):
     first: str
-    second: str
-    label: int
-    """1: the second sentence paraphrases the first"""
+    second: str | None
+    """None in a task of single sentences"""
+    label: int | float
+    """of paraphrases 1: the second sentence says what the first says"""
 
 
 @dataclass(frozen=True)
@@ -42,31 +43,48 @@ class Pairs:
     name: str
     train: Sequence[Pair]
     val: Sequence[Pair]
+    task: glue.Task = glue.PARAPHRASES
+    others: Mapping[str, Sequence[Pair]] = field(default_factory=dict)
+    """further held-out data by split, evaluated once at the end"""
 
     def said(self) -> dict[str, Any]:
         """Return the fields of hello about the data: name, sha256, description, number of training pairs."""
         digest = hashlib.sha256(json.dumps([self.train, self.val]).encode()).hexdigest()
-        about = f"{len(self.train):,} pairs, {len(self.val):,} held out, {100 * self.majority():.1f} % of them alike"
+        about = f"{len(self.train):,} {self.word}, {len(self.val):,} held out, {self._labels()}"
         return {"name": self.name, "sha256": digest, "about": about, "pairs": len(self.train)}
 
-    def majority(self) -> float:
-        """Return the accuracy of always predicting the most frequent label of the held-out pairs."""
-        ones = sum(pair.label for pair in self.val) / len(self.val)
-        return max(ones, 1.0 - ones)
+    @property
+    def word(self) -> str:
+        """What an example is called."""
+        return "sentences" if len(self.task.columns) == 1 else "pairs"
+
+    def majority(self) -> float | None:
+        """Return the accuracy of always predicting the most frequent label of the held-out data; None for scores."""
+        if self.task.labels == 1:
+            return None
+        return max(Counter(pair.label for pair in self.val).values()) / len(self.val)
+
+    def _labels(self) -> str:
+        if (majority := self.majority()) is None:
+            return f"with scores from {min(p.label for p in self.val):g} to {max(p.label for p in self.val):g}"
+        alike = "alike" if self.task is glue.PARAPHRASES else f"with the most frequent of {self.task.labels} labels"
+        return f"{100 * majority:.1f} % of them {alike}"
 
 
 def load(name: str, n_train: int, n_val: int, seed: int) -> Pairs:
-    """Return the data called `name`: mrpc, paraphrases (`n_train` and `n_val` generated pairs), or the path of a file.
+    """Return the data called `name`: a task of GLUE, paraphrases (`n_train` and `n_val` generated pairs), or the path
+    of a file.
 
     Raises: UsageError, JobError if it is not there or not valid.
     """
     if name == GENERATED:
         return generated(n_train, n_val, seed)
-    return of_hub(name) if name in HUB else of_file(name, seed)
+    return of_hub(name) if name in glue.TASKS else of_file(name, seed)
 
 
 def of_hub(name: str) -> Pairs:
-    """Return a data set of the Hugging Face hub, or of its cache on this machine. Raises: JobError."""
+    """Return a task of GLUE from the Hugging Face hub, or its cache on this machine. Raises: JobError."""
+    task = glue.TASKS[name]
     try:
         import datasets
     except ImportError:
@@ -75,14 +93,15 @@ def of_hub(name: str) -> Pairs:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each attempt
     print(f"asking the Hugging Face hub for {name}")
     try:
-        found = datasets.load_dataset(*HUB[name])
+        found = datasets.load_dataset(glue.HUB, name)
     except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...
         said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise JobError(
             f"{name} is not available from the Hugging Face hub: {said}", _OFFLINE, note="download_failed"
         ) from None
-    train, val = ([Pair(*(row[key] for key in _COLUMNS)) for row in found[part]] for part in ("train", "validation"))
-    return Pairs(name, train, val)
+    splits = ("train", task.held_out, *task.others.values())
+    train, val, *others = ([Pair(*row) for row in glue.of_rows(found[split], task)] for split in splits)
+    return Pairs(name, train, val, task, dict(zip(task.others, others, strict=True)))
 
 
 def of_file(path: str, seed: int) -> Pairs:
@@ -92,7 +111,7 @@ def of_file(path: str, seed: int) -> Pairs:
     Raises: UsageError.
     """
     file = Path(path).expanduser()
-    hint = f"data is {', '.join(HUB)}, {GENERATED}, or the path of a csv or jsonl file"
+    hint = f"data is {', '.join(glue.TASKS)}, {GENERATED}, or the path of a csv or jsonl file"
     if file.suffix not in (".csv", ".jsonl"):
         raise UsageError(f'no data "{path}"', hint)
     try:

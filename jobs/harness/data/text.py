@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 import urllib.error
@@ -22,6 +23,8 @@ from harness.errors import JobError, UsageError
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 DOWNLOAD_TIMEOUT_S = 20.0
+KEPT_BYTES = 64 << 20
+"""Largest text whose tokens are kept between runs."""
 TRAIN_SHARE = 0.9
 """Share of the text to train on; the rest is for validation. The split of nanoGPT's data/*/prepare.py."""
 
@@ -55,6 +58,19 @@ class Text:
         known = (encoding.decode_single_token_bytes(one) if one < self.vocab_size else b"\xff" for one in tokens)
         return b"".join(known).decode(errors="replace")
 
+    def encoded(self, words: str, what: str) -> list[int]:
+        """Return a text as tokens. Raises: UsageError for characters that are not in the alphabet."""
+        if self.tokenizer == "char":
+            if unknown := sorted({*words} - {*self.alphabet}):
+                raise UsageError(
+                    f"{what} has characters that {self.name} does not have: {''.join(unknown[:20])!r}",
+                    "the model knows the characters of its training text only",
+                )
+            return [self.alphabet.index(one) for one in words]
+        import tiktoken
+
+        return list(tiktoken.get_encoding("gpt2").encode(words, allowed_special={"<|endoftext|>"}))
+
     def said(self) -> dict[str, object]:
         """Return the fields of hello about the data."""
         return {
@@ -74,21 +90,25 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
     Raises: UsageError for an unknown source or a text too short; JobError if a download fails.
     """
     name, raw = _read(source)
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
-        ) from None
-    cut = int(len(text) * TRAIN_SHARE)
-    vocab_size, alphabet, train, val = _TOKENIZERS[tokenizer](text, cut)
+    digest = hashlib.sha256(raw).hexdigest()
+    kept = cache_folder("tokens") / f"{digest[:32]}-{tokenizer}"
+    if (tokens_of := _kept_tokens(kept)) is None:
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
+            ) from None
+        tokens_of = _TOKENIZERS[tokenizer](text, int(len(text) * TRAIN_SHARE))
+        if len(raw) <= KEPT_BYTES and os.environ.get("MPSQ_CACHE"):
+            _keep_tokens(kept, *tokens_of)
+    vocab_size, alphabet, train, val = tokens_of
     for part, tokens in (("training", train), ("validation", val)):
         if len(tokens) <= block_size:
             raise UsageError(
                 f"{source} is too short: its {part} part has {len(tokens)} tokens, block_size is {block_size}",
                 "take a longer text, or a smaller block_size",
             )
-    digest = hashlib.sha256(raw).hexdigest()
     return Text(name, digest, len(raw), tokenizer, vocab_size, alphabet, train, val)
 
 
@@ -153,6 +173,26 @@ def _keep(path: Path, raw: bytes) -> None:
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(raw)
     Path(partial).replace(path)
+
+
+def _keep_tokens(path: Path, vocab_size: int, alphabet: str, train: array[int], val: array[int]) -> None:
+    """Keep tokens as a line of JSON and the arrays behind it, as nanoGPT keeps them in train.bin: a measured run should
+    not tokenize. A cache that cannot be written costs the next run the time."""
+    said = {"vocab_size": vocab_size, "alphabet": alphabet, "train": len(train), "val": len(val)}
+    with contextlib.suppress(OSError):
+        _keep(path, json.dumps(said).encode() + b"\n" + train.tobytes() + val.tobytes())
+
+
+def _kept_tokens(path: Path) -> tuple[int, str, array[int], array[int]] | None:
+    """Return what _keep_tokens kept; None if there is nothing, or not all of it."""
+    try:
+        with path.open("rb") as stream:
+            said, train, val = json.loads(stream.readline()), array("i"), array("i")
+            train.fromfile(stream, said["train"])
+            val.fromfile(stream, said["val"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None
+    return said["vocab_size"], said["alphabet"], train, val
 
 
 def _characters(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:

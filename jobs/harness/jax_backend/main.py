@@ -82,6 +82,9 @@ class Jax(Framework):
     def weights(self, training: Training) -> dict[str, Any]:
         return {name: np.asarray(value, np.float32) for name, value in training.params.items()}
 
+    def put_weights(self, training: Training, weights: Mapping[str, Any]) -> None:
+        training.params = jax.device_put(dict(weights), training.device.handle)
+
 
 def _named(training: Training) -> dict[str, Any]:
     """Return every array of weights and optimizer by its path in the tree, in the order of the tree."""

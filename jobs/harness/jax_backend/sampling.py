@@ -59,6 +59,7 @@ class Sampling(AnySampling):
 
     def __post_init__(self) -> None:
         self._kept: Kept = {}
+        self._numbers: jax.Array | None = None
         self._read, self._write, self._loop = self._first, self._next, self._more
         if self.options.compile:  # the old cache's memory is reused for the new one
             self._read = jax.jit(self._first)
@@ -82,22 +83,27 @@ class Sampling(AnySampling):
         logits = self.logits(params, tokens[:, None], cache=cache)[:, -1]
         return logits, {**cache.kept, "at": kept["at"] + 1}
 
-    def _more(self, params: Params, kept: Kept, logits: jax.Array, n: int) -> tuple[jax.Array, Kept]:
-        """Return the most likely token, and n more: (batch, n + 1). One program on the device if compiled."""
+    def _more(
+        self, params: Params, kept: Kept, logits: jax.Array, n: int, numbers: jax.Array | None
+    ) -> tuple[jax.Array, Kept]:
+        """Return the chosen token, and n more: (batch, n + 1). One program on the device if compiled. `numbers` are
+        random, (n + 1, batch)."""
+        s = self.options.settings
 
-        def one(state: tuple[Kept, jax.Array], _: None) -> tuple[tuple[Kept, jax.Array], jax.Array]:
+        def one(state: tuple[Kept, jax.Array], u: jax.Array | None) -> tuple[tuple[Kept, jax.Array], jax.Array]:
             kept, token = state
             logits, kept = self._next(params, kept, token)
-            token = likeliest(logits)
+            token = chosen(logits, u, s.temperature, s.top_k)
             return (kept, token), token
 
-        first = likeliest(logits)
+        first = chosen(logits, None if numbers is None else numbers[0], s.temperature, s.top_k)
         if self.options.compile:
-            (kept, _), more = jax.lax.scan(one, (kept, first), length=n)
+            drawn = None if numbers is None else numbers[1:]
+            (kept, _), more = jax.lax.scan(one, (kept, first), drawn, length=n)
             return jnp.concatenate([first[None], more]).T, kept
         state, written = (kept, first), [first]
-        for _ in range(n):
-            state, token = one(state, None)
+        for k in range(n):
+            state, token = one(state, None if numbers is None else numbers[k + 1])
             written.append(token)
         return jnp.stack(written, axis=1), state[0]
 
@@ -109,8 +115,11 @@ class Sampling(AnySampling):
         logits, self._kept = self._write(self.params, self._kept, jax.device_put(tokens, self.device.handle))
         return logits
 
-    def greedy(self, logits: jax.Array, n: int) -> jax.Array:
-        tokens, self._kept = self._loop(self.params, self._kept, logits, n)
+    def draw(self, numbers: NDArray[np.float32]) -> None:
+        self._numbers = jax.device_put(numbers.T, self.device.handle)
+
+    def write(self, logits: jax.Array, n: int) -> jax.Array:
+        tokens, self._kept = self._loop(self.params, self._kept, logits, n, self._numbers)
         return tokens
 
     def wait(self, *values: Any) -> None:
@@ -120,9 +129,16 @@ class Sampling(AnySampling):
         return np.asarray(values.astype(jnp.float32) if jnp.issubdtype(values.dtype, jnp.floating) else values)
 
 
-def likeliest(logits: jax.Array) -> jax.Array:
-    """Return the token of the highest logit: (batch,)."""
-    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+def chosen(logits: jax.Array, u: jax.Array | None, temperature: float, top_k: int) -> jax.Array:
+    """Return a token for each row of logits, (batch,): the likeliest, or the one whose span of the cumulative
+    probabilities holds the random number `u`, (batch,)."""
+    if u is None:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    scaled = logits.astype(jnp.float32) / temperature
+    if 0 < top_k < scaled.shape[-1]:
+        scaled = jnp.where(scaled < jax.lax.top_k(scaled, top_k)[0][:, -1:], -jnp.inf, scaled)
+    upto = jnp.cumsum(jax.nn.softmax(scaled, axis=-1), axis=-1)
+    return (upto <= u[:, None] * upto[:, -1:]).sum(axis=-1).astype(jnp.int32)
 
 
 def logits_of(

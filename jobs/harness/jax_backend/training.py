@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from harness import prepared
 from harness.device import Device
 from harness.jax_backend.device import cpu as cpu_device
-from harness.training import REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS
 from harness.training import Training as AnyTraining
 
 Params = dict[str, jax.Array]
@@ -39,18 +40,24 @@ class Reference:
     """harness.training.Reference in JAX. `loss(params, *batch)` is the mean over rows in fp32, dropout off."""
 
     def __init__(self, loss: Callable[..., jax.Array], params: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]):
-        """Compute the CPU's loss. `params` and `batch` are numpy arrays, on no device yet."""
-        self._params, self._batch = params, batch
-        there = cpu_device()
-        self.cpu = None if there is None else self._on(there, loss)
+        """Compute the CPU's loss, unless it is kept. `params` and `batch` are numpy arrays, on no device yet."""
+        self._params, self._batch, self._loss = params, batch, loss
+        self.cpu = prepared.once(REFERENCE, self._on_cpu)
 
-    def _on(self, device: Any, loss: Callable[..., jax.Array]) -> float:
+    def again(self, training: Training) -> float:
+        loss = self._on_cpu()
+        assert loss is not None  # there was a CPU before
+        return loss
+
+    def _on_cpu(self) -> float | None:
+        if (device := cpu_device()) is None:
+            return None
         params = jax.device_put(self._params, device)
         n, total = len(self._batch[0]), 0.0
         with jax.default_device(device):
             for first in range(0, n, REFERENCE_ROWS):
                 rows = [jax.device_put(part[first : first + REFERENCE_ROWS], device) for part in self._batch]
-                total += float(loss(params, *rows)) * len(rows[0])
+                total += float(self._loss(params, *rows)) * len(rows[0])
         return total / n
 
     def on_device(self, training: Training) -> float:

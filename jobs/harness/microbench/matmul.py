@@ -148,6 +148,12 @@ def _show(done: Bench, n: int, framework: Matrices) -> None:
     print(f"       TFLOP/s is 2 n^3 / t, n = {n}, t {t}")
     if done.timing == "synced":
         return
+    if cell.block_s is not None:
+        said_s, done_s = cell.block_s
+        print(
+            f"guide  {cell.calls} products in {said_s:.6f} s by time.time(); the device was done after {done_s:.6f} s"
+        )
+        print("       (its first block: loading of kernels is part of it, as in the guide)")
     print(f"{'naive':<7}{_line(cell.flops, cell.naive_s)}")
     times = cell.median_s / max(median(cell.naive_s), 1e-12)
     print(f"error  the clock that does not wait says {times:,.4g} times the speed{_why(times, framework)}")

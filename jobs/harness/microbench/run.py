@@ -102,6 +102,8 @@ class Cell:
     """of one call, of each measured iteration"""
     naive_s: list[float] = field(default_factory=list)
     """the same by a clock that does not wait for the device"""
+    block_s: tuple[float, float] | None = None
+    """timing=guide: of its block of calls, as the guide's clock says and until the device was done"""
 
     @property
     def median_s(self) -> float:
@@ -111,7 +113,7 @@ class Cell:
 
 @dataclass
 class Bench:
-    """The result of build() of a workload. `show` prints the results; `timing` is synced, naive or both."""
+    """The result of build() of a workload. `show` prints the results; `timing` is synced, naive, both or guide."""
 
     cells: list[Cell]
     about: str
@@ -162,7 +164,7 @@ def _run(workload: Mapping[str, Any], framework: Framework, build: Build, option
     report.hello(**_hello(workload, framework, options, device, facts))
     bench = build(options, device, report)
     report.hello(flops_per_iter=sum(cell.flops for cell in bench.cells), **bench.facts)
-    how = framework.compiler if options.compile else "eager"
+    how = f"{framework.compiler} {options.compile_mode}".rstrip() if options.compile else "eager"
     threads = f", {facts['threads']} threads" if "threads" in facts else ""
     print(f"{workload['name']}: {bench.about}")
     print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
@@ -182,10 +184,12 @@ def _hello(
         "dtype": options.dtype,
         "seed": options.seed,
         "compile": options.compile,
+        **({"compile_mode": options.compile_mode} if options.compile_mode else {}),
         "config": options.config,
         "planned_iters": options.settings.max_iters,
         **facts,
         "settings": vars(options.settings),
+        "dur_is": "mean",
     }
 
 
@@ -200,6 +204,10 @@ class _Runner:
     def run(self) -> None:
         options, report, cells = self._options, self._report, self._bench.cells
         phase = "compile" if options.compile else "warmup"
+        if self._bench.timing == "guide":
+            with report.phase("warmup"):
+                for cell in cells:
+                    self._block(cell)
         with report.phase(phase):
             first = [self._timed(cell, 1) for cell in cells]
             self._tell(0, sum(dur_s for dur_s, _ in first), phase)
@@ -260,6 +268,20 @@ class _Runner:
         dur_s = time.perf_counter() - begun
         self._framework.finish(self._device, list(results))
         return dur_s / cell.calls
+
+    def _block(self, cell: Cell) -> None:
+        """Time the block of calls as guides publish it: the first of the process, by time.time(), one result kept, and
+        nothing waited for. What the device still had to do is timed behind it."""
+        call = cell.as_published or cell.call
+        results: deque[Any] = deque(maxlen=1 if self._framework.in_order else None)
+        begun, start = time.perf_counter(), time.time()
+        for _ in range(cell.calls):
+            results.append(call())
+        said_s = time.time() - start
+        self._framework.finish(self._device, list(results))
+        cell.block_s = said_s, time.perf_counter() - begun
+        self._report.metric(f"{cell.name}.block_unsynced", cell.block_s[0], "s")
+        self._report.metric(f"{cell.name}.block", cell.block_s[1], "s")
 
     def _enough(self, cell: Cell) -> int:
         """Return the number of calls that last sample_ms together."""

@@ -92,6 +92,9 @@ class Mlx(Framework):
     def weights(self, training: Training) -> dict[str, Any]:
         return {name: np.array(value, np.float32) for name, value in tree_flatten(training.model.parameters())}
 
+    def put_weights(self, training: Training, weights: Mapping[str, Any]) -> None:
+        training.model.update(tree_unflatten([(name, mx.array(value)) for name, value in weights.items()]))
+
 
 def _kept() -> int:
     return sum(1 for _ in Path(tempfile.gettempdir(), "mlx", mx.__version__, "cpu").glob("*.so"))

@@ -58,6 +58,7 @@ class Sampling(AnySampling):
         self._keys: list[mx.array] = []
         self._values: list[mx.array] = []
         self._at = mx.array([0])
+        self._numbers: mx.array | None = None
         self._read, self._write = self._first, self._next
         if self.options.compile:
             self._read = mx.compile(self._first, inputs=self.model.state)
@@ -73,12 +74,12 @@ class Sampling(AnySampling):
         return self.logits(tokens, cache)[:, -1], cache.keys, cache.values
 
     def _next(
-        self, tokens: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array]
+        self, tokens: mx.array, at: mx.array, keys: list[mx.array], values: list[mx.array], *u: mx.array
     ) -> tuple[mx.array, mx.array, mx.array, list[mx.array], list[mx.array]]:
         """Append `tokens`, (batch,)."""
         cache = Cache(keys, values, at)
         logits = self.logits(tokens[:, None], cache)[:, -1]
-        return logits, mx.argmax(logits, axis=-1), at + 1, cache.keys, cache.values
+        return logits, self._chosen(logits, *u), at + 1, cache.keys, cache.values
 
     def prefill(self, tokens: Tokens) -> mx.array:
         logits, self._keys, self._values = self._read(mx.array(tokens))
@@ -88,17 +89,36 @@ class Sampling(AnySampling):
     def step(self, tokens: Tokens) -> mx.array:
         return self._go_on(mx.array(tokens))[0]
 
-    def greedy(self, logits: mx.array, n: int) -> mx.array:
-        written = [mx.argmax(logits, axis=-1)]
-        for _ in range(n):
-            token = self._go_on(written[-1])[1]
+    def draw(self, numbers: NDArray[np.float32]) -> None:
+        self._numbers = mx.array(numbers)
+
+    def write(self, logits: mx.array, n: int) -> mx.array:
+        drawn = [() if self._numbers is None else (self._numbers[:, k],) for k in range(n + 1)]
+        written = [self._chosen(logits, *drawn[0])]
+        for u in drawn[1:]:
+            token = self._go_on(written[-1], *u)[1]
             mx.async_eval(token, self._keys, self._values)  # the device starts while the next step's graph is built
             written.append(token)
         return mx.stack(written, axis=1)
 
-    def _go_on(self, tokens: mx.array) -> tuple[mx.array, mx.array]:
-        logits, token, self._at, self._keys, self._values = self._write(tokens, self._at, self._keys, self._values)
+    def _go_on(self, tokens: mx.array, *u: mx.array) -> tuple[mx.array, mx.array]:
+        if not u and self._numbers is not None:  # step(), whose choice is not used: one program for both
+            u = (self._numbers[:, 0],)
+        logits, token, self._at, self._keys, self._values = self._write(tokens, self._at, self._keys, self._values, *u)
         return logits, token
+
+    def _chosen(self, logits: mx.array, *u: mx.array) -> mx.array:
+        """Return a token for each row of logits, (batch,): the likeliest, or the one whose span of the cumulative
+        probabilities holds the random number `u`, (batch,)."""
+        if not u:
+            return mx.argmax(logits, axis=-1)
+        s = self.options.settings
+        scaled = logits.astype(mx.float32) / s.temperature
+        if 0 < s.top_k < scaled.shape[-1]:
+            least = mx.topk(scaled, s.top_k, axis=-1).min(axis=-1, keepdims=True)
+            scaled = mx.where(scaled < least, -mx.inf, scaled)
+        upto = mx.cumsum(mx.softmax(scaled, axis=-1), axis=-1)
+        return (upto <= u[0][:, None] * upto[:, -1:]).sum(axis=-1)
 
     def wait(self, *values: Any) -> None:
         mx.eval(*values, self._at, self._keys, self._values)

@@ -12,8 +12,9 @@ import numpy as np
 from mlx import optimizers
 from mlx.utils import tree_flatten, tree_map
 
+from harness import prepared
 from harness.device import Device
-from harness.training import REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS
 from harness.training import Training as AnyTraining
 
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
@@ -38,11 +39,22 @@ class Reference:
     off; `batch` is of numpy arrays."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> None:
-        """Compute the CPU's loss."""
-        self._batch = batch
+        """Compute the CPU's loss, unless it is kept."""
+        self._batch, self._loss = batch, loss
         self._weights = tree_map(lambda value: value, model.parameters())
+        self.cpu = prepared.once(REFERENCE, self._on_cpu)
+
+    def _on_cpu(self) -> float:
         with mx.stream(mx.cpu):  # memory is shared on Apple silicon; elsewhere MLX copies
-            self.cpu = _in_parts(loss, batch)
+            return _in_parts(self._loss, self._batch)
+
+    def again(self, training: Training) -> float:
+        model = training.model
+        now = tree_map(lambda value: value, model.parameters())
+        model.update(self._weights)
+        loss = self._on_cpu()
+        model.update(now)
+        return loss
 
     def on_device(self, training: Training) -> float:
         model = training.model

@@ -131,7 +131,8 @@ def initial_weights(shape: Shape, seed: int) -> Weights:
             continue
         std = INITIAL_STD / math.sqrt(2 * shape.layers) if name.endswith("out.weight") else INITIAL_STD
         draw = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
-        found[name] = draw.standard_normal(size, np.float32) * np.float32(std)
+        found[name] = draw.standard_normal(size, np.float32)
+        found[name] *= np.float32(std)  # in place: the largest are hundreds of megabytes
     return found
 
 
@@ -165,13 +166,13 @@ def flops_per_iter(shape: Shape, sequences: int) -> float:
     return float(sequences * (weights + attention))
 
 
-def sampling_flops(shape: Shape, sequences: int, new_tokens: int) -> float:
-    """Return the FLOP of reading block - new_tokens tokens and generating new_tokens, by the forward of flops_per_iter.
+def sampling_flops(shape: Shape, sequences: int, prompt: int, new_tokens: int) -> float:
+    """Return the FLOP of reading `prompt` tokens and generating new_tokens, by the forward of flops_per_iter.
 
     The output layer is computed for the prompt's last position, then for each new token. Scores within the prompt are
     counted in full, as in training; a new token attends to the keys that exist, not to masked ones.
     """
-    T, Q, prompt = shape.block, shape.width // shape.heads, shape.block - new_tokens
+    T, Q = prompt + new_tokens, shape.width // shape.heads
     output = shape.vocab * shape.width
     weights = 2 * (shape.n_params(positions=False) - output) * T + 2 * output * (new_tokens + 1)
     met = prompt * prompt + sum(range(prompt + 1, T + 1))
@@ -189,18 +190,59 @@ def stays_fp32(name: str, dimensions: int) -> bool:
 def sampling(options: Options, problem: Problem) -> dict[str, Any]:
     """Return the arguments of Sampling that are the same in every framework; `check` is not among them."""
     s = options.settings
+    begun, n_prompt = started(options, problem.text), prompt_length(options, problem.text)
 
     def prompt(i: int) -> NDArray[np.int32]:
-        return problem.batches.of_iteration(i)[0][0, :, : s.block_size - s.new_tokens]
+        if begun is not None:
+            return np.tile(begun, (s.batch_size, 1))
+        return problem.batches.of_iteration(i)[0][0, :, :n_prompt]
 
     return {
         "options": options,
         "data": problem.text.said(),
-        "flops_per_iter": sampling_flops(problem.shape, s.batch_size, s.new_tokens),
-        "per_iter": s.batch_size * s.block_size,
+        "flops_per_iter": sampling_flops(problem.shape, s.batch_size, n_prompt, s.new_tokens),
+        "per_iter": s.batch_size * (n_prompt + s.new_tokens),
         "prompt": prompt,
         "read": problem.text.decoded,
     }
+
+
+def started(options: Options, text: Text) -> NDArray[np.int32] | None:
+    """Return the tokens of `start`, a text or FILE:PATH as in nanoGPT's sample.py; None if it is empty. Of a text
+    longer than block_size - new_tokens the end is taken, since the model has no positions for more.
+
+    Raises: UsageError for a file that cannot be read, or characters that the training text does not have.
+    """
+    s = options.settings
+    if not s.start:
+        return None
+    words = s.start
+    if words.startswith("FILE:"):
+        path = Path(words.removeprefix("FILE:")).expanduser()
+        try:
+            words = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"start={s.start}: it cannot be read: {error}", "FILE: is followed by a text file"
+            ) from None
+    tokens = text.encoded(words, "start")
+    if not tokens:
+        raise UsageError(f"start={s.start} is empty", "give a text, or leave start out: prompts are of the data then")
+    return np.array(tokens[-(s.block_size - s.new_tokens) :], np.int32)
+
+
+def prompt_length(options: Options, text: Text) -> int:
+    """Return the tokens of a prompt: those of `start`, else what new_tokens leaves of block_size."""
+    begun = started(options, text)
+    return options.settings.block_size - options.settings.new_tokens if begun is None else len(begun)
+
+
+def checked(options: Options, problem: Problem) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return tokens and successors of the first batch for reference_check, as long as what an iteration reads and
+    writes, so that the check runs what is timed."""
+    length = prompt_length(options, problem.text) + options.settings.new_tokens
+    x, y = problem.first()
+    return x[:, :length], y[:, :length]
 
 
 def learning_rate(i: int, s: SimpleNamespace) -> float:

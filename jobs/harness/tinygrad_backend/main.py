@@ -93,6 +93,9 @@ class Tinygrad(Framework):
     def weights(self, training: Training) -> dict[str, Any]:
         return {name: value.numpy().astype(np.float32) for name, value in training.params.items()}
 
+    def put_weights(self, training: Training, weights: Mapping[str, Any]) -> None:
+        put(training.params, weights)
+
 
 def _kept() -> int:
     """Return the number of kernels in tinygrad's cache: the rows of its tables compile_*."""

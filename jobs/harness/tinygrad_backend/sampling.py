@@ -68,6 +68,7 @@ class Sampling(AnySampling):
         self._at = self._zeros((1,), dtypes.int32)
         self._token = self._zeros((s.batch_size, 1), dtypes.int32)
         self._written = self._zeros((s.batch_size, s.block_size + 1), dtypes.int32)
+        self._numbers = self._zeros((s.batch_size, s.block_size + 1), dtypes.float32)
         compiles = self.options.compile
         self._read = TinyJit(self._first) if compiles else self._first
         self._write = TinyJit(self._next) if compiles else self._next
@@ -95,12 +96,32 @@ class Sampling(AnySampling):
         return self._done(logits)
 
     def _done(self, logits: Tensor) -> Tensor:
-        """Choose the most likely token, store it at its position, and realize everything."""
-        self._token.assign(logits.argmax(axis=-1, keepdim=True).cast(dtypes.int32))
+        """Choose a token, store it at its position, and realize everything."""
         here = Tensor.arange(self._written.shape[1]).reshape(1, -1) == self._at
+        self._token.assign(self._chosen(logits, here).cast(dtypes.int32))
         self._written.assign(here.where(self._token, self._written))
         Tensor.realize(logits, self._token, self._written, self._at, *self._keys, *self._values)
         return logits
+
+    def _chosen(self, logits: Tensor, here: Tensor) -> Tensor:
+        """Return a token for each row of logits, (batch, 1): the likeliest, or the one whose span of the cumulative
+        probabilities holds the random number of the position that is `here`."""
+        s = self.options.settings
+        if not s.temperature:
+            return logits.argmax(axis=-1, keepdim=True)
+        scaled = logits.float() / s.temperature
+        if 0 < s.top_k < int(scaled.shape[-1]):
+            scaled = (scaled < scaled.topk(s.top_k, dim=-1)[0][:, -1:]).where(-float("inf"), scaled)
+        upto = scaled.softmax(axis=-1).cumsum(axis=-1)
+        u = here.where(self._numbers, 0.0).sum(axis=-1, keepdim=True)
+        return (upto <= u * upto[:, -1:]).sum(axis=-1, keepdim=True)
+
+    def draw(self, numbers: NDArray[np.float32]) -> None:
+        s = self.options.settings
+        placed = np.zeros((s.batch_size, s.block_size + 1), np.float32)
+        begun = self.prompt(0).shape[1]
+        placed[:, begun : begun + numbers.shape[1]] = numbers
+        self._numbers.assign(Tensor(placed, device=self.device.handle)).realize()
 
     def prefill(self, tokens: Tokens) -> Tensor:
         self._begun = tokens.shape[1]
@@ -110,7 +131,7 @@ class Sampling(AnySampling):
         self._token.assign(self._put(tokens[:, None])).realize()
         return self._write()
 
-    def greedy(self, logits: Tensor, n: int) -> Tensor:
+    def write(self, logits: Tensor, n: int) -> Tensor:
         for _ in range(n):
             self._write()
         return self._written[:, self._begun : self._begun + n + 1].contiguous().realize()

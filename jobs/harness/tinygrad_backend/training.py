@@ -11,9 +11,10 @@ from tinygrad import Tensor, dtypes
 from tinygrad.nn import optim
 from tinygrad.nn.state import get_state_dict
 
+from harness import prepared
 from harness.device import Device
 from harness.tinygrad_backend.device import why_not
-from harness.training import REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS
 from harness.training import Training as AnyTraining
 
 DTYPES = {"fp32": dtypes.float32, "bf16": dtypes.bfloat16, "fp16": dtypes.float16}
@@ -41,16 +42,20 @@ class Reference:
     def __init__(
         self, loss: Callable[..., Tensor], params: Mapping[str, np.ndarray], batch: tuple[np.ndarray, ...]
     ) -> None:
-        """Compute the CPU's loss, if tinygrad has a CPU here. `params` and `batch` are numpy arrays."""
-        self._params, self._batch = params, batch
-        self.cpu = None if why_not("cpu") else self._on_cpu(loss)
+        """Compute the CPU's loss, unless it is kept, if tinygrad has a CPU here. `params` and `batch` are numpy
+        arrays."""
+        self._params, self._batch, self._loss = params, batch, loss
+        self.cpu = prepared.once(REFERENCE, lambda: None if why_not("cpu") else self._on_cpu())
 
-    def _on_cpu(self, loss: Callable[..., Tensor]) -> float:
+    def again(self, training: Training) -> float:
+        return self._on_cpu()
+
+    def _on_cpu(self) -> float:
         params = {name: Tensor(value, device="CPU").realize() for name, value in self._params.items()}
         n = len(self._batch[0])
         rows = next(k for k in range(min(n, REFERENCE_ROWS), 0, -1) if n % k == 0)  # each size is compiled anew
         found = [
-            loss(params, *(Tensor(part[first : first + rows], device="CPU") for part in self._batch)).item()
+            self._loss(params, *(Tensor(part[first : first + rows], device="CPU") for part in self._batch)).item()
             for first in range(0, n, rows)
         ]
         return sum(map(float, found)) / len(found)

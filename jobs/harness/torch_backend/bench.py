@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from harness.command_line import Options
+from harness.torch_backend.compiling import torch_mode
 from harness.torch_backend.device import DTYPES, Device
 from harness.torch_backend.main import Torch
 from mpsq_report import Reporter
@@ -19,9 +20,12 @@ class BenchTorch(Torch):
     """The Framework of harness.microbench.run and the Matrices of harness.microbench.matmul."""
 
     in_order = True
+    _mode: str | None = None
+    """of torch.compile, set by set_up"""
 
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
         super().set_up(options, device, report)
+        self._mode = torch_mode(options)
         if getattr(options.settings, "tf32", False):
             torch.set_float32_matmul_precision("high")
             if device.kind == "cuda":
@@ -47,7 +51,7 @@ class BenchTorch(Torch):
         return matrix.cpu().double().numpy()
 
     def product(self, a: torch.Tensor, b: torch.Tensor, compiled: bool) -> Callable[[], torch.Tensor]:
-        multiply = torch.compile(torch.matmul, dynamic=False) if compiled else torch.matmul
+        multiply = torch.compile(torch.matmul, mode=self._mode, dynamic=False) if compiled else torch.matmul
         return lambda: multiply(a, b)
 
     def published(self, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -20,6 +20,7 @@ from torch import nn
 from harness import hello
 from harness.command_line import Options
 from harness.data.examples import Examples, Order, in_turn
+from harness.torch_backend.compiling import compiled
 from harness.torch_backend.device import Device
 from harness.torch_backend.flops import BACKWARD_TIMES
 from harness.torch_backend.training import Reference, calibrate_batch_norm
@@ -114,7 +115,7 @@ def build(
         options=options,
         device=device,
         model=model,
-        forward=torch.compile(model) if options.compile else model,
+        forward=compiled(model, options),
         optimizer=made,
         optimizer_name="" if evaluates else name,
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),

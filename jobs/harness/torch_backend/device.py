@@ -43,7 +43,13 @@ class Device:
     def memory(self) -> tuple[int | None, int | None]:
         """Return the bytes in tensors and the bytes reserved from the system, now; (None, RSS) on the CPU."""
         if self.kind == "cuda":
-            return torch.cuda.memory_allocated(self.handle), torch.cuda.memory_reserved(self.handle)
+            # one look: each of memory_allocated() and memory_reserved() sorts all counters, 0.1 ms an iteration
+            counters = torch.cuda.memory_stats_as_nested_dict(self.handle)
+            allocated, reserved = (
+                counters.get(f"{which}_bytes", {}).get("all", {}).get("current", 0)
+                for which in ("allocated", "reserved")
+            )
+            return allocated, reserved
         if self.kind == "mps":
             return torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
         return process_memory()

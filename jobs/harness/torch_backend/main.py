@@ -69,6 +69,7 @@ class Torch(Framework):
         return compiling.cache_state()
 
     def after_first(self, training: Training) -> None:
+        compiling.refuse_unused_mode(training.options)
         if training.device.kind == "mps":
             torch.set_warn_always(False)
 
@@ -84,6 +85,11 @@ class Torch(Framework):
 
     def weights(self, training: Training) -> dict[str, Any]:
         return {name: value.float().cpu().numpy() for name, value in training.model.state_dict().items()}
+
+    @torch.no_grad()
+    def put_weights(self, training: Training, weights: Mapping[str, Any]) -> None:
+        for name, value in training.model.state_dict().items():
+            value.copy_(torch.from_numpy(weights[name]))
 
 
 def _watch_warnings(report: Reporter, device: Device) -> None:

@@ -36,7 +36,15 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
             raise JobError(f'the model "{s.model}" is not available: {missing}', _MODEL_HINT)
         try:
             tokenizer = AutoTokenizer.from_pretrained(s.model)
-            model = AutoModelForSequenceClassification.from_pretrained(s.model, num_labels=2, dtype="float32")
+            model = AutoModelForSequenceClassification.from_pretrained(
+                s.model, num_labels=pairs.task.labels, dtype="float32"
+            )
+        except RuntimeError as error:
+            raise JobError(
+                f'the model "{s.model}" does not fit {pairs.name}, whose labels are {pairs.task.labels}: '
+                f"{first_line(error)}",
+                "a model of as many labels, or one without a classifier, such as google-bert/bert-base-cased",
+            ) from None
         except (OSError, ValueError, KeyError) as error:
             said = first_line(error)
             raise JobError(
@@ -47,7 +55,7 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
         return tokenizer, model
     if s.n_embd % s.n_head:
         raise UsageError(f"n_embd={s.n_embd} is not divisible by n_head={s.n_head}", "768 has 12, for example")
-    texts = (text for pair in pairs.train for text in (pair.first, pair.second))
+    texts = (text for pair in pairs.train for text in (pair.first, pair.second) if text is not None)
     tokenizer = tokenizer_of(texts, s.vocab_size, s.max_length)
     shape = BertConfig(
         vocab_size=max(s.vocab_size, len(tokenizer)),
@@ -56,7 +64,7 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
         num_attention_heads=s.n_head,
         intermediate_size=4 * s.n_embd,
         max_position_embeddings=max(512, s.max_length),
-        num_labels=2,
+        num_labels=pairs.task.labels,
     )
     return tokenizer, AutoModelForSequenceClassification.from_config(shape)
 
@@ -80,9 +88,11 @@ def _missing(name: str) -> str | None:
 
 def rows_of(pairs: Sequence[Pair], tokenizer: Any, length: int) -> list[dict[str, torch.Tensor]]:
     """Return the pairs as the Trainer takes them, padded to the same length as by run_glue.py."""
-    first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
-    made = tokenizer(first, second, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
-    labels = torch.tensor([pair.label for pair in pairs])
+    texts = [[pair.first for pair in pairs]]
+    if pairs[0].second is not None:
+        texts.append([pair.second for pair in pairs])
+    made = tokenizer(*texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+    labels = torch.tensor([pair.label for pair in pairs])  # scores are floats: then the loss is that of a regression
     return [{**{name: made[name][n] for name in made}, "labels": labels[n]} for n in range(len(pairs))]
 
 

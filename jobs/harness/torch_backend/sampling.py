@@ -14,6 +14,7 @@ from torch import nn
 
 from harness.sampling import Sampling as AnySampling
 from harness.sampling import Tokens
+from harness.torch_backend.compiling import compiled
 from harness.torch_backend.device import DTYPES, Device
 
 
@@ -73,18 +74,18 @@ class Sampling(AnySampling):
             for _ in range(self.layers)
         ]
         self._at = torch.zeros(1, dtype=torch.long, device=there)
+        self._numbers: torch.Tensor | None = None
         reading, writing = Cache(kept, self._at, True), Cache(kept, self._at, False)
 
         def read(tokens: torch.Tensor) -> torch.Tensor:
             return self.forward(tokens, cache=reading)[:, -1]
 
-        def write(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def write(tokens: torch.Tensor, u: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
             logits = self.forward(tokens, cache=writing)[:, -1]
-            return logits, logits.argmax(dim=-1, keepdim=True)
+            return logits, chosen(logits, u, s.temperature, s.top_k)
 
-        compiles = self.options.compile
-        self._read = torch.compile(read, dynamic=False) if compiles else read
-        self._write = torch.compile(write, dynamic=False) if compiles else write
+        self._read = compiled(read, self.options, dynamic=False)
+        self._write = compiled(write, self.options, dynamic=False)
 
     def n_params(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
@@ -105,12 +106,17 @@ class Sampling(AnySampling):
         self._at += 1
         return logits
 
+    def draw(self, numbers: NDArray[np.float32]) -> None:
+        self._numbers = torch.from_numpy(numbers).to(self.device.handle)
+
     @torch.no_grad()
-    def greedy(self, logits: torch.Tensor, n: int) -> torch.Tensor:
-        written = [logits.argmax(dim=-1, keepdim=True)]
+    def write(self, logits: torch.Tensor, n: int) -> torch.Tensor:
+        s = self.options.settings
+        drawn = [None] * (n + 1) if self._numbers is None else list(self._numbers.split(1, dim=1))
+        written = [chosen(logits, drawn[0], s.temperature, s.top_k)]
         with self.device.autocast(self.options.dtype):
-            for _ in range(n):
-                written.append(self._write(written[-1])[1])
+            for u in drawn[1:]:
+                written.append(self._write(written[-1], u)[1])
                 self._at += 1
         return torch.cat(written, dim=1)
 
@@ -119,6 +125,18 @@ class Sampling(AnySampling):
 
     def numpy(self, values: torch.Tensor) -> NDArray[Any]:
         return (values.float() if values.is_floating_point() else values).cpu().numpy()
+
+
+def chosen(logits: torch.Tensor, u: torch.Tensor | None, temperature: float, top_k: int) -> torch.Tensor:
+    """Return a token for each row of logits, (batch, 1): the likeliest, or the one whose span of the cumulative
+    probabilities holds the random number `u`, (batch, 1)."""
+    if u is None:
+        return logits.argmax(dim=-1, keepdim=True)
+    scaled = logits.float() / temperature
+    if 0 < top_k < scaled.shape[-1]:
+        scaled = scaled.masked_fill(scaled < scaled.topk(top_k, dim=-1).values[:, -1:], -torch.inf)
+    upto = torch.softmax(scaled, dim=-1).cumsum(dim=-1)
+    return (upto <= u * upto[:, -1:]).sum(dim=-1, keepdim=True)
 
 
 @torch.no_grad()

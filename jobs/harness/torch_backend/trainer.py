@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from transformers import TrainingArguments
@@ -13,6 +12,7 @@ from transformers import TrainingArguments
 from harness.command_line import Options
 from harness.errors import UsageError, first_line
 from harness.external_trainer import TrainerRun
+from harness.torch_backend import compiling
 from harness.torch_backend.device import Device
 from harness.torch_backend.training import fused_trouble
 from mpsq_report_transformers import TrainerCallback
@@ -83,6 +83,7 @@ def arguments_of(options: Options, device: Device, folder: str) -> TrainingArgum
             bf16=options.dtype == "bf16",
             fp16=options.dtype == "fp16",
             torch_compile=options.compile,
+            torch_compile_mode=compiling.named_mode(options),
             use_cpu=device.kind == "cpu",
             dataloader_num_workers=s.workers,
             dataloader_pin_memory=device.kind == "cuda",
@@ -94,11 +95,3 @@ def arguments_of(options: Options, device: Device, folder: str) -> TrainingArgum
         raise UsageError(f"the Trainer takes {chosen} here, not {device}", f"--device {chosen.type}")
     arguments._n_gpu = min(arguments._n_gpu, 1)  # otherwise it spreads each batch over all visible GPUs
     return arguments
-
-
-def measures(predicted: Any) -> dict[str, float]:
-    """Return accuracy and F1 of the paraphrases, 2 TP / (2 TP + FP + FN). `predicted`: logits (n, 2), labels (n,)."""
-    found, labels = np.argmax(predicted.predictions, axis=-1), predicted.label_ids
-    both = int(np.sum((found == 1) & (labels == 1)))
-    either = int(np.sum(found == 1)) + int(np.sum(labels == 1))
-    return {"accuracy": float(np.mean(found == labels)), "f1": 2 * both / either if either else 0.0}

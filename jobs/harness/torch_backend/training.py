@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import zipfile
@@ -14,9 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from harness import prepared
 from harness.errors import JobError, UsageError
 from harness.torch_backend.device import Device
-from harness.training import REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS
 from harness.training import Training as AnyTraining
 
 Batch = tuple[torch.Tensor, ...]
@@ -43,6 +45,10 @@ class Training(AnyTraining):
     generator: torch.Generator | None = None
     """the workload's random numbers, drawn on the CPU so that every device gets the same; saved in checkpoints"""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.reference, Reference):
+            self.reference.part_from(self.model)
+
     def n_params(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
@@ -59,8 +65,7 @@ def adamw(
 
     Raises: JobError if the implementation does not exist on this device, UsageError if it is wrong there.
     """
-    kind = device.kind if device is not None else next(iter(groups[0]["params"])).device.type
-    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, fused_trouble(kind, dtype), settings)
+    return _optimizer(torch.optim.AdamW, "adamw", groups, implementation, device, dtype, settings)
 
 
 def sgd(
@@ -71,8 +76,7 @@ def sgd(
     **settings: Any,
 ) -> tuple[torch.optim.SGD, str]:
     """Return stochastic gradient descent and its name for hello; arguments and errors as of adamw()."""
-    kind = device.kind if device is not None else next(iter(groups[0]["params"])).device.type
-    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, fused_trouble(kind, dtype), settings)
+    return _optimizer(torch.optim.SGD, "sgd", groups, implementation, device, dtype, settings)
 
 
 def fused_trouble(kind: str, dtype: str) -> str:
@@ -88,9 +92,11 @@ def _optimizer(
     key: str,
     groups: list[dict[str, Any]],
     implementation: str,
-    trouble: str,
+    device: Device | None,
+    dtype: str,
     settings: Mapping[str, Any],
 ) -> tuple[Optimizer, str]:
+    trouble = fused_trouble(device.kind if device else next(iter(groups[0]["params"])).device.type, dtype)
     if trouble and implementation == "fused":
         raise UsageError(trouble, f"--set {key}=loop, --dtype bf16, or torch 2.13")
     wanted = ("fused", "loop") if implementation == "auto" else (implementation,)
@@ -116,12 +122,23 @@ class Reference:
     """
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
-        """Compute the CPU's loss. `model` and `batch` are on the CPU, and nothing has been compiled."""
+        """Compute the CPU's loss, unless it is kept. `model` and `batch` are on the CPU, and nothing has been
+        compiled."""
         self.batch = batch
-        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        together = model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
-        self.cpu = first_loss(model, model, batch) if together else _in_parts(model, batch)
-        _put(model, self.weights)  # the running statistics have changed
+        self.cpu = prepared.once(REFERENCE, lambda: _on_cpu(model, batch))
+        self.weights = {name: value.detach() for name, value in model.state_dict().items()}
+
+    def part_from(self, model: nn.Module) -> None:
+        """Copy the weights that the model still shares, those that no move to a device has copied."""
+        now = {value.data_ptr() for value in model.state_dict().values()}
+        self.weights = {
+            name: value.clone() if value.data_ptr() in now else value for name, value in self.weights.items()
+        }
+
+    def again(self, training: Training) -> float:
+        model = copy.deepcopy(training.model).to("cpu")
+        _put(model, self.weights)
+        return _on_cpu(model, self.batch)
 
     def on_device(self, training: Training) -> float:
         dtype, device = training.options.dtype, training.device
@@ -134,6 +151,17 @@ class Reference:
             loss = first_loss(training.forward, training.model, tuple(part.to(device.handle) for part in self.batch))
         _put(training.model, now)
         return loss
+
+
+def _on_cpu(model: nn.Module, batch: Batch) -> float:
+    """Return the loss on the CPU, in fp32, and leave the model as it is."""
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    if not (model.training and norms):
+        return _in_parts(model, batch)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    loss = first_loss(model, model, batch)
+    _put(model, before)  # the running statistics have changed
+    return loss
 
 
 def _in_parts(model: nn.Module, batch: Batch) -> float:
