@@ -39,6 +39,8 @@ from queue_runner.reports._common.options import read_options
 from queue_runner.store import read
 from queue_runner.submit import plan as submitting
 from queue_runner.submit.options import of_json, request
+from queue_runner.submit.python_words import in_python_words
+from queue_runner.units import parse_duration
 
 if TYPE_CHECKING:
     import pandas
@@ -69,11 +71,12 @@ class Rows(list[dict[str, Any]]):
             import pandas
         except ImportError as error:
             raise UsageError(
-                "pandas is not installed here", "pip install pandas, or use the rows as they are"
+                "pandas is not installed here", "pip install 'mpsq[pandas]', or use the rows as they are"
             ) from error
         return pandas.DataFrame(list(self))
 
 
+@in_python_words
 class Client:
     """A queue. `home` is its folder; MPSQ_HOME or the default location when omitted."""
 
@@ -104,8 +107,14 @@ class Client:
         stored = submitting.store(ensure_home(self._layout.home), planned)
         return Group(stored.group, stored.jobs)
 
-    def wait(self, *ids: Id, timeout_s: float | None = None) -> bool:
-        """Wait until the named jobs have ended. Return whether all succeeded. Raises: WaitTimeout after `timeout_s`."""
+    def __repr__(self) -> str:
+        return f"Client({str(self._layout.home)!r})"
+
+    def wait(self, *ids: Id, timeout: float | str | None = None, timeout_s: float | None = None) -> bool:
+        """Wait until the named jobs have ended, at most `timeout` (seconds, or "15m"; `timeout_s` is its older name).
+        Return whether all succeeded. Raises: WaitTimeout, which says how many have not ended."""
+        if timeout is not None:
+            timeout_s = parse_duration(timeout, "timeout") if isinstance(timeout, str) else float(timeout)
         rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None)
         return not waiting.failed(rows)
 

@@ -10,7 +10,7 @@ import fcntl
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from queue_runner.atomic_file import replacing
 from queue_runner.errors import ConfigError, MpsqError, UsageError, did_you_mean
 from queue_runner.units import parse_duration, parse_size
 
-Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers"]
+Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers", "profiles"]
 Value = bool | int | float | str
 _WORDS = {
     "duration": "a time in seconds",
@@ -29,6 +29,7 @@ _WORDS = {
     "bool": "true or false",
     "text": "a text",
     "numbers": "a table of numbers",
+    "profiles": "a table of profiles",
 }
 _BOOLS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
@@ -42,6 +43,13 @@ class Config:
     poll_s: float = 5.0
     sample_s: float = 5.0
     cooldown_s: float = 0.0
+    gate_timeout_s: float = 600.0
+    gate_cpu_share: float = 0.1
+    gate_gpu_share: float = 0.1
+    gate_gpu_temperature_c: float = 80.0
+    gate_memory_bytes: int = 2**30
+    gate_battery: bool = True
+    canary: str = "auto"
     output_limit_bytes: int = 2 * 2**30
     min_free_bytes: int = 2**30
     hold_after_failures: int = 3
@@ -57,6 +65,7 @@ class Config:
     hook_timeout_s: float = 60.0
     notify: str = "off"
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,20 @@ KEYS: dict[str, Key] = {
         Key("poll_s", "duration", "s", "how often an idle worker polls the queue", least=0.1, most=3600),
         Key("sample_s", "duration", "s", "how often load, power and temperature are sampled", least=1, most=3600),
         Key("cooldown_s", "duration", "s", "pause between two runs", most=_DAY_S),
+        Key("gate_timeout_s", "duration", "s", "how long a start waits for a quiet machine", most=_DAY_S),
+        Key("gate_cpu_share", "number", "", "a start waits while others use more of all processors", most=1),
+        Key("gate_gpu_share", "number", "", "a start that may use the GPU waits while it is busier", most=1),
+        Key("gate_gpu_temperature_c", "number", "degrees C", "such a start waits while the GPU is hotter", most=1000),
+        Key("gate_memory_bytes", "size", "bytes", "a start waits while less memory is available"),
+        Key("gate_battery", "bool", "", "a start waits while the machine runs on battery or saves power"),
+        Key(
+            "canary",
+            "text",
+            "",
+            "a fixed second of work on the device before a run: on, off, or auto where it is short beside the run",
+            pattern="on|off|auto",
+            example="on, off or auto",
+        ),
         Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
         Key("min_free_bytes", "size", "bytes", "a run is stopped when less disk space is free"),
         Key("hold_after_failures", "count", "runs", "a group whose runs fail at once so many times is held; 0 never"),
@@ -126,8 +149,12 @@ KEYS: dict[str, Key] = {
             example="off, or a comma-separated list of done, failed, idle",
         ),
         Key("peak_tflops", "numbers", "TFLOP/s", "peak of a device by its name (cpu, mps, cuda:0), for MFU", most=1e9),
+        Key("on", "profiles", "", "where --on NAME sends jobs: on.slurm.folder is a folder that the nodes share"),
     )
 }
+
+PROFILE = ("kind", "folder", "python", "local", "partition", "gpus", "time", "sbatch", "poll", "grace")
+"""Keys of a profile, each a text."""
 
 
 def load(path: Path) -> Config:
@@ -155,7 +182,11 @@ def set_value(path: Path, name: str, text: str) -> Value:
             parse(old, path)  # tomllib's errors, as everywhere
             document = tomlkit.parse(old)
             if dot:
-                document.setdefault(first, tomlkit.table())[entry] = value
+                *tables, entry = entry.split(".", 1) if KEYS[first].kind == "profiles" else [entry]
+                place = document.setdefault(first, tomlkit.table())
+                for table in tables:
+                    place = place.setdefault(table, tomlkit.table())
+                place[entry] = value
             else:
                 document[first] = value
             edited = tomlkit.dumps(document)
@@ -205,7 +236,7 @@ def to_config(data: Mapping[str, Any], path: Path) -> Config:
     for name, value in data.items():
         try:
             key = find(name)
-            values[name] = _check_table(key, value) if key.kind == "numbers" else _check(key, name, value)
+            values[name] = _CHECKS.get(key.kind, _check_single)(key, name, value)
         except UsageError as error:
             raise ConfigError(f"{path}: {error.message}", error.hint) from error
     return dataclasses.replace(_DEFAULTS, **values)
@@ -216,8 +247,12 @@ def get(settings: Config, name: str) -> Any:
 
     Raises: UsageError for an unknown key.
     """
-    value = getattr(settings, find(name).name)
+    key = find(name)
+    value = getattr(settings, key.name)
     _, dot, entry = name.partition(".")
+    if key.kind == "profiles" and dot:
+        profile, _, entry = entry.partition(".")
+        return value.get(profile, {}).get(entry)
     return value.get(entry) if dot else value
 
 
@@ -225,7 +260,7 @@ def find(name: str) -> Key:
     """Return the key of that name, or of the table that holds the entry. Raises: UsageError with the nearest name."""
     first, dot, entry = name.partition(".")
     key = KEYS.get(first)
-    if key is None or (dot and (key.kind != "numbers" or not entry)):
+    if key is None or (dot and (key.kind not in ("numbers", "profiles") or not entry)):
         raise UsageError(f'unknown setting "{name}"', did_you_mean(name, KEYS, "mpsq config get lists all keys"))
     return key
 
@@ -236,6 +271,9 @@ def from_text(name: str, text: str) -> Value:
     Raises: UsageError for an unknown key, a value of the wrong kind, or one out of bounds.
     """
     key = find(name)
+    if key.kind == "profiles":
+        _, profile, entry = ([*name.split("."), "", ""])[:3]
+        return str(_check_profiles(key, name, {profile: {entry: text.strip()}})[profile][entry])
     if key.kind == "numbers" and "." not in name:
         raise UsageError(f'"{name}" is a table of numbers', f"name the entry: mpsq config set {name}.mps 10.6")
     return _check(key, name, _typed(key, name, text.strip()))
@@ -283,7 +321,25 @@ def _bounded(key: Key, name: str, value: int | float) -> int | float:
     return value
 
 
-def _check_table(key: Key, value: Any) -> dict[str, float]:
+def _check_single(key: Key, name: str, value: Any) -> Any:
+    return _check(key, name, value)
+
+
+def _check_profiles(key: Key, name: str, value: Any) -> dict[str, dict[str, str]]:
+    """Return profiles of texts. Raises: UsageError for another key or kind."""
+    hint = f"write on.slurm.folder; the keys of a profile are {', '.join(PROFILE)}"
+    if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
+        raise UsageError(f"{name} takes {_WORDS[key.kind]}, not {_shown(value)}", hint)
+    for profile, entries in value.items():
+        for entry, text in entries.items():
+            if not profile or entry not in PROFILE:
+                raise UsageError(f'unknown setting "on.{profile}.{entry}"', did_you_mean(entry, PROFILE, hint))
+            if not isinstance(text, str) or re.search(r"[\x00-\x1f\x7f]", text):
+                raise UsageError(f"on.{profile}.{entry} takes a text of one line, not {_shown(text)}", hint)
+    return value
+
+
+def _check_table(key: Key, _name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         raise UsageError(f"{key.name} takes {_WORDS[key.kind]}, not {_shown(value)}", f"write {key.name}.mps = 10.6")
     return {entry: float(_check(key, f"{key.name}.{entry}", number)) for entry, number in value.items()}
@@ -292,3 +348,6 @@ def _check_table(key: Key, value: Any) -> dict[str, float]:
 def _shown(value: Any) -> str:
     text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+_CHECKS: dict[str, Callable[[Key, str, Any], Any]] = {"numbers": _check_table, "profiles": _check_profiles}

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 PROTOCOL = 1
 """Major version of the wire protocol."""
+FIELD_DROPPED = "field_dropped"
+"""Kind of the queue's own note of a field that was left out of an event."""
 
 
 class Iter(NamedTuple):
@@ -25,7 +27,7 @@ class Iter(NamedTuple):
     i: int
     dur_s: float
     loss: float | None = None
-    synced: bool = False
+    synced: bool | None = None
     phase: str = "measure"
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
@@ -71,6 +73,8 @@ class Phase:
     name: str
     edge: str
     """begin or end"""
+    cpu_s: float | None = None
+    """CPU time of the job until then, with that of the children it waited for"""
 
 
 @dataclass(frozen=True, slots=True)

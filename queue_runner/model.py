@@ -42,6 +42,10 @@ class Outcome(StrEnum):
     LOST = "LOST"
 
 
+NOT_FAILED = "succeeded, and this job requires that it fails"
+"""Said of the job that a run with :fail depended on, in the reason of its SKIPPED."""
+
+
 class Condition(StrEnum):
     """A condition on a job that another waits for: that it is ok, that it has ended, or that it is not ok."""
 
@@ -74,6 +78,7 @@ class Verb(StrEnum):
     FINISH = "finish"
     CANCEL = "cancel"
     SKIP = "skip"
+    REPLACE = "replace"
     IMPORT = "import"
 
 
@@ -90,6 +95,7 @@ TRANSITIONS: dict[Verb, Transition] = {
     Verb.SUBMIT: Transition(frozenset({None}), State.QUEUED, "the user submitted it"),
     Verb.SUBMIT_HELD: Transition(frozenset({None}), State.HELD, "the user submitted it held, to be released later"),
     Verb.RETRY: Transition(frozenset({None}), State.QUEUED, "an earlier attempt did not succeed"),
+    Verb.REPLACE: Transition(frozenset({None}), State.QUEUED, "the machine disturbed a run of its group"),
     Verb.IMPORT: Transition(frozenset({None}), State.DONE, "the run happened elsewhere and its log was imported"),
     Verb.HOLD: Transition(frozenset({State.QUEUED}), State.HELD, "the user held it"),
     Verb.RELEASE: Transition(frozenset({State.HELD}), State.QUEUED, "the user released it"),
@@ -106,10 +112,17 @@ PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "eval_i
 """Phase names, in the order in which the store numbers them. `eval_iter`, only ever the phase of an iteration, is an
 iteration of a foreign log that includes an evaluation."""
 
+SYNC_UNKNOWN = 2
+"""`synced` of an iteration in the store, beside 0 and 1, where the trainer did not say it."""
+
 EXIT_DEVICE_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: a workload reports that its device is missing
 EXIT_OUT_OF_MEMORY = 71  # EX_OSERR of sysexits.h: a workload caught its framework's out-of-memory error
 
 DEFAULT_LANE = "machine"
+
+PREFLIGHT = 0
+"""Number and attempt of a preflight: run 12.0 tries job 12 with one iteration before its first repeat. Every attempt at
+that repeat supersedes it, so that it never counts as a run."""
 
 
 @dataclass(frozen=True, order=True)

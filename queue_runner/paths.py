@@ -75,9 +75,8 @@ def home() -> Path:
     """
     if said := os.environ.get("MPSQ_HOME"):
         return _said(said)
-    root = checkout()
-    if root is not None:
-        return root / "var"
+    if (ours := home_of_checkout()) is not None:
+        return ours
     from platformdirs.unix import Unix  # deferred: every command needs the home, few get this far
 
     # ~/.local/share on macOS too: torch passes paths unquoted to the C++ compiler; "Application Support" has a space
@@ -91,6 +90,17 @@ def layout() -> Layout:
     if there.exists() and not there.is_dir():
         raise MpsqError(f"{there} is not a folder", "move it away, or set MPSQ_HOME to another folder")
     return place
+
+
+def preflight_cache(run: str) -> str:
+    """Return the name in cache/compile of the folder of a preflight, 12.0: it is thrown away at its end."""
+    return f"preflight-{run}"
+
+
+def home_of_checkout() -> Path | None:
+    """Return var/ of the checkout, whose README.md git keeps; None for a wheel."""
+    root = checkout()
+    return None if root is None else root / "var"
 
 
 def checkout() -> Path | None:

@@ -77,8 +77,14 @@ class RunDir:
         good = found is not None and _is_number(found.get("at")) and _is_count(found.get("processes"), 2**31)
         return found if good else None
 
+    def of_trainer(self) -> list[tuple[int, float]]:
+        """Return (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
+        before = (self._read("prepared", torn=None) or {}).get("noted")
+        noted = self.noted()[before if isinstance(before, int) and before > 0 else 0 :]
+        return [(note["pid"], float(note["start"])) for note in noted]
+
     def noted(self) -> list[dict[str, Any]]:
-        """Return all processes that the warden has seen below the trainer."""
+        """Return all processes that the warden has seen below the trainer, and below the preparation."""
         found = []
         try:
             lines = read_regular(self.noted_pids).splitlines()
@@ -92,6 +98,20 @@ class RunDir:
             if isinstance(note, dict) and _is_count(note.get("pid"), 2**31) and _is_number(note.get("start")):
                 found.append(note)
         return found
+
+    def prepared_at(self) -> float | None:
+        """Return when the preparation of the run had ended; None before that, and where there is none."""
+        at = (self._read("prepared", torn=None) or {}).get("at")
+        return float(at) if isinstance(at, int | float) and _is_number(at) else None
+
+    def is_preparing(self) -> bool:
+        """Return whether the warden's next step is, or may be, the preparation of the run, and not the run itself."""
+        if self._read("prepared", torn={}) is not None or self.exit() is not None:
+            return False
+        try:
+            return bool(json.loads(read_regular(self.spec)).get("prepare"))
+        except (OSError, ValueError, AttributeError):
+            return False
 
     def repair(self) -> None:
         """Restore the owner's access to folders whose permissions a job has removed."""

@@ -5,20 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_runner.model import Condition
 
 Value = str | int | float | bool
+COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
+"""Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
 
 _PLACE = (
     *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
     *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
+    *("preflight", "until_valid"),
+    *("gate", "gate_s", "layout_seed", "randomize", "on"),
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
-_LATER = ("env_name", "mps")
+_LATER = ("env_name", "mps", "compile_mode")
 """Fields hashed only where they are set, so that hashes stored before they existed stay valid."""
+
+
+def mode_word(compiles: bool | str | None) -> str:
+    """Return a mode in a word: "eager", "compiled", "compiled(max-autotune)"; empty if it is not known."""
+    if isinstance(compiles, str):
+        return f"compiled({compiles})"
+    return "" if compiles is None else "compiled" if compiles else "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,14 @@ class JobSpec:
     find_max: str = ""  # for a probe: the setting, its first and its largest value, as in search.Asked
     template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
     secrets: tuple[str, ...] = ()  # variables of --secret, whose values the worker reads at the start
+    preflight: Mapping[str, Value] = field(default_factory=dict)  # settings of its preflight; empty: it has none
+    until_valid: bool = False  # runs that the machine disturbed are replaced by a new round
+    gate: bool = False  # its runs start on a quiet machine
+    gate_s: float | None = None  # how long they wait for that; the setting gate_timeout_s if None
+    layout_seed: int | None = None  # of the size of each run's environment; None: as it is
+    on: Mapping[str, str] = field(default_factory=dict)  # where its runs are sent: `to` and its options; here if empty
+    randomize: bool = False  # PYTHONHASHSEED is drawn, too, unless the user has set it
+    compile_mode: str = ""  # one of COMPILE_MODES, with compile=True; empty: the compiler's default
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""
@@ -77,12 +96,17 @@ class JobSpec:
 
     def label(self) -> str:
         """Return a short label by which a person tells runs apart: `nanogpt tiny cpu fp32 compiled max_iters=20`."""
-        mode = None if self.compile is None else "compiled" if self.compile else "eager"
+        mode = mode_word(self.compile_mode or self.compile)
         framework = self.framework if self.framework != "torch" else None
         words = [self.name, framework, self.config, self.device, self.dtype, mode]
         with_what = [f"env={self.env_name}"] if self.env_name else []
         with_what += [f"mps_{k}={v}" for k, v in self.mps.items()]
         return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])
+
+    def for_preflight(self, limit_s: float) -> JobSpec:
+        """Return the job as its preflight runs it, for at most `limit_s` seconds."""
+        limit_s = limit_s if self.timeout_s is None else min(limit_s, self.timeout_s)
+        return replace(self, params={**self.params, **self.preflight}, timeout_s=limit_s, resume=False)
 
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""

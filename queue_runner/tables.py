@@ -6,6 +6,8 @@ Numbers stay numbers in CSV and JSON (SI units, named in the key); only tables u
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from shutil import get_terminal_size
@@ -30,7 +32,9 @@ class Column:
     words: Callable[[Any], str] | None = None
     right: bool = False
     flexible: bool = False
-    """Whether a table that is too wide for a terminal may leave out the middle of its texts."""
+    """Whether a table that is too wide for a terminal may continue its texts on a second line."""
+    style: Callable[[Row], str] | None = None
+    """the colour of a cell on a terminal, one of STYLES or "" """
 
     def show(self, row: Row) -> str:
         """Return the cell's text on one line, safe to print on a terminal."""
@@ -60,8 +64,11 @@ def check_format(name: str) -> str:
     return name
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table") -> str:
-    """Format rows as a table: table, md, csv (raw values) or any format of tabulate. Raises: UsageError."""
+def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table", *, colour: bool = False) -> str:
+    """Format rows as a table: table, md, csv (raw values) or any format of tabulate; only a table has colours.
+
+    Raises: UsageError.
+    """
     check_format(format)
     if format == "csv":
         return csv(rows, columns)
@@ -83,21 +90,70 @@ def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table")
         return "\n".join(line.rstrip() for line in text.replace(_NOTHING, "").split("\n"))
 
     text = lay_out()
-    excess = max(map(width, text.splitlines()), default=0) - max(WIDTH, get_terminal_size().columns)
-    if format != "table" or excess <= 0 or not any(column.flexible for column in columns):
+    if format != "table":
         return text
-    _narrow([titles, *cells], columns, excess)
+    excess = max(map(width, text.splitlines()), default=0) - room()
+    if excess > 0 and any(column.flexible for column in columns):
+        _narrow([titles, *cells], columns, excess)
+        text = lay_out()
+    if not (colour and any(column.style for column in columns)):
+        return text
+    for row, line in zip(rows, cells, strict=True):
+        line[:] = [
+            paint(cell, column.style(row)) if column.style else cell for cell, column in zip(line, columns, strict=True)
+        ]
     return lay_out()
 
 
+def table_width(rows: Sequence[Row], columns: Sequence[Column]) -> int:
+    """Return how wide a table of these rows would be."""
+    cells = (max(width(text) for text in (column.title, *map(column.show, rows))) for column in columns)
+    return sum(cells) + 2 * (len(columns) - 1)
+
+
+def room() -> int:
+    """Return how wide a table may be: the terminal's width, at least WIDTH."""
+    return max(WIDTH, get_terminal_size().columns)
+
+
+STYLES = {"good": 32, "bad": 31, "doubt": 33}
+"""SGR codes of a terminal's green, red and yellow (ECMA-48, 8.3.117)"""
+
+
+def paint(text: str, style: str) -> str:
+    """Return the text in the colour of one of STYLES; unchanged for ""."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style and text else text
+
+
+def in_colour() -> bool:
+    """Return whether stdout shows colours: a terminal that is not dumb, and no NO_COLOR (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def _narrow(lines: list[list[str]], columns: Sequence[Column], excess: int) -> None:
-    """Remove `excess` characters from the flexible columns, headings included, always from the widest."""
+    """Narrow the flexible columns by `excess` in all, headings included, always the widest: their texts continue on
+    further lines, and only a word that is too long for its column loses its middle."""
     widths = {at: max(width(line[at]) for line in lines) for at, column in enumerate(columns) if column.flexible}
     for _ in range(excess):
         widths[max(widths, key=lambda at: widths[at])] -= 1
     for line in lines:
         for at, columns_left in widths.items():
-            line[at] = elide(line[at], max(columns_left, 1))
+            room = max(columns_left, 1)
+            line[at] = "\n".join(piece for part in wrap(line[at], room) for piece in _pieces(part, room))
+
+
+MOST_PIECES = 3
+
+
+def _pieces(word: str, columns: int) -> list[str]:
+    """Return a word in pieces that fit; of a very long one the middle is left out."""
+    if width(word) > MOST_PIECES * columns:
+        return [elide(word, columns)]
+    pieces = []
+    while width(word) > columns:
+        pieces.append(cut(word, columns))
+        word = word[len(pieces[-1]) :]
+    return [*pieces, word]
 
 
 _NOTHING = "\0"
@@ -120,11 +176,12 @@ def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     lines = writer(out, lineterminator="\n")
     lines.writerow([column.key for column in columns])
     for row in rows:
-        lines.writerow([_csv_cell(row.get(column.key)) for column in columns])
+        lines.writerow([csv_cell(row.get(column.key)) for column in columns])
     return out.getvalue().rstrip("\n")
 
 
-def _csv_cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
+    """Return a value as a cell of CSV: mappings and lists as JSON, formulas of spreadsheets as text."""
     if isinstance(value, str):
         return f"'{value}" if value[:1] in "=+-@\t\r" and value[:1] else value
     if isinstance(value, Mapping | list | tuple):

@@ -1,8 +1,8 @@
 """The conditions of a measurement: a series of cheap samples, stored with the run, never hashed.
 
 A sample holds only what is known: a missing key is unknown, never 0. On Linux a sample reads files in /proc and /sys
-for well under 3 ms; every tool (nvidia-smi, macOS's commands) runs beside the worker, and its answer is in the next
-sample.
+for well under 3 ms; NVML is read in a thread (host/beside.py), and macOS's commands run beside the worker: their
+answers are in the next sample.
 """
 
 from __future__ import annotations
@@ -11,36 +11,57 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from queue_runner.host import nvidia
+from queue_runner.host.beside import Beside
 from queue_runner.host.command import Ask, Asked, ask
-from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares
+from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares, own_time
+from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
-from queue_runner.host.power import Power, ThrottleCounters, linux_power, parse_battery, parse_low_power, parse_pressure
+from queue_runner.host.linux_sensors import LinuxSensors, waited_for_cpu
+from queue_runner.host.power import parse_battery, parse_low_power, parse_pressure
 
 MIN_INTERVAL_S = 0.5
 """For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
 _SLOW_S = 10.0
 _IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 _GPU_LOOKS = 3
+_FIRST_LOOK_S = 2.0
+"""Limit of a look before a run: NVML takes up to a second where the driver was not loaded."""
 _BRIEFLY = partial(ask, timeout_s=2.0)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 KEYS: dict[str, str] = {
     "battery_share": "battery charge, 0 to 1",
-    "gpu_busy_before": "macOS: utilisation of the GPU before the run started, so by other programs, 0 to 1",
-    "gpu_busy_share": "utilisation of the busiest GPU by all programs, 0 to 1",
+    "cpu_pressure_share": "Linux: share of the time in which some task, the run's too, waited for a processor (PSI)",
+    "energy_at": "Unix time of the counters in energy_j, where it is not the sample's",
+    "energy_j": "joules counted so far, by meter: gpu0 (a board), package-0 (RAPL), cpu, gpu, ane, dram (Apple)",
+    "gpu_busy_before": "utilisation of the only GPU before the run started, so by other programs, 0 to 1",
+    "gpu_busy_after": "utilisation of the GPU right after the run, where processes on it have no names here, 0 to 1",
+    "gpu_busy_share": "utilisation of the busiest GPU by all programs, 0 to 1; of those that the run uses if known",
+    "gpu_clock_hz": "clock of the GPU",
+    "gpu_clock_share": "NVIDIA: clock of the SMs of its highest, 0 to 1",
+    "gpu_others": "NVIDIA: foreign processes on the run's GPUs",
+    "gpu_others_busy_share": "NVIDIA: use of the run's GPUs by foreign processes, 0 to 1",
+    "gpu_others_bytes": "NVIDIA: memory of the run's GPUs held by foreign processes",
+    "gpu_pids_hidden": "NVIDIA: the processes on a GPU have no names here, as in a container without the host's pids",
+    "gpu_slowed_by": "NVIDIA: reasons for a lower clock (nvidia.REASONS)",
     "gpu_temperature_c": "temperature of the hottest NVIDIA GPU, degrees Celsius",
+    "gpu_thermal_margin_c": "NVIDIA: degrees below the temperature at which the GPU slows down",
+    "gpus_used": "NVIDIA: numbers of the GPUs on which the run's processes were seen",
     "job_cpu_share": "the run's processes, share of all processors",
     "load1": "load average over a minute",
     "low_power": "low power mode is on",
     "memory_available_bytes": "memory available without swapping",
     "on_battery": "running on battery",
     "others_cpu_share": "other processes, share of all processors",
+    "power_w": "watts by meter, as energy_j",
     "priority": "macOS: scheduler priority of the trainer, 31 to 37 unless throttled",
+    "source": "the tool whose imported output this sample is (mpsq import)",
     "steal_share": "Linux: taken by the hypervisor, share of all processors",
     "swap_in_bytes_per_s": "read back from swap",
     "swap_out_bytes_per_s": "written to swap",
@@ -50,15 +71,29 @@ KEYS: dict[str, str] = {
 
 
 class Sampler:
-    """A source of samples. Rates are over the time since the previous sample."""
+    """A source of samples. Rates are over the time since the previous sample.
+
+    `fresh`: the run has not begun yet, so that the first sample already has shares. `queue` holds the processes of the
+    queue itself, which are nobody's load.
+    """
 
     def __init__(
-        self, *, platform: str = sys.platform, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        platform: str = sys.platform,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
+        fresh: bool = False,
     ):
         self._clock = clock
-        self._tools = _MacTools() if platform == "darwin" else _LinuxTools(root)
+        self._root = root
+        self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root)
+        self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
-        self._shares = Shares(LinuxSource(root) if linux else MacSource())
+        own = partial(_own_time, self.queue)
+        self._fresh = fresh
+        self._shares = Shares(LinuxSource(root) if linux else MacSource(), fresh=fresh, own=own)
+        self._waited_us = waited_for_cpu(root)
         self._memory: Callable[[], tuple[int | None, int | None, int | None]]
         self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
         self._at = clock()
@@ -70,46 +105,49 @@ class Sampler:
         named = list(pids)
         now = self._clock()
         available, *swap = self._memory()
-        if now - self._at >= MIN_INTERVAL_S or not self._rates:
-            self._rates = self._shares.since_last(named)
-            if now - self._at >= MIN_INTERVAL_S:
-                self._rates |= swap_rates(self._swap, swap, now - self._at)
-                self._at, self._swap = now, (swap[0], swap[1])
-            else:
-                self._rates = {}  # this sample is the processes' baseline; shares come with the next
-        trainer = named[0] if named else None
+        if now - self._at >= MIN_INTERVAL_S:
+            self._rates = self._shares.since_last(named) | self._since_last(now, swap)
+        elif not self._rates and not self._fresh:
+            self._shares.since_last(named)  # the processes' baseline; shares come with the next sample
         found = {
             "load1": _load1(),
             "memory_available_bytes": available,
             **self._rates,
-            **self._tools.sample(trainer[0] if isinstance(trainer, tuple) else trainer, now),
+            **self._tools.sample(named, now),
         }
         return {name: value for name, value in sorted(found.items()) if value is not None}
+
+    def at_end(self, cpu_s: float | None) -> dict[str, Any]:
+        """Return the energy counted until the end of a run, and the rates from its last sample on.
+
+        `cpu_s` is what the run used altogether, in seconds of CPU; None if that, or when it ended, is not known.
+        There are no rates then, nor over less than MIN_INTERVAL_S, nor where the beginning of the run was not seen.
+        """
+        found, now = self._tools.counters(), self._clock()
+        if cpu_s is not None and now - self._at >= MIN_INTERVAL_S and (shares := self._shares.at_end(cpu_s)):
+            found |= shares | self._since_last(now, self._memory()[1:])
+        return {name: value for name, value in sorted(found.items()) if value is not None}
+
+    def gpu_busy_after(self) -> float | None:
+        """Return the use of the GPU after the run's end where that is the only sign of others; None elsewhere."""
+        return self._tools.gpu_busy_after()
 
     def close(self) -> None:
         """End the tools that are still running."""
         self._tools.close()
 
+    def _since_last(self, now: float, swap: Sequence[int | None]) -> dict[str, float]:
+        """Return the rates of swapping and of waiting since the last call."""
+        interval_s, waited_us = now - self._at, waited_for_cpu(self._root)
+        rates = swap_rates(self._swap, swap, interval_s)
+        if waited_us is not None and self._waited_us is not None:
+            rates["cpu_pressure_share"] = round(min(1.0, max(0, waited_us - self._waited_us) / 1e6 / interval_s), 4)
+        self._at, self._swap, self._waited_us = now, (swap[0], swap[1]), waited_us
+        return rates
 
-class _LinuxTools:
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._throttle = ThrottleCounters(root)
-        self._power, self._power_due = Power(), 0.0
-        query = "--query-gpu=utilization.gpu,temperature.gpu"
-        self._gpus = Asked(["nvidia-smi", query, "--format=csv,noheader,nounits"], _SLOW_S)
 
-    def sample(self, trainer: int | None, now: float) -> dict[str, Any]:
-        if now >= self._power_due:
-            self._power, self._power_due = linux_power(self._root), now + _SLOW_S
-        return {
-            "thermal_level": self._throttle.level(),
-            **vars(self._power),
-            **parse_nvidia_smi(self._gpus.latest(now)),
-        }
-
-    def close(self) -> None:
-        self._gpus.close()
+def _own_time(queue: set[int]) -> float:
+    return own_time(queue)
 
 
 class _MacTools:
@@ -121,8 +159,12 @@ class _MacTools:
         self._vm = Asked(["/usr/bin/vm_stat"], 0.0)
         self._swapped: tuple[float, tuple[int, int]] | None = None
         self._priority: tuple[int, Asked] | None = None
+        energy = apple_energy()
+        self._energy = Beside(energy.read) if energy else None
 
-    def sample(self, trainer: int | None, now: float) -> dict[str, Any]:
+    def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
+        first = named[0] if named else None
+        trainer = first[0] if isinstance(first, tuple) else first
         if trainer is not None and (self._priority is None or self._priority[0] != trainer):
             if self._priority is not None:
                 self._priority[1].close()
@@ -136,7 +178,15 @@ class _MacTools:
             "gpu_busy_share": parse_accelerators(self._gpu.latest(now)),
             "priority": parse_priority(self._priority[1].latest(now)) if self._priority else None,
             **self._swap(now),
+            **self.counters(),
         }
+
+    def counters(self) -> dict[str, Any]:
+        newest = self._energy.latest() if self._energy else None
+        return {"energy_at": newest[0], "energy_j": newest[1]} if newest and newest[1] else {}
+
+    def gpu_busy_after(self) -> float | None:
+        return None  # note_gpu_use looks before the next run
 
     def _swap(self, now: float) -> dict[str, float]:
         """Return the rates between the last two answers, each dated by the time of its query."""
@@ -164,20 +214,26 @@ def gpu_use_before(
     *,
     ask: Ask = _BRIEFLY,
     platform: str = sys.platform,
+    root: Path = Path("/"),
     sleep: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Return the utilisation of an Apple GPU while no run uses it; None if unknown, and on other systems.
+    """Return the utilisation of the GPU while no run uses it; None if unknown, or where there are several.
 
-    The tool reports a short average, in which the end of the run before may still be: an answer above `busy_share` is
+    The driver reports a short average, in which the end of the run before may still be: an answer above `busy_share` is
     asked for again, a second apart, and the lowest counts.
     """
-    if platform != "darwin":
-        return None
+
+    def look() -> float | None:
+        if platform == "darwin":
+            return parse_accelerators(ask(_IOREG))
+        newest = Beside(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
+        return newest[1] if newest else None
+
     found: list[float] = []
     while not found or (found[-1] > busy_share and len(found) < _GPU_LOOKS):
         if found:
             sleep(1.0)
-        if (share := parse_accelerators(ask(_IOREG))) is None:
+        if (share := look()) is None:
             break
         found.append(share)
     return min(found, default=None)
@@ -210,17 +266,6 @@ def parse_vm_stat(text: str | None) -> tuple[int, int] | None:
         return None
     swapped_in, swapped_out = (int(page[1]) * int(size[1]) for page in pages if page)
     return swapped_in, swapped_out
-
-
-def parse_nvidia_smi(text: str | None) -> Mapping[str, float | None]:
-    """Parse lines of `utilisation, temperature`; an unavailable part reads [N/A]."""
-    busy, heat = [], []
-    for line in (text or "").splitlines():
-        match = re.fullmatch(r"\s*(\d+|\[.*\])\s*,\s*(\d+|\[.*\])\s*", line)
-        if match:
-            busy += [int(match[1]) / 100] if match[1].isdecimal() else []
-            heat += [float(match[2])] if match[2].isdecimal() else []
-    return {"gpu_busy_share": max(busy, default=None), "gpu_temperature_c": max(heat, default=None)}
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

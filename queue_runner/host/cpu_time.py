@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from queue_runner.host import processes
+from queue_runner.warden.files import LINUX
 from queue_runner.warden.processes import rusage_darwin
 
 Named = int | tuple[int, float]
@@ -92,29 +93,63 @@ class MacSource:
 class Shares:
     """Shares of the machine between two calls, computed from sums."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, fresh: bool = False, own: Callable[[], float] = lambda: 0.0) -> None:
+        """`fresh`: the run has not begun, so that its processes' whole time is since now. `own` returns the seconds
+        that the queue's processes have used; they are neither the run's nor others'."""
         self._source = source
         self._machine = source.machine()
-        self._processes: dict[tuple[int, float], ProcessTime] | None = None
+        self._processes: dict[tuple[int, float], ProcessTime] | None = {} if fresh else None
+        self._own, self._own_s = own, own()
+        self._fresh, self._job_s = fresh, 0.0
 
     def since_last(self, named: Iterable[Named]) -> dict[str, float]:
         """Return shares of 1 of all processors since the last call: others_cpu_share, job_cpu_share, steal_share. {}
         without a previous call to compare with."""
-        before, self._machine = self._machine, self._source.machine()
+        machine = self._source.machine()
         known, self._processes = self._processes, self._source.processes(named)
-        if before is None or self._machine is None:
+        job_s = None if known is None else used_between(known, self._processes)
+        self._job_s += job_s or 0.0
+        return self._shares(machine, job_s)
+
+    def at_end(self, cpu_s: float) -> dict[str, float]:
+        """Return the shares since the last call, after the end of a run that used `cpu_s` altogether, by wait4; {} if
+        its beginning was not seen."""
+        return self._shares(self._source.machine(), max(0.0, cpu_s - self._job_s)) if self._fresh else {}
+
+    def _shares(self, machine: MachineTime | None, job_s: float | None) -> dict[str, float]:
+        before, self._machine = self._machine, machine
+        own_before, self._own_s = self._own_s, self._own()
+        if before is None or machine is None:
             return {}
-        total_s = self._machine.total_s - before.total_s
+        total_s = machine.total_s - before.total_s
         if total_s <= 0:
             return {}
         shares = {}
-        if before.steal_s is not None and self._machine.steal_s is not None:
-            shares["steal_share"] = max(0.0, self._machine.steal_s - before.steal_s) / total_s
-        if known is not None:
-            job_s = used_between(known, self._processes)
-            others_s = max(0.0, self._machine.busy_s - before.busy_s - job_s)
+        if before.steal_s is not None and machine.steal_s is not None:
+            shares["steal_share"] = max(0.0, machine.steal_s - before.steal_s) / total_s
+        if job_s is not None:
+            own_s = max(0.0, self._own_s - own_before)
+            others_s = max(0.0, machine.busy_s - before.busy_s - job_s - own_s)
             shares |= {"job_cpu_share": min(1.0, job_s / total_s), "others_cpu_share": min(1.0, others_s / total_s)}
         return {name: round(share, 4) for name, share in shares.items()}
+
+
+def own_time(pids: Iterable[int]) -> float:
+    """Return the CPU time of the queue's processes, without that of their children: those are the run and the hooks."""
+    if LINUX:
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        stats = (_first_line(f"/proc/{pid}/stat").rpartition(")")[2].split() for pid in pids)
+        return sum((int(fields[11]) + int(fields[12])) * tick_s for fields in stats if len(fields) > 12)
+    import psutil
+
+    used_s = 0.0
+    for pid in pids:
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except (psutil.Error, OSError):
+            continue
+        used_s += float(times.user + times.system)
+    return used_s
 
 
 def used_between(
@@ -125,8 +160,17 @@ def used_between(
     The time of an ended process is added to the parent that waited for it, so its earlier part is subtracted there.
     If the parent is also gone, or not one of the run's, the last stretch is unknown and counts as others'.
     """
-    alive = {pid for pid, _ in now}
-    passed_on = (time.cpu_s for key, time in before.items() if key in now or time.parent in alive)
+    alive, parents = {pid for pid, _ in now}, {pid: time.parent for (pid, _), time in before.items()}
+
+    def waited_for(pid: int) -> bool:
+        """Whether all that have ended above the process passed its time on to one that is alive."""
+        seen: set[int] = set()
+        while pid not in alive and pid in parents and pid not in seen:
+            seen.add(pid)
+            pid = parents[pid]
+        return pid in alive
+
+    passed_on = (time.cpu_s for key, time in before.items() if key in now or waited_for(time.parent))
     return max(0.0, sum(time.cpu_s for time in now.values()) - sum(passed_on))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import ownership
-from queue_runner.paths import Layout, home
+from queue_runner.paths import Layout, home, home_of_checkout
 
 MIN_FREE_BYTES = 16 * 2**20
 """With less than this on the home's disk, the store could not even record that a job failed."""
@@ -46,6 +47,8 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
     ownership.secure(place)
     for folder in (place.home, place.runs, place.logs, place.backups, place.snapshots, place.cache):
         _make(folder)
+    if not os.environ.get("MPSQ_HOME") and not place.db.exists():
+        _close(place.home)
     if not os.access(place.home, os.W_OK | os.X_OK):
         hint = "fix its permissions, or set MPSQ_HOME to another folder"
         raise MpsqError(f"{place.home} is not writable", hint)
@@ -81,6 +84,14 @@ def _make(folder: Path) -> None:
         raise MpsqError(f"{blocker} is {what}", "move it away, or set MPSQ_HOME to another folder") from error
     except OSError as error:
         raise MpsqError(f"{folder} cannot be created: {_reason(error)}", _remedy(error)) from error
+
+
+def _close(folder: Path) -> None:
+    """Give a folder that was there before its queue the mode of ours: git makes var/ as the umask says."""
+    status = folder.stat()
+    if folder == home_of_checkout() and status.st_uid == os.geteuid():
+        with contextlib.suppress(OSError):  # a disk that keeps no modes
+            folder.chmod(_PRIVATE)
 
 
 def _reason(error: OSError) -> str:

@@ -90,7 +90,23 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
             raise MpsqError(
                 f"{value!r} contains a control character, which a service definition cannot", "rename the folder"
             )
-    return Program(settings.service_label, python, layout.home, dict(sorted({**captured, **ours}.items())))
+    environment = dict(sorted({**captured, **ours}.items()))
+    return Program(settings.service_label, python, layout.home, environment, _installed_command(python))
+
+
+def _installed_command(python: str) -> str | None:
+    """Return the path of the command `mpsq` beside this interpreter; None where there is none that starts it.
+
+    Its first lines name its interpreter: `#!PYTHON`, or for a path that is long or has a space, a line of sh.
+    """
+    script = Path(python).with_name("mpsq")
+    try:
+        with script.open("rb") as file:
+            head = b"".join(file.readline(4096) for _ in range(2)).decode("utf-8", "replace")
+    except OSError:
+        return None
+    folder = re.escape(str(script.parent))
+    return str(script) if re.search(rf"(#! ?|['\"]){folder}/python[\d.]*['\"\s]", head) else None
 
 
 def _path(python: str, path: str) -> str:

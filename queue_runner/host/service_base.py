@@ -43,20 +43,26 @@ def write_definition(path: Path, content: bytes, log: Path) -> None:
             partial.write_bytes(content)
     except OSError as error:
         raise MpsqError(
-            f"{error.filename or path} cannot be written: {error.strerror}", "mend it, then again"
+            f"{error.filename or path} cannot be written: {error.strerror}", "fix that, then try again"
         ) from error
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a service: the worker of one queue, in one interpreter."""
+    """The program of a service: the worker of one queue, in one interpreter.
+
+    `python` stays unresolved: a virtual environment is found by the link's location. `mpsq` is the installed command,
+    None where it is not beside that interpreter.
+    """
 
     label: str
     python: str
     home: Path
     environment: Mapping[str, str]
+    mpsq: str | None = None
 
     @property
     def argv(self) -> list[str]:
-        """Return the command line. `python` stays unresolved: a virtual environment is found by the link's location."""
-        return [self.python, "-m", "queue_runner.worker", "--service"]
+        """Return the command line, `mpsq worker --service`, which becomes the worker (exec)."""
+        command = [self.mpsq] if self.mpsq else [self.python, "-m", "queue_runner.cli"]
+        return [*command, "worker", "--service"]

@@ -54,8 +54,9 @@ class Systemd:
     def definition(self) -> str:
         """Return the unit's text. Type=exec makes a missing Python an error of `start`, not a later one."""
         # systemd rejects these in a program's name but not in arguments: env(1) then starts it
-        through = ["/usr/bin/env"] if set(self.program.python) & set("\"'\\$") else []
-        command = " ".join(_word(argument, command=True) for argument in [*through, *self.program.argv])
+        argv = self.program.argv
+        through = ["/usr/bin/env"] if set(argv[0]) & set("\"'\\$") else []
+        command = " ".join(_word(argument, command=True) for argument in [*through, *argv])
         environment = "".join(f"Environment={_word(f'{k}={v}')}\n" for k, v in self.program.environment.items())
         return f"""\
 # Written by mpsq service install, which also replaces it; your own changes go into `systemctl --user edit {self.unit}`.

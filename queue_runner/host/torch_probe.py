@@ -22,11 +22,33 @@ from queue_runner.errors import UsageError
 TIMEOUT_S = 120.0
 """Timeout that covers the import of torch from a cold disk and the first kernel of each device."""
 
-_PROGRAM = """
-import json, platform, sys
+_PYTHON = """
+import glob, json, platform, sys
 def say(**what):
     print(json.dumps(what), flush=True)
-say(python=platform.python_version(), machine=platform.machine())
+def translated():
+    if sys.platform != "darwin":
+        return None
+    import ctypes
+    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+    name = b"sysctl.proc_translated"
+    missing = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return None if missing else bool(value.value)
+def conda():
+    for path in glob.glob(glob.escape(sys.base_prefix) + "/conda-meta/python-[0-9]*.json"):
+        with open(path, encoding="utf-8") as file:
+            return json.load(file).get("subdir")
+say(python=platform.python_version(), machine=platform.machine(), processor=platform.processor())
+for fact in (translated, conda):
+    try:
+        say(**{fact.__name__: fact()})
+    except Exception:
+        pass
+"""
+"""What a Python says of itself. sysctl.proc_translated is that of the calling process: 1 under Rosetta, and missing on
+an Intel Mac; the tool sysctl would answer for itself."""
+
+_PROGRAM = """
 try:
     import torch
 except ImportError as error:
@@ -64,15 +86,26 @@ class Torch:
     devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     python: str | None = None
     machine: str | None = None
+    processor: str | None = None
+    """platform.processor(): arm in a native Python of a Mac, i386 in an Intel one; Lightning goes by it"""
+    translated: bool | None = None
+    """whether Rosetta translates it; None if it cannot be told"""
+    conda: str | None = None
+    """the platform that conda built it for, such as osx-arm64; None if it is not conda's"""
+
+
+def interpreter(python: str) -> Torch:
+    """Return what `python` says of itself, without trying torch."""
+    return _understand(*run_child(python, _PYTHON, TIMEOUT_S))
 
 
 def probe(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
     """Try torch and its devices in `python`. Output from before the child died or hung counts."""
-    said, trouble = _run(python, _PROGRAM, timeout_s)
+    said, trouble = run_child(python, _PYTHON + _PROGRAM, timeout_s)
     return _understand(said, trouble)
 
 
-def _run(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
+def run_child(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
     """Return what a child wrote to stdout before it ended, died or hung, and what is wrong with its end."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPSQ_"))}
     try:
@@ -116,8 +149,18 @@ def _understand(said: bytes, trouble: str | None) -> Torch:
             trouble = None
     if "missing" in head:
         trouble = str(head["missing"])
-    words = {name: str(head[name]) for name in ("version", "cuda_built", "python", "machine") if head.get(name)}
-    return Torch(mps_built=bool(head.get("mps_built")), trouble=trouble, devices=devices, **words)
+    words = {name: str(head[name]) for name in _WORDS if head.get(name)}
+    translated = head.get("translated")
+    return Torch(
+        mps_built=bool(head.get("mps_built")),
+        trouble=trouble,
+        devices=devices,
+        translated=translated if isinstance(translated, bool) else None,
+        **words,
+    )
+
+
+_WORDS = ("version", "cuda_built", "python", "machine", "processor", "conda")
 
 
 # -- the other frameworks --------------------------------------------------------------------------------------------
@@ -153,7 +196,7 @@ def others(python: str) -> dict[str, tuple[str, str | None]]:
 
     Plain `mlx` installs on Linux but does not import: a version alone is insufficient.
     """
-    said, _ = _run(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
+    said, _ = run_child(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
     versions: dict[str, str] = {}
     for line in said.decode("utf-8", "replace").splitlines():
         try:
@@ -166,7 +209,7 @@ def others(python: str) -> dict[str, tuple[str, str | None]]:
         return {}
     with ThreadPoolExecutor(len(versions)) as pool:
         programs = [f"MODULE = {OTHERS[name]!r}\n{_IMPORT}" for name in versions]
-        troubles = pool.map(lambda program: _run(python, program, TIMEOUT_S)[1], programs)
+        troubles = pool.map(lambda program: run_child(python, program, TIMEOUT_S)[1], programs)
         return {name: (version, trouble) for (name, version), trouble in zip(versions.items(), troubles, strict=True)}
 
 

@@ -30,7 +30,8 @@ def jobs(connection: sqlite3.Connection, begin: str, states: Sequence[str] | Non
     """Return jobs whose id begins with `begin` and that have a run in one of `states`, the newest first."""
     rows = connection.execute(
         f"""
-        SELECT j.id, j.name, j.config, j.device, CASE j.compile WHEN 1 THEN 'compiled' WHEN 0 THEN 'eager' END,
+        SELECT j.id, j.name, j.config, j.device, CASE j.compile WHEN 1 THEN
+                COALESCE(NULLIF(json_extract(j.spec_json, '$.compile_mode'), ''), 'compiled') WHEN 0 THEN 'eager' END,
             (SELECT group_concat(DISTINCT CASE state WHEN 'DONE' THEN outcome ELSE state END)
              FROM runs WHERE job_id = j.id)
         FROM jobs j

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, delete, exists, func, 
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets
-from queue_runner.model import RunId, State
-from queue_runner.paths import Layout
+from queue_runner.model import PREFLIGHT, RunId, State
+from queue_runner.paths import Layout, preflight_cache
 from queue_runner.redact import PLACEHOLDER
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import record
@@ -116,7 +116,11 @@ def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) 
 
 
 def cache_is_free(connection: Connection, prefix: str) -> bool:
-    """Return whether no unended job has a spec whose hash begins with `prefix`: its compiler cache is unused."""
+    """Return whether no unended job has a spec whose hash begins with `prefix`, nor a preflight whose folder it names:
+    the compiler cache is unused."""
+    tries = connection.execute(_UNENDED.where(runs.c.number == PREFLIGHT)).scalars()
+    if prefix in {preflight_cache(f"{job}.{PREFLIGHT}") for job in tries}:
+        return False
     asks = select(jobs.c.id).where(jobs.c.spec_hash.startswith(prefix, autoescape=True), jobs.c.id.in_(_UNENDED))
     return connection.execute(asks.limit(1)).first() is None
 

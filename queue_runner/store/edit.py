@@ -8,7 +8,7 @@ from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, State
@@ -16,6 +16,16 @@ from queue_runner.store.jobs import add_dependencies, record
 from queue_runner.store.schema import dependencies, job_tags, jobs, runs
 
 WAITING = (State.QUEUED, State.HELD)
+
+
+_WAITS = """
+SELECT job_id, on_job_id FROM dependencies
+UNION SELECT d.job_id, s.id FROM dependencies d
+JOIN jobs o ON o.id = d.on_job_id JOIN jobs w ON w.id = d.job_id JOIN jobs s ON s.group_id = o.group_id
+WHERE w.group_id <> o.group_id AND json_extract(o.spec_json, '$.until_valid')
+AND EXISTS (SELECT 1 FROM runs WHERE job_id = s.id AND state <> 'DONE')
+"""
+"""Pairs of a job and one that it waits for, as in v_dependency."""
 
 
 class Where(StrEnum):
@@ -71,7 +81,9 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
 
 
 def edit(connection: Connection, job_id: int, actor: str, said: str, **columns: Any) -> None:
-    """Change columns of a job, if any: priority, note, deadline_at, retries. `said` goes into its history."""
+    """Change columns of a job, if any: priority, note, deadline_at, retries, name. `said` goes into its history."""
+    if "name" in columns:  # its specification has it, too; the hash does not
+        columns["spec_json"] = func.json_set(jobs.c.spec_json, "$.name", columns["name"])
     if columns:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
     record(connection, job_id=job_id, actor=actor, verb="edit", reason=said)
@@ -104,11 +116,13 @@ def set_tags(connection: Connection, job_id: int, add: Iterable[str], remove: It
 def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[int, Condition]]) -> None:
     """Replace the dependencies of a job.
 
-    Raises: UsageError when that would create a cycle.
+    Raises: UsageError when that would create a cycle: a job that waits for one of a group with --until-valid waits for
+    all of that group.
     """
     connection.execute(delete(dependencies).where(dependencies.c.job_id == job_id))
-    graph = {job_id: [on for on, _ in after]}
-    for job, on in connection.execute(select(dependencies.c.job_id, dependencies.c.on_job_id)):
+    add_dependencies(connection, [(job_id, on, condition) for on, condition in after if on != job_id])
+    graph = {job_id: [on for on, _ in after if on == job_id]}
+    for job, on in connection.exec_driver_sql(_WAITS):
         graph.setdefault(job, []).append(on)
     try:
         TopologicalSorter(graph).prepare()
@@ -116,4 +130,3 @@ def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[
         chain = " waits for ".join(map(str, reversed(error.args[1])))
         hint = "remove one of these dependencies"
         raise UsageError(f"the jobs would wait for each other: {chain}", hint) from None
-    add_dependencies(connection, [(job_id, on, condition) for on, condition in after])

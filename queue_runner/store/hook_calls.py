@@ -39,10 +39,12 @@ class Call:
     command: str
 
 
-def note_end(connection: Connection, run_id: int, outcome: Outcome, orders: Orders) -> None:
+def note_end(
+    connection: Connection, run_id: int, outcome: Outcome, orders: Orders, *, if_failed_only: bool = False
+) -> None:
     """Order the calls for the end of a run, and for an empty queue when nothing is left to run. A cancelled run calls
     nothing: the user who cancelled it knows."""
-    if outcome is not Outcome.CANCELLED:
+    if outcome is not Outcome.CANCELLED and not (if_failed_only and outcome is Outcome.SUCCEEDED):
         _order(connection, "done" if outcome is Outcome.SUCCEEDED else "failed", run_id, orders)
     note_idle(connection, orders)
 

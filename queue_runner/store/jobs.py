@@ -6,15 +6,17 @@ stored together or not at all.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, literal, select, update
 
-from queue_runner.model import DEFAULT_LANE, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
+from queue_runner.model import DEFAULT_LANE, PREFLIGHT, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 _BATCH = 1000
 """Rows of one statement."""
+PREFLIGHT_LIMIT_S = 900.0
+"""Time limit of a preflight. Its single iteration takes seconds; compiling the largest models takes minutes."""
 
 
 class StateConflict(Exception):
@@ -38,6 +42,15 @@ class Claimed:
     spec: JobSpec
     token: str
     boot_id: str
+
+
+@dataclass(frozen=True)
+class Following:
+    """The run that is next on a lane, not claimed yet."""
+
+    run_id: int
+    id: RunId
+    spec: JobSpec
 
 
 def record(
@@ -205,20 +218,25 @@ def submit(
     new: Iterable[NewJob],
     order: Iterable[tuple[int, int]],
     actor: str = "user",
+    tried: Collection[int] = (),
 ) -> tuple[int, list[int]]:
-    """Store a group of jobs and queue their runs in `order`: pairs of (index into `new`, repeat from 1).
+    """Store a group of jobs and queue their runs in `order`: pairs of (index into `new`, repeat from 1). The jobs
+    `tried` (indexes) get a preflight each, ahead of all waiting runs.
 
     Return the group's id and the ids of the jobs, in the order of `new`. Only a batch of jobs is in memory at once.
     """
     group_id = add_group(connection, title, seed)
+    lanes_: list[str] = []
     left = runs.c.state != State.DONE
-    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0)).where(left)).scalar_one()
+    ends = select(func.coalesce(func.min(runs.c.position), 1), func.coalesce(func.max(runs.c.position), 0)).where(left)
+    head, last = connection.execute(ends).one()
     now = time.time()
     ids: list[int] = []
     starts: list[tuple[Verb, float | None]] = []
     for batch in _batches(new):
         ids += (added := _add_jobs(connection, group_id, batch))
         starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
+        lanes_ += [lane_of(job.spec, group_id) for job in batch]
         events = [
             {
                 "at": now,
@@ -231,23 +249,34 @@ def submit(
             for id, job in zip(added, batch, strict=True)
         ]
         connection.execute(insert(job_events), events)
-    for turns in _batches(enumerate(order, start=1)):
-        rows = [
-            {
-                "job_id": ids[index],
-                "number": repeat,
-                "repeat": repeat,
-                "attempt": 1,
-                "lane": DEFAULT_LANE,
-                "position": last + place,
-                "state": TRANSITIONS[starts[index][0]].target,
-                "created_at": now,
-                "not_before_at": starts[index][1],
-            }
-            for place, (index, repeat) in turns
-        ]
-        connection.execute(insert(runs), rows)
+
+    def row(index: int, position: int, number: int) -> dict[str, Any]:
+        return {
+            "job_id": ids[index],
+            "number": number,
+            "repeat": max(number, 1),
+            "attempt": min(number, 1),
+            "lane": lanes_[index],
+            "position": position,
+            "state": TRANSITIONS[starts[index][0]].target,
+            "created_at": now,
+            "not_before_at": starts[index][1],
+        }
+
+    for trials in _batches(enumerate(tried, start=head - len(tried))):
+        connection.execute(insert(runs), [row(index, place, PREFLIGHT) for place, index in trials])
+    for turns in _batches(enumerate(order, start=last + 1)):
+        connection.execute(insert(runs), [row(index, place, repeat) for place, (index, repeat) in turns])
     return group_id, ids
+
+
+def lane_of(spec: JobSpec, group_id: int) -> str:
+    """Return the lane of a job's runs: this machine's, or one of their own for what a group sends to one target with
+    the same options."""
+    if not spec.on:
+        return DEFAULT_LANE
+    options = hashlib.sha256(json.dumps(dict(spec.on), sort_keys=True).encode()).hexdigest()[:6]
+    return f"{spec.on['to']}-g{group_id}-{options}"
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:
@@ -277,23 +306,39 @@ def _submitting(job: NewJob) -> Verb:
     return Verb.SUBMIT_HELD if job.terms.hold else Verb.SUBMIT
 
 
-def claim(connection: Connection, lane: str, token: str, boot_id: str, now: float | None = None) -> Claimed | None:
-    """Claim the next run of the lane that may start: highest priority first, then the first place. None: there is none.
+_FOLLOWING = (
+    select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.spec_json)
+    .join(jobs, jobs.c.id == runs.c.job_id)
+    .where(*MAY_START)
+    .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
+    .limit(1)
+)
+
+
+def following(connection: Connection, lane: str, now: float) -> Following | None:
+    """Return the run that a claim would take."""
+    row = connection.execute(_FOLLOWING, {"this_lane": lane, "now": now}).one_or_none()
+    return row and Following(row.id, RunId(row.job_id, row.number), _spec(row.spec_json, row.number))
+
+
+def claim(
+    connection: Connection,
+    lane: str,
+    token: str,
+    boot_id: str,
+    now: float | None = None,
+    only: int | None = None,
+) -> Claimed | None:
+    """Claim the next run of the lane that may start: highest priority first, then the first place. None: there is none,
+    or it is not the run `only`, which the caller has prepared for.
 
     The rules are those of `ready.py`: its time has come, its dependencies are met, the lane is not paused.
     """
     now = time.time() if now is None else now
-    following = (
-        select(runs.c.id)
-        .join(jobs, jobs.c.id == runs.c.job_id)
-        .where(*MAY_START)
-        .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
-        .limit(1)
-        .scalar_subquery()
-    )
+    chosen = (runs.c.id == _FOLLOWING.with_only_columns(runs.c.id).scalar_subquery(), runs.c.state == State.QUEUED)
     row = connection.execute(
         update(runs)
-        .where(runs.c.id == following, runs.c.state == State.QUEUED)
+        .where(*chosen, *((runs.c.id == only,) if only is not None else ()))
         .values(state=State.RUNNING, claimed_at=now, token=token, boot_id=boot_id, blocked_reason=None)
         .returning(runs.c.id, runs.c.job_id, runs.c.number),
         {"this_lane": lane, "now": now},
@@ -310,7 +355,7 @@ def claim(connection: Connection, lane: str, token: str, boot_id: str, now: floa
         target=State.RUNNING,
     )
     spec_json = connection.execute(select(jobs.c.spec_json).where(jobs.c.id == row.job_id)).scalar_one()
-    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(spec_json), token, boot_id)
+    return Claimed(row.id, RunId(row.job_id, row.number), _spec(spec_json, row.number), token, boot_id)
 
 
 def running(connection: Connection, lane: str) -> Claimed | None:
@@ -322,7 +367,12 @@ def running(connection: Connection, lane: str) -> Claimed | None:
     ).one_or_none()
     if row is None:
         return None
-    return Claimed(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json), row.token, row.boot_id)
+    return Claimed(row.id, RunId(row.job_id, row.number), _spec(row.spec_json, row.number), row.token, row.boot_id)
+
+
+def _spec(spec_json: str, number: int) -> JobSpec:
+    spec = JobSpec.from_json(spec_json)
+    return spec.for_preflight(PREFLIGHT_LIMIT_S) if number == PREFLIGHT else spec
 
 
 def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -> list[RowMapping]:
@@ -332,7 +382,7 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     """
     found = (
         connection.execute(
-            select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state).where(
+            select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state, runs.c.token).where(
                 runs.c.id.in_(run_ids), runs.c.state != State.DONE
             )
         )
@@ -341,7 +391,7 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     )
     now = time.time()
     for row in found:
-        if row["state"] == State.RUNNING:
+        if row["state"] == State.RUNNING or row["token"] is not None:  # a node may have started what was sent to it
             connection.execute(
                 update(runs)
                 .where(runs.c.id == row["id"], runs.c.cancel_requested_at.is_(None))

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
+from queue_runner.units import counted
 
 Row = dict[str, Any]
 
@@ -28,7 +29,7 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0003"
+HEAD = "0005"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
@@ -60,9 +61,7 @@ def lost(db: Path) -> DamageError | None:
         return None
     runs = [*_named(_RUN, place.runs), *_named(_RUN, place.set_aside)]
     backups = _named(_BACKUP, place.backups)
-    counts = [
-        f"{len(names)} {word}{'s' * (len(names) > 1)}" for names, word in ((runs, "run"), (backups, "backup")) if names
-    ]
+    counts = [counted(len(names), what) for names, what in ((runs, "run"), (backups, "backup")) if names]
     if not counts:
         return None
     newest = next((name for name in reversed(backups) if name.startswith("mpsq-")), None)
@@ -94,8 +93,8 @@ def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
 
 
 @contextmanager
-def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open a read-only connection whose rows are dicts.
+def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> Iterator[sqlite3.Connection]:
+    """Open a read-only connection whose rows are dicts. A database that is locked is waited for `patience_s` seconds.
 
     Raises: MpsqError when the file is absent, damaged or unreadable; SchemaError when its schema is not the one that
     this code reads, unless `any_schema`.
@@ -103,7 +102,8 @@ def reading(db: Path, *, any_schema: bool = False) -> Iterator[sqlite3.Connectio
     if not db.exists():
         raise no_queue(db)
     try:
-        connection = sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=30.0, isolation_level=None)
+        address = f"file:{quote(str(db))}?mode=ro"
+        connection = sqlite3.connect(address, uri=True, timeout=patience_s, isolation_level=None)
     except sqlite3.Error as error:
         raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path shows where it is") from error
     connection.row_factory = _as_dict

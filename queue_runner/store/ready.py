@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, func, or_, select, table
 
-from queue_runner.model import Condition, Ending, Outcome, State
+from queue_runner.model import NOT_FAILED, Condition, Ending, Outcome, State
 from queue_runner.store.behind import UNDECIDED, behind
 from queue_runner.store.schema import jobs, lanes, runs
 
@@ -19,7 +19,7 @@ v_dependency = table("v_dependency", column("job_id"), column("on_job_id"), colu
 
 _NOT_AS_WANTED = {
     Condition.OK: "job {on} did not succeed",
-    Condition.FAIL: "job {on} succeeded, and this job requires that it fails",
+    Condition.FAIL: f"job {{on}} {NOT_FAILED}",
     Condition.ANY: "job {on} will never end",
 }
 
@@ -39,7 +39,7 @@ MAY_START = (
 
 # Executed every few seconds by an idle worker: built once, since building them takes longer than executing.
 _BOTH = runs.join(jobs, jobs.c.id == runs.c.job_id)
-_WAITS = runs.c.state.in_((State.QUEUED, State.HELD))
+_WAITS = runs.c.state.in_((State.QUEUED, State.HELD)) & runs.c.token.is_(None)  # what was sent is its node's
 _CAN_START = select(runs.c.id).select_from(_BOTH).where(*MAY_START).limit(1)
 _QUEUED_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.QUEUED, runs.c.lane == _LANE, ~_PAUSED)
 _HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)

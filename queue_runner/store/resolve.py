@@ -87,6 +87,7 @@ def _select(connection: Connection, condition: str, values: Sequence[Any]) -> li
 
 _RUNS = """
 SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
-    j.kind, j.deleted_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
+    j.kind, j.deleted_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max,
+    EXISTS (SELECT 1 FROM runs n WHERE n.job_id = r.job_id AND n.replaces = r.repeat) AS replaced
 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
 """

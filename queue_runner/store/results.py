@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from queue_runner.events import Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
-from queue_runner.model import PHASES
+from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
+from queue_runner.model import PHASES, SYNC_UNKNOWN
 from queue_runner.store import schema
 
 _PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
@@ -40,6 +40,8 @@ class IngestState:
     rewritten: int = 0
 
 
+CPU_AT_BORDER = "cpu_s"
+"""The metric beside a border of a phase, at the same offset: CPU seconds of the job until then."""
 OWN_NOTE = (1 << 62) - 1
 """The place of the queue's own notes: after all those of a trainer."""
 
@@ -70,7 +72,7 @@ def save_events(connection: Connection, run_id: int, events: Sequence[Event | Lo
             e.dur_s,
             e.loss,
             _PHASE_NUMBER[e.phase],
-            int(e.synced),
+            SYNC_UNKNOWN if e.synced is None else int(e.synced),
             e.allocated_bytes,
             e.reserved_bytes,
         )
@@ -87,8 +89,23 @@ def save_events(connection: Connection, run_id: int, events: Sequence[Event | Lo
             _save_hello(connection, run_id, event)
     _many(connection, schema.phases, [_phase(run_id, e) for e in events if type(e) is Phase])
     _many(connection, schema.evals, [row for e in events if type(e) is Eval for row in _evals(run_id, e)])
-    _many(connection, schema.metrics, [_metric(run_id, e) for e in events if type(e) is Metric])
-    _many(connection, schema.notes, [_note(run_id, e) for e in events if isinstance(e, Note | Unknown)])
+    metrics = [e for e in events if type(e) is Metric]
+    metrics += [
+        Metric(e.offset, e.t, CPU_AT_BORDER, e.cpu_s, "s") for e in events if type(e) is Phase and e.cpu_s is not None
+    ]
+    _many(connection, schema.metrics, [_metric(run_id, e) for e in metrics])
+    _many(connection, schema.notes, [_note(run_id, e) for e in _new_notes(connection, run_id, events)])
+
+
+def _new_notes(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> Iterable[Note | Unknown]:
+    """Return the notes among the events, but that of a dropped field only if the run has none with its text."""
+    notes = [e for e in events if isinstance(e, Note | Unknown)]
+    known = set(notes_of(connection, run_id, FIELD_DROPPED)) if any(_is_dropped(e) for e in notes) else set()
+    return [e for e in notes if not (_is_dropped(e) and isinstance(e, Note) and e.text in known)]
+
+
+def _is_dropped(event: Note | Unknown) -> bool:
+    return isinstance(event, Note) and event.kind == FIELD_DROPPED
 
 
 def _many(connection: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
@@ -170,11 +187,33 @@ def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
     return {row.kind: row.text for row in rows}
 
 
-def mark_started(connection: Connection, run_id: int, at: float) -> None:
-    """Record when the warden wrote the fence; the state is RUNNING since the claim."""
-    connection.execute(
-        update(schema.runs).where(schema.runs.c.id == run_id, schema.runs.c.started_at.is_(None)).values(started_at=at)
+def notes_of(connection: Connection, run_id: int, kind: str) -> list[str]:
+    """Return the texts of all notes of this kind that the run has."""
+    table = schema.notes
+    rows = connection.execute(
+        select(table.c.text).where(table.c.run_id == run_id, table.c.kind == kind).order_by(table.c.offset)
     )
+    return list(rows.scalars())
+
+
+def metric_values(connection: Connection, run_id: int, name: str) -> list[tuple[int, float]]:
+    """Return (iteration, value) of a metric, where it has both and the value is finite."""
+    table = schema.metrics
+    rows = connection.execute(select(table.c.i, table.c.value).where(table.c.run_id == run_id, table.c.name == name))
+    return [(i, value) for i, value in rows if i is not None and value is not None and math.isfinite(value)]
+
+
+def forget_start(connection: Connection, run_id: int) -> None:
+    """Remove what was noted for a start that did not come about: the next one has conditions of its own."""
+    for table in (schema.conditions, schema.notes):
+        connection.execute(delete(table).where(table.c.run_id == run_id))
+
+
+def mark_started(connection: Connection, run_id: int, at: float) -> None:
+    """Record when the warden wrote the fence, or later when the run was prepared; the state is RUNNING since the
+    claim."""
+    earlier = schema.runs.c.started_at.is_(None) | (schema.runs.c.started_at < at)
+    connection.execute(update(schema.runs).where(schema.runs.c.id == run_id, earlier).values(started_at=at))
 
 
 def save_exit(connection: Connection, run_id: int, exit_: Mapping[str, Any]) -> None:

@@ -127,6 +127,7 @@ runs = Table(
     Column("software_hash", Text, ForeignKey("fingerprints.hash")),
     Column("not_before_at", Float),  # --at, or the back-off of a retry
     Column("resumed_from", Integer),  # the run whose checkpoint it resumes from: a separate segment
+    Column("replaces", Integer),  # in a round that --until-valid added: the repeat it replaces, 0 for none of its job's
     UniqueConstraint("job_id", "number", name="runs_number"),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_one_of("outcome", Outcome), name="outcome"),
@@ -279,7 +280,7 @@ iterations = Table(
     Column("dur_s", Float, nullable=False),
     Column("loss", Float),
     Column("phase", Integer, nullable=False),  # index into model.PHASES
-    Column("synced", Integer, nullable=False),
+    Column("synced", Integer, nullable=False),  # 0, 1 or model.SYNC_UNKNOWN
     Column("allocated_bytes", Integer),
     Column("reserved_bytes", Integer),
     sqlite_with_rowid=False,
@@ -352,7 +353,7 @@ ingests = Table(
     Column("inode", Integer),
     Column("offset", Integer, nullable=False),  # past the last complete line
     Column("tail_hash", Text, nullable=False),  # of the 4 KiB before offset
-    Column("parser_state", Text),  # JSON; stored in the transaction that stored the events
+    Column("parser_state", Text),  # JSON, of the parser or ingest.clock; stored with the events
     Column("unknown", Integer, nullable=False, server_default=text("0")),
     Column("bad", Integer, nullable=False, server_default=text("0")),
     Column("forged", Integer, nullable=False, server_default=text("0")),

@@ -4,7 +4,12 @@ A worker copies this folder into the run's and starts it there, `python -I -S -B
 library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
 Its steps and files, in order (docs/architecture.md):
 
-    warden.lock, cancel?, started, spawn, watch [stop, signals], exit.json, sweep, lane closed, wake
+    warden.lock, cancel?, started, [prepare, prepared], spawn, watch [stop, signals], exit.json, sweep,
+    lane closed, wake
+
+The preparation is the same program with further variables, in which it computes what the run needs and must not measure
+(jobs/harness/prepared.py): ended, limited and cancelled as the trainer is, but no part of the run's time. How it ends
+does not matter: a trainer that finds nothing prepared computes it itself.
 
 The lane is the inherited lock that means "something may be using the accelerator". The trainer inherits it too, so that
 the lane stays held if the warden is killed. With allow_daemons only the warden holds it: a daemon that may outlive
@@ -82,6 +87,7 @@ class Run:
         self.paused_since: float | None = None
         self.halted = False  # the trainer itself is stopped, by whomever
         self.ended_at = 0.0
+        self.prepared: dict[str, Any] | None = None
         self.oom_kills = oom_kills()
         self.next_touch = 0.0
         self.ring, bell = os.pipe()  # rung by SIGCHLD: sigtimedwait does not exist on macOS
@@ -173,12 +179,47 @@ class Run:
             self.wait(RESCAN_S if ending else POLL_S)
         return stop, stopped, ending
 
+    def prepare(self, lane: int) -> tuple[dict[str, Any] | None, Termination | None]:
+        """Run the program as a preparation, to its end and that of its processes. Return (stop, Ending) like watch."""
+        spec, log = self.spec, self.own + "prepare.log"
+        own = {"env": {**spec["env"], **spec["prepare"]}, "stdout": log, "stderr": log, "events": os.devnull}
+        self.spec = {**spec, **own}
+        self.limits = Limits(self.folder, self.spec)
+        start(self.trainer, self.spec, lane, self.to_be_stopped)
+        stop, stopped, ending = None, False, None
+        if self.trainer.error is None:
+            if trainer := row(self.trainer.pid):
+                self.tree.remember({self.trainer.pid: trainer})
+            stop, stopped, ending = self.watch(lane)
+            if self.pause.on:
+                self.pause.go_on()
+            result = self.result(stop, stopped)
+            names = ("exit_code", "signal", "real_s", "user_s", "sys_s", "max_rss_bytes")
+            self.prepared = {name: result[name] for name in names}
+            self.sweep(ending or Termination(self.tree.find, spec["grace_s"]))
+            for fd in self.trainer.outputs:
+                os.close(fd)
+        self.spec, self.limits, self.trainer = spec, Limits(self.folder, spec), Trainer()
+        self.status, self.usage, self.tree.largest_bytes = None, None, 0
+        self.paused_s, self.paused_since, self.halted = 0.0, None, False
+        self.oom_kills = oom_kills()
+        return stop, ending
+
     def publish_started(self) -> None:
         """Publish the fence. Raises: OSError; nothing was started then."""
         own = row(os.getpid())
         started = {"v": 1, "run": self.spec["run"], "boot_id": self.spec["boot_id"], "warden_pid": os.getpid()}
         started |= {"warden_start": own.start if own else None, "trainer_pid": None, "at": time.time()}
         files.publish(self.own + "started", {**started, "session": os.getsid(0)})
+
+    def publish_prepared(self) -> None:
+        """Publish that the trainer's own start is next, and how many processes are noted that are not the trainer's:
+        conditions are sampled from here on."""
+        prepared = {"v": 1, "at": time.time(), "noted": len(self.tree.noted), **(self.prepared or {})}
+        try:
+            files.publish(self.own + "prepared", prepared)
+        except OSError as error:
+            say("the preparation is not recorded:", error)  # exit.json will contain it
 
     def publish_stop(self, stop: dict[str, Any]) -> None:
         try:
@@ -217,6 +258,7 @@ class Run:
             "boot_id": self.spec["boot_id"],
             "oom_killed": ran and oom_kills() > self.oom_kills,
             "output_bytes": sum(self.limits.sizes(trainer.outputs)),
+            "prepared": self.prepared,
         }
 
     def sweep(self, ending: Termination) -> None:
@@ -242,9 +284,14 @@ class Run:
             reach("warden.before_started")
             self.publish_started()
             reach("warden.started")
-            start(self.trainer, self.spec, lane, self.to_be_stopped)
-            reach("warden.spawned")
-            if self.trainer.error is None:
+            if self.spec.get("prepare"):
+                stop, ending = self.prepare(lane)
+                self.publish_prepared()
+                reach("warden.prepared")
+            if stop is None:
+                start(self.trainer, self.spec, lane, self.to_be_stopped)
+                reach("warden.spawned")
+            if stop is None and self.trainer.error is None:
                 if trainer := row(self.trainer.pid):
                     self.tree.remember({self.trainer.pid: trainer})
                 stop, stopped, ending = self.watch(lane)

@@ -90,20 +90,6 @@ def test_priority(text: str | None, wanted: int | None) -> None:
     assert conditions.parse_priority(text) == wanted
 
 
-@pytest.mark.parametrize(
-    ("text", "busy", "heat"),
-    [
-        ("97, 61\n3, 40\n", 0.97, 61.0),
-        ("[N/A], 40\n", None, 40.0),
-        ("[Not Supported], [Not Supported]\n", None, None),
-        ("NVIDIA-SMI has failed\n", None, None),
-        (None, None, None),
-    ],
-)
-def test_nvidia_smi(text: str | None, busy: float | None, heat: float | None) -> None:
-    assert conditions.parse_nvidia_smi(text) == {"gpu_busy_share": busy, "gpu_temperature_c": heat}
-
-
 # -- Linux ----------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +161,8 @@ def test_a_reaped_childs_time_is_counted_once() -> None:
     assert used_between(before, {parent: ProcessTime(0, 10.0 + 4.0 + 1.5)}) == pytest.approx(1.5)
     assert used_between(before, {parent: ProcessTime(0, 11.0), child: ProcessTime(1, 4.5)}) == pytest.approx(1.5)
     assert used_between(before, {}) == 0.0
+    grandchild = {(4, 0.0): ProcessTime(2, 3.0)}  # of a warden that waited for its trainer, and ended
+    assert used_between(before | grandchild, {parent: ProcessTime(0, 10.0 + 4.0 + 3.0 + 1.5)}) == pytest.approx(1.5)
     assert used_between({}, {(5, 0.0): ProcessTime(1, 0.25)}) == pytest.approx(0.25)
 
 
@@ -203,6 +191,59 @@ def test_others_are_what_is_left_of_the_busy_time() -> None:
     assert shares.since_last([5]) == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.1}
     assert shares.since_last([5]) == {"job_cpu_share": 0.5, "others_cpu_share": 0.0, "steal_share": 0.0}
     assert shares.since_last([5]) == {}
+
+
+def test_a_run_that_has_just_begun_needs_no_baseline() -> None:
+    """Its processes' whole time is since then; the queue's own is nobody's; and at the end wait4 knows the rest."""
+    run, queue = (5, 1.0), iter([1.0, 2.0, 2.5, 2.5])
+    looks = Scripted(
+        (MachineTime(0.0, 0.0, 0.0), {}),
+        (MachineTime(7.0, 10.0, 0.0), {run: ProcessTime(1, 4.0)}),
+        (MachineTime(12.5, 20.0, 0.0), {}),
+    )
+    shares = Shares(looks, fresh=True, own=lambda: next(queue))
+    looks.looks.pop(0)
+    assert shares.since_last([5]) == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.0}
+    assert shares.at_end(8.0) == {"job_cpu_share": 0.4, "others_cpu_share": 0.1, "steal_share": 0.0}
+    adopted = Shares(Scripted((MachineTime(0.0, 0.0, 0.0), {})))
+    assert adopted.at_end(8.0) == {}, "what it used before is not known"
+
+
+def test_the_queues_own_time_is_without_its_childrens() -> None:
+    """Those are the run, and hooks, which are load."""
+    before = cpu_time.own_time([os.getpid()])
+    child = subprocess.run([sys.executable, "-c", "while __import__('time').process_time() < 0.5: pass"], check=True)
+    assert child.returncode == 0 and 0 <= cpu_time.own_time([os.getpid()]) - before < 0.4
+    assert cpu_time.own_time([2**22 + 5]) == 0.0 and before > 0
+
+
+def test_a_short_run_has_a_sample_of_its_end() -> None:
+    now = [0.0]
+    sampler = conditions.Sampler(clock=lambda: now[0], fresh=True)
+    assert "others_cpu_share" not in sampler.sample([])
+    now[0] = 0.4
+    assert sampler.at_end(0.0) == {}, "too short for the kernel's clock"
+    now[0] = 1.5
+    found: dict[str, float] = {}
+    deadline = time.monotonic() + 20
+    while not found and time.monotonic() < deadline:  # until the kernel's sums have moved
+        found = sampler.at_end(0.01)
+    assert 0 <= found["others_cpu_share"] <= 1 and set(found) <= set(conditions.KEYS)
+    sampler.close()
+
+
+def test_waiting_for_a_processor_is_a_rise_of_the_kernels_sum(tmp_path: Path) -> None:
+    text = "some avg10=1.20 avg60=0.61 avg300=0.25 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+    write(tmp_path, {"proc/pressure/cpu": text.format(1_000_000)})
+    now = [0.0]
+    sampler = conditions.Sampler(platform="linux", root=tmp_path, clock=lambda: now[0])
+    write(tmp_path, {"proc/pressure/cpu": text.format(2_500_000)})
+    now[0] = 5.0
+    assert sampler.sample([])["cpu_pressure_share"] == 0.3
+    write(tmp_path, {"proc/pressure/cpu": ""})  # the file is there and cannot be read where psi is off
+    now[0] = 10.0
+    assert "cpu_pressure_share" not in sampler.sample([])
+    sampler.close()
 
 
 def test_swap(tmp_path: Path) -> None:

@@ -55,6 +55,28 @@ def test_without_the_variable_it_is_var_of_the_checkout(monkeypatch: pytest.Monk
     assert paths.home() == ROOT / "var"
 
 
+def test_var_of_a_clone_has_a_page_and_is_closed_by_its_first_queue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """git makes var/ as the umask says; a queue's folder is its user's alone. Later changes are the user's own."""
+    kept = subprocess.run(["git", "ls-files", "var"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert kept.stdout.split() == ["var/README.md"]
+    var = tmp_path / "var"
+    var.mkdir()
+    var.chmod(0o755)
+    (var / "README.md").touch()
+    monkeypatch.setenv("MPSQ_HOME", str(var))
+    ensure_home()
+    assert stat.S_IMODE(var.stat().st_mode) == 0o755  # MPSQ_HOME names it: as its user made it
+    monkeypatch.delenv("MPSQ_HOME")
+    monkeypatch.setattr("queue_runner.paths.checkout", lambda: tmp_path)
+    assert ensure_home().home == var and stat.S_IMODE(var.stat().st_mode) == 0o700
+    (var / "mpsq.db").touch()
+    var.chmod(0o755)
+    ensure_home()
+    assert stat.S_IMODE(var.stat().st_mode) == 0o755
+
+
 def test_a_wheel_uses_the_users_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "queue_runner"
     (package / "_jobs").mkdir(parents=True)

@@ -79,7 +79,7 @@ def test_plist_has_every_key(agent: Launchd, tmp_path: Path) -> None:
     environment = plist.pop("EnvironmentVariables")
     assert plist == {
         "Label": "dev.mpsq.worker",
-        "ProgramArguments": [str(tmp_path / "venv/bin/python"), "-m", "queue_runner.worker", "--service"],
+        "ProgramArguments": [str(tmp_path / "venv/bin/python"), "-m", "queue_runner.cli", "worker", "--service"],
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": 10,
@@ -107,6 +107,29 @@ def test_plist_keeps_odd_paths_and_torch_settings(tmp_path: Path) -> None:
     assert plist["EnvironmentVariables"]["PYTORCH_MPS_FAST_MATH"] == "1"
     assert plist["EnvironmentVariables"]["MPSQ_LOCKS"] == "/x"
     assert "MPSQ_RUN" not in plist["EnvironmentVariables"]
+
+
+def test_it_runs_the_installed_command_by_its_name(agent: Launchd, tmp_path: Path) -> None:
+    """pip writes `#!PYTHON`, and for a path with a space a line of sh; a script of another Python is not ours."""
+    python, script = Path(agent.program.python), Path(agent.program.python).with_name("mpsq")
+    through_sh = "#!/bin/sh\n" + "'" * 3 + f'exec\' "{python}" "$0" "$@"\n'
+    for head in (f"#!{python}\n", f"#!{python}3.12\n", through_sh):
+        script.write_text(head + "import sys\n")
+        assert make(tmp_path, python).definition()["ProgramArguments"] == [str(script), "worker", "--service"]
+    script.write_text("#!/usr/bin/python3\nimport sys\n")
+    assert make(tmp_path, python).definition()["ProgramArguments"][0] == str(python)
+
+
+def test_a_service_of_version_0_1_is_rewritten(mac: FakeLaunchd, agent: Launchd, tmp_path: Path) -> None:
+    for verb in ("start", "restart", "install"):
+        agent.install()
+        old = agent.definition() | {
+            "ProgramArguments": [agent.program.python, "-m", "queue_runner.daemon", "--service"]
+        }
+        agent.plist.write_bytes(plistlib.dumps(old))
+        assert any("another version" in problem for problem, _ in agent.status().problems)
+        assert "reinstalled" in getattr(agent, verb)()
+        assert plistlib.loads(agent.plist.read_bytes())["ProgramArguments"][-2:] == ["worker", "--service"]
 
 
 # -- install --------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_unit_says_what_keeps_a_run_alive(unit: Systemd, tmp_path: Path) -> None
     lines = unit.definition().splitlines()
     for line in (
         "Type=exec",
-        f'ExecStart="{tmp_path}/venv/python" "-m" "queue_runner.worker" "--service"',
+        f'ExecStart="{tmp_path}/venv/python" "-m" "queue_runner.cli" "worker" "--service"',
         "KillMode=process",
         "OOMPolicy=continue",
         "Restart=on-failure",
@@ -109,7 +109,7 @@ def test_unit_says_what_keeps_a_run_alive(unit: Systemd, tmp_path: Path) -> None
 
 def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
     lines = make(tmp_path / '5% "$A"', Path("/opt/5% $A/python"), PYTORCH_X="1%").definition().splitlines()
-    assert 'ExecStart="/usr/bin/env" "/opt/5%% $$A/python" "-m" "queue_runner.worker" "--service"' in lines
+    assert 'ExecStart="/usr/bin/env" "/opt/5%% $$A/python" "-m" "queue_runner.cli" "worker" "--service"' in lines
     assert 'Environment="PYTORCH_X=1%%"' in lines
     assert f'WorkingDirectory={tmp_path}/5%% "$A"/q' in lines
 
@@ -170,6 +170,17 @@ def test_an_upgrade_is_seen(unit: Systemd, tmp_path: Path, monkeypatch: pytest.M
     assert any("another version" in problem for problem, _ in upgraded.status().problems)
     assert "reinstalled" in upgraded.restart()
     assert upgraded.status().problems == ()
+
+
+def test_a_unit_of_version_0_1_is_rewritten(unit: Systemd) -> None:
+    for verb in ("start", "restart", "install"):
+        unit.install()
+        old = unit.definition().replace('"queue_runner.cli" "worker"', '"queue_runner.daemon"')
+        assert old != unit.definition()
+        unit.path.write_text(old)
+        assert any("another version" in problem for problem, _ in unit.status().problems)
+        assert "reinstalled" in getattr(unit, verb)()
+        assert unit.path.read_text() == unit.definition()
 
 
 def test_stop_and_start(unit: Systemd, box: Path, tmp_path: Path) -> None:

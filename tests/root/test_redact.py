@@ -66,7 +66,7 @@ def test_is_a_secret(name: str, value: str) -> None:
     ("name", "value"),
     [
         *(("TOKENIZERS_PARALLELISM", "false"), ("KEYBOARD", "de"), ("XAUTHORITY", "/x"), ("COMPAT", "x")),
-        *(("SSH_AUTH_SOCK", "/tmp/ssh-1234567890abc/agent.1"), ("SSH_KEY_PATH", "/root/.ssh/id_ed25519")),
+        *(("SSH_AUTH_SOCK", "/tmp/ssh-1234567890abc/agent.1"), ("SSH_KEY_PATH", "/home/u/.ssh/id_ed25519")),
         *(("DATABASE_URL", "sqlite:///x.db"), ("URL", "https://h:80/a@b"), ("BYPASS", "x"), ("FORWARD_PASS", "fused")),
         *(("USE_AUTH_TOKEN", "true"), ("N_KEY", "8"), ("KEY_DIM", "64"), ("MAX_TOKENS", "512"), ("DB_PASSWORD", "")),
     ],

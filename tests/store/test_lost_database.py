@@ -34,11 +34,6 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
-@pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()

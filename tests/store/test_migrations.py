@@ -130,12 +130,17 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
         old.execute("DELETE FROM runs WHERE number = 3")
         old.execute("UPDATE runs SET state = 'DONE', outcome = 'OUTPUT_LIMIT' WHERE number = 1")
         old.execute("INSERT INTO exits (run_id, real_s, exit_json) VALUES (1, 2.5, '{}')")
+        for view in ("v_run", "v_dependency"):  # 0004 makes them anew
+            old.execute(f"DROP VIEW {view}")
+            old.execute(f"CREATE VIEW {view} AS SELECT 1")
+        old.execute("ALTER TABLE runs DROP COLUMN replaces")
         old.execute("UPDATE alembic_version SET version_num = '0002'")
-        before = old.execute("SELECT * FROM v_run ORDER BY run_id").fetchall()
+        before = old.execute(both := "SELECT * FROM runs r LEFT JOIN exits e ON e.run_id = r.id ORDER BY id").fetchall()
+        columns = [name for _, name, *_ in old.execute("PRAGMA table_info(runs)")]
     old.close()
     migrate.ensure(layout)
     with sqlite3.connect(layout.db) as new:
-        after = new.execute("SELECT * FROM v_run ORDER BY run_id").fetchall()
+        after = new.execute(both.replace("*", f"r.{', r.'.join(columns)}, e.*")).fetchall()
         assert after == before
         assert new.execute("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").fetchone() == (3,)
         assert new.execute("SELECT real_s FROM exits").fetchall() == [(2.5,)]

@@ -89,6 +89,16 @@ def test_killed_exactly_there(
     lane.close()
 
 
+def test_killed_after_a_preparation_nothing_is_left_and_nothing_ran(warden_run: Make) -> None:
+    run = warden_run(LEAVES_A_CHILD, prepare={"MPSQ_PREPARE": "1"}, grace_s={"int": 0.2, "term": 0.2})
+    run.start(stop_at="warden.prepared").stopped_at("warden.prepared")
+    run.kill_warden()
+    assert run.read("started") is not None and run.read("exit.json") is None
+    prepared = run.read("prepared")
+    assert prepared is not None and (prepared["exit_code"], prepared["noted"]) == (3, len(run.noted()))
+    assert run.lane_is_free() and run.leftovers() == set()
+
+
 @pytest.mark.parametrize("point", sorted({row[0] for row in TABLE}))
 def test_stopped_there_and_continued_nothing_is_lost(warden_run: Make, point: str) -> None:
     cancelled = point in ("warden.before_stop", "warden.stopped")

@@ -13,6 +13,9 @@ import pytest
 
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
+from queue_runner.model import Outcome
+from queue_runner.run_dir import RunDir
+from queue_runner.worker.outcome import of_exit
 from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, needs_linux, python, state_of, until
 
 pytestmark = pytest.mark.process
@@ -425,3 +428,88 @@ def test_a_spec_that_lacks_something_starts_nothing(warden_run: Make) -> None:
     assert run.process is not None and run.process.wait(15) == 1
     assert "spec.json lacks grace_s" in run.log
     assert run.read("started") is None and run.lane_is_free()
+
+
+PREPARES = """
+import os, pathlib, sys, time
+place = pathlib.Path(os.environ["OUT"], "made")
+print("as", os.environ.get("MPSQ_PREPARE"), os.environ["MPSQ_EVENTS"])
+if os.environ.get("MPSQ_PREPARE"):
+    began = time.process_time()
+    while time.process_time() - began < 0.3: pass
+    bytearray(80 << 20)
+    place.write_text("42")
+    sys.exit(7)
+sys.exit(0 if place.read_text() == "42" else 1)
+"""
+
+
+def test_a_preparation_is_no_part_of_the_run(warden_run: Make) -> None:
+    run = warden_run(python(PREPARES), prepare={"MPSQ_PREPARE": "1"}).start()
+    exit_ = run.wait()
+    assert (exit_["exit_code"], exit_["stop"], exit_["spawn_error"]) == (0, None, None)
+    assert run.stdout == f"as None {run.spec['events']}\n"  # and nothing of the preparation's
+    assert (run.folder / "warden" / "prepare.log").read_text() == f"as 1 {os.devnull}\n"
+    assert exit_["user_s"] + exit_["sys_s"] < 0.25 < exit_["prepared"]["user_s"] + exit_["prepared"]["sys_s"]
+    assert exit_["prepared"]["exit_code"] == 7  # which decides nothing
+    assert exit_["prepared"]["real_s"] > 0.3
+    assert exit_["max_rss_bytes"] < 80 << 20 < exit_["prepared"]["max_rss_bytes"]
+    folder = RunDir(run.folder)
+    assert len(run.noted()) == 2 and [pid for pid, _ in folder.of_trainer()] == [run.noted()[1]["pid"]]
+    assert not folder.is_preparing() and run.lane_is_free()
+
+
+def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make) -> None:
+    program = "import os, pathlib, signal; pathlib.Path(os.environ['OUT'], f'ran{os.getpid()}').touch(); signal.pause()"
+    run = warden_run(python(program), prepare={"MPSQ_PREPARE": "1"}, grace_s={"int": 0.2, "term": 0.2}).start()
+    folder = Path(run.spec["env"]["OUT"])
+    until(lambda: list(folder.glob("ran*")), "the preparation")
+    assert RunDir(run.folder).is_preparing()
+    run.cancel()
+    exit_ = run.wait()
+    assert exit_["stop"]["cause"] == "cancel" and exit_["exit_code"] is exit_["signal"] is exit_["real_s"] is None
+    assert len(list(folder.glob("ran*"))) == 1
+    assert of_exit(exit_, {}).outcome is Outcome.CANCELLED
+    assert run.lane_is_free()
+
+
+def test_a_preparation_has_the_limits_of_the_run(warden_run: Make) -> None:
+    run = warden_run(FOREVER, prepare={"MPSQ_PREPARE": "1"}, timeout_s=0.5, grace_s={"int": 0.2, "term": 0.2}).start()
+    assert of_exit(run.wait(), {}).outcome is Outcome.TIMED_OUT
+
+
+def test_what_a_preparation_leaves_is_ended_before_the_trainer(warden_run: Make) -> None:
+    program = """
+import os, pathlib, signal, sys
+place = pathlib.Path(os.environ["OUT"], "child")
+if os.environ.get("MPSQ_PREPARE"):
+    if not (child := os.fork()):
+        os.setsid(); signal.pause()
+    place.write_text(str(child)); sys.exit()
+try:
+    os.kill(int(place.read_text()), 0)
+except ProcessLookupError:
+    sys.exit()
+sys.exit("it lives")
+"""
+    run = warden_run(python(program), prepare={"MPSQ_PREPARE": "1"}, grace_s={"int": 0.2, "term": 0.2}).start()
+    assert run.wait()["exit_code"] == 0, run.stderr
+
+
+def test_a_suspension_holds_a_preparation_too(warden_run: Make) -> None:
+    program = """
+import os, pathlib, sys, time
+if os.environ.get("MPSQ_PREPARE"):
+    pathlib.Path(os.environ["OUT"], "there").touch()
+    while not pathlib.Path(os.environ["OUT"], "go").exists(): time.sleep(0.01)
+"""
+    run = warden_run(python(program), prepare={"MPSQ_PREPARE": "1"}).start()
+    folder = Path(run.spec["env"]["OUT"])
+    until((folder / "there").exists, "the preparation")
+    (run.folder / "suspend").touch()
+    until(lambda: run.read("suspended"), "the suspension")
+    assert state_of(run.noted()[0]["pid"]) == "T"
+    (run.folder / "suspend").unlink()
+    (folder / "go").touch()
+    exit_ = run.wait()
+    assert exit_["exit_code"] == 0 and exit_["paused_s"] == 0  # of the run itself

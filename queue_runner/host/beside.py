@@ -1,0 +1,39 @@
+"""A blocking reader of a sensor in a thread of its own: a driver that hangs never holds the worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+WAIT_S = 0.05
+"""How long a caller waits for a fresh reading; a reading of NVML takes a few milliseconds."""
+
+
+class Beside(Generic[_T]):
+    """Calls `read` in a daemon thread, one call at a time."""
+
+    def __init__(self, read: Callable[[], _T]) -> None:
+        self._read = read
+        self._thread: threading.Thread | None = None
+        self._newest: tuple[float, _T] | None = None
+
+    def latest(self, wait_s: float = WAIT_S) -> tuple[float, _T] | None:
+        """Ask for a reading and return the newest one with its Unix time: the fresh one if it took at most `wait_s`,
+        else the one before; None before the first."""
+        if not self.is_busy():
+            self._thread = threading.Thread(target=self._run, daemon=True, name="mpsq-sensor")
+            self._thread.start()
+        assert self._thread is not None
+        self._thread.join(wait_s)
+        return self._newest
+
+    def is_busy(self) -> bool:
+        """Return whether a reading is going on, or hangs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        value = self._read()
+        self._newest = time.time(), value

@@ -1,0 +1,132 @@
+"""Durations of earlier runs of the same question, or of a similar one, on this machine."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from queue_runner.analysis import stats
+from queue_runner.model import PREFLIGHT, Row
+from queue_runner.spec import JobSpec
+
+SAME, ALIKE, PACE = "same", "alike", "pace"
+"""Sources of an expected duration: runs of the same question; runs of a similar question; the run's own pace."""
+NEWEST = 9
+"""Number of runs of a question whose median is taken: older ones may be of older code."""
+
+_MOST_RUNS = 5_000
+
+_MOST_QUESTIONS = 1_000
+
+_LENGTHS = ("max_iters", "max_steps", "steps", "epochs", "mode")
+"""Settings that determine the amount or kind of work: runs that differ in one of these are not alike."""
+
+
+_Took = tuple[float, float | None]
+"""Seconds of a run, and of its start-up where it is known."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected duration of a run in seconds, and its source; None and "" if nothing is known. `startup_s` is the part
+    outside of iterations, evaluations and checkpoints: imports, data, compilation."""
+
+    real_s: float | None = None
+    basis: str = ""
+    startup_s: float | None = None
+
+
+class History:
+    """Durations of runs that SUCCEEDED on this machine: the machine of the newest run that recorded one."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, Expected] = {}
+
+    def expected(self, spec: JobSpec, spec_hash: str | None = None) -> Expected:
+        """Return the median of the newest runs of the same question; else of those that differ in only a few
+        settings."""
+        digest = spec_hash or spec.content_hash()
+        if digest not in self._known:
+            if times := self._times.get(digest):
+                self._known[digest] = _expected(times[:NEWEST], SAME)
+            else:
+                self._known[digest] = self._alike(spec)
+        return self._known[digest]
+
+    def of_row(self, row: Row) -> Expected:
+        """Return the same for a row of v_run."""
+        digest = row["spec_hash"]
+        found = self._known.get(digest) or self.expected(JobSpec.from_json(row["spec_json"]), digest)
+        return found if row["number"] != PREFLIGHT else Expected(found.startup_s, found.basis, found.startup_s)
+
+    @cached_property
+    def _times(self) -> dict[str, list[_Took]]:
+        """Durations of each question in seconds awake and not paused, and its start-up, the newest first."""
+        rows = self._connection.execute(
+            """SELECT j.spec_hash, e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0) AS took_s,
+                   CASE WHEN s.n_iters > 0 THEN e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0)
+                       - COALESCE(s.warmup_s, 0) - COALESCE(s.measure_s, 0) - COALESCE(s.eval_s, 0)
+                       - COALESCE(s.checkpoint_s, 0) END AS startup_s
+               FROM runs r JOIN exits e ON e.run_id = r.id JOIN jobs j ON j.id = r.job_id
+                   LEFT JOIN summaries s ON s.run_id = r.id
+               WHERE r.outcome = 'SUCCEEDED' AND r.resumed_from IS NULL AND j.kind <> 'import' AND e.real_s IS NOT NULL
+                 AND r.number <> 0
+                 AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL
+                                        ORDER BY id DESC LIMIT 1)
+               ORDER BY r.id DESC LIMIT ?""",
+            [_MOST_RUNS],
+        )
+        found: dict[str, list[_Took]] = {}
+        for row in rows:
+            startup_s = None if row["startup_s"] is None else max(row["startup_s"], 0.0)
+            found.setdefault(row["spec_hash"], []).append((max(row["took_s"], 0.0), startup_s))
+        return found
+
+    @cached_property
+    def _questions(self) -> dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]]:
+        """(settings, durations) of every question that has a duration, by what must be equal."""
+        rows = self._connection.execute(
+            """SELECT spec_hash, kind, name, workload, framework, device, compile, dtype, config,
+                   json_extract(spec_json, '$.argv[0]') AS program, json_extract(spec_json, '$.params') AS params,
+                   COALESCE(json_extract(spec_json, '$.compile_mode'), '') AS compile_mode
+               FROM jobs WHERE kind <> 'import' GROUP BY spec_hash ORDER BY max(id) DESC LIMIT ?""",
+            [_MOST_QUESTIONS],
+        )
+        found: dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]] = {}
+        for row in rows:
+            if times := self._times.get(row["spec_hash"]):
+                settings = json.loads(row["params"])
+                compiled = None if row["compile"] is None else bool(row["compile"])
+                key = _kin({**row, "compile": compiled}, row["program"], settings)
+                of_one = _expected(times[:NEWEST], SAME)
+                found.setdefault(key, []).append((settings, (of_one.real_s or 0.0, of_one.startup_s)))
+        return found
+
+    def _alike(self, spec: JobSpec) -> Expected:
+        if spec.kind == "command" and not spec.params:
+            return Expected()  # two commands of one program need not have anything in common
+        kin = self._questions.get(_kin(spec.fields(), spec.argv[0] if spec.argv else None, spec.params), [])
+        if not kin:
+            return Expected()
+        alike = [(sum(settings.get(k) == v for k, v in spec.params.items()), took) for settings, took in kin]
+        most = max(same for same, _ in alike)
+        return _expected([took for same, took in alike if same == most], ALIKE)
+
+
+def _expected(times: Sequence[_Took], basis: str) -> Expected:
+    startups = [startup_s for _, startup_s in times if startup_s is not None]
+    return Expected(stats.median([took_s for took_s, _ in times]), basis, stats.median(startups) if startups else None)
+
+
+def _kin(asked: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what similar runs have in common: everything but the values of settings that do not change the work."""
+    what = asked["workload"] or asked["name"]
+    lengths = tuple(settings.get(name) for name in _LENGTHS)
+    names = ("kind", "framework", "device", "compile", "compile_mode", "dtype", "config")
+    own = tuple(sorted(settings)) if asked["kind"] == "command" else ()
+    return what, program, lengths, own, *(asked[name] for name in names)

@@ -1,0 +1,61 @@
+"""Preflights in the store: the questions that need none, and what is kept of one that has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, or_, select
+
+from queue_runner.model import PREFLIGHT, Ending, Outcome, State, Verb
+from queue_runner.spec import JobSpec
+from queue_runner.store import jobs, schema
+from queue_runner.store.schema import runs
+
+Question = tuple[str, ...]
+"""A question with the environment and the code that would answer it."""
+
+_POINTS = (schema.iterations, schema.phases, schema.evals, schema.metrics)
+_SUCCEEDED = """
+SELECT DISTINCT j.spec_hash, COALESCE(j.snapshot_hash, ''), json_extract(j.spec_json, '$.python'),
+    COALESCE(json_extract(j.spec_json, '$.packages'), '{}')
+FROM jobs j JOIN runs r ON r.job_id = j.id
+WHERE j.spec_hash IN (SELECT value FROM json_each(?)) AND r.outcome = 'SUCCEEDED' AND r.number <> ?
+AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL ORDER BY id DESC LIMIT 1)
+"""
+
+
+def question(spec: JobSpec) -> Question:
+    """Return what a run must have answered for this job to need no preflight: the question, with the same code,
+    interpreter and packages."""
+    packages = json.dumps(dict(spec.packages), sort_keys=True, separators=(",", ":"))
+    return spec.content_hash(), spec.snapshot or "", spec.python, packages
+
+
+def proven(connection: Connection, specs: Sequence[JobSpec]) -> set[Question]:
+    """Return the questions of these that a run has answered on this machine."""
+    hashes = sorted({spec.content_hash() for spec in specs})
+    rows = connection.exec_driver_sql(_SUCCEEDED, (json.dumps(hashes), PREFLIGHT))
+    return {(hash, code, python, _canonical(packages)) for hash, code, python, packages in rows}
+
+
+def _canonical(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+def forget_points(connection: Connection, run_id: int) -> None:
+    """Remove the iterations and other numbers of a preflight: it is no point of any statistic. What it said of itself,
+    its notes and its end stay."""
+    for table in _POINTS:
+        connection.execute(delete(table).where(table.c.run_id == run_id))
+
+
+def skip(connection: Connection, job_id: int, ending: Ending, now: float) -> int:
+    """Skip the waiting runs of a job whose preflight ended so that none of them can work. Return their number."""
+    held = runs.c.state == State.HELD
+    waiting = (runs.c.job_id == job_id) & or_(runs.c.state == State.QUEUED, held)
+    count = len(connection.execute(select(runs.c.id).where(waiting)).all())
+    told = f"preflight: {ending}" + (f": {ending.reason}" if ending.reason else "")
+    skipped = Ending(Outcome.SKIPPED, reason=told)
+    jobs.move_all(connection, waiting, Verb.SKIP, actor="worker", ending=skipped, ended_at=now, blocked_reason=None)
+    return count

@@ -1,0 +1,183 @@
+"""The load of the last few seconds, on a stand-in for the processors, and this machine's own processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from queue_runner.config import Config
+from queue_runner.host import load
+from queue_runner.host.cpu_time import LinuxSource, MachineTime, Named, ProcessTime
+from queue_runner.host.load import Load
+from queue_runner.worker import gate
+from tests.process_support import needs_linux
+from tests.queue_support import until
+from tests.stand_in_nvml import Gpu, StandInNvml
+
+
+class StandIn:
+    """A machine of two processors and a clock, with one process of ours, and a GPU."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.busy_s = self.own_s = 0.0
+        self.gpu = 0.0
+        self.answers_after_s: float | None = 0.0
+
+    def pass_by(self, seconds: float, *, others: float = 0.0, own: float = 0.0) -> None:
+        """Let time pass in which others, and we, use this many processors."""
+        self.at += seconds
+        self.busy_s += (others + own) * seconds
+        self.own_s += own * seconds
+
+    def clock(self) -> float:
+        return self.at
+
+    def machine(self) -> MachineTime:
+        return MachineTime(self.busy_s, 2 * self.at, None)
+
+    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
+        return {(os.getpid(), 0.0): ProcessTime(1, self.own_s)}
+
+    def latest(self, now: float) -> tuple[float, dict[str, float | None]] | None:
+        if self.answers_after_s is None:
+            return None
+        return now - self.answers_after_s, {"gpu_busy_share": self.gpu, "gpu_temperature_c": None}
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def machine() -> StandIn:
+    return StandIn()
+
+
+def of(machine: StandIn) -> Load:
+    return Load(platform="linux", source=machine, gpu=machine, clock=machine.clock)
+
+
+def test_nothing_is_said_before_a_window_has_passed(machine: StandIn) -> None:
+    watch = of(machine)
+    watch.sample()
+    machine.pass_by(load.WINDOW_S - 0.1)
+    assert watch.cpu_share() is None and watch.read(gpu=False) is None
+    assert watch.read(cpu=False, gpu=False) is not None, "what does not matter is not waited for"
+    machine.pass_by(0.1)
+    assert watch.cpu_share() == 0.0
+
+
+def test_others_are_told_from_ourselves(machine: StandIn) -> None:
+    watch = of(machine)
+    watch.sample()
+    machine.pass_by(5.0, others=0.5, own=1.0)
+    assert watch.cpu_share() == pytest.approx(0.25)
+
+
+def test_only_the_last_seconds_count(machine: StandIn) -> None:
+    watch = of(machine)
+    for _ in range(20):
+        watch.sample()
+        machine.pass_by(0.5, others=2.0)
+    assert watch.cpu_share() == pytest.approx(1.0)
+    for _ in range(6):
+        watch.sample()
+        machine.pass_by(0.5)
+    assert watch.cpu_share() == 0.0, "the load ended a window ago"
+    machine.pass_by(load.OLD_S + 1)
+    assert watch.cpu_share() is None, "the last sample is too old to say what happens now"
+
+
+@pytest.mark.parametrize("others", [0.3, 2.0])
+def test_calm_is_told_within_five_seconds(machine: StandIn, others: float) -> None:
+    """Whenever the load ends between two looks of the gate, and however heavy it was."""
+    for phase in (0.01, 0.17, 0.33, 0.49):
+        watch = of(machine)
+        for _ in range(20):
+            watch.sample()
+            machine.pass_by(gate.LOOK_S, others=others)
+        machine.pass_by(phase, others=others)
+        ended = machine.at
+        machine.pass_by(gate.LOOK_S - phase)
+        watch.sample()
+        assert (watch.cpu_share() or 1.0) > Config().gate_cpu_share, "it has just ended"
+        while (share := watch.cpu_share()) is None or share > Config().gate_cpu_share:
+            machine.pass_by(gate.LOOK_S)
+            watch.sample()
+        assert machine.at - ended <= 4.0, "and a second is left for the start"
+
+
+def test_the_gpu_is_read_again_after_a_run_of_ours(machine: StandIn) -> None:
+    watch = of(machine)
+    machine.gpu = 0.9
+    watch.sample(running=True)
+    assert watch.read(cpu=False) is None, "the average may still be of the run"
+    machine.pass_by(load.GPU_AFTER_S + 0.1)
+    machine.answers_after_s = 1.0
+    assert watch.read(cpu=False) is None, "it was asked while that was so"
+    machine.pass_by(1.0)
+    found = watch.read(cpu=False)
+    assert found is not None and found["gpu_busy_share"] == 0.9 and "gpu_temperature_c" not in found
+
+
+def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None:
+    watch = of(machine)
+    machine.answers_after_s = None
+    machine.pass_by(5.0)
+    assert watch.read(cpu=False) is None
+    machine.pass_by(load.GPU_UNKNOWN_S + 0.1)
+    found = watch.read(cpu=False)
+    assert found is not None and "gpu_busy_share" not in found
+
+
+def test_nvml_is_dated_by_its_reading() -> None:
+    reader = load.Nvidia(StandInNvml(Gpu(busy_percent=37, heat_c=61)))
+    at, values = until(lambda: reader.latest(100.0), "the first reading")
+    assert 99.0 < at <= 100.0 and values == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
+    reader.close()
+    assert load.gpu_tool("linux") is None or isinstance(load.gpu_tool("linux"), load.Nvidia)
+
+
+@needs_linux
+@pytest.mark.process
+def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a run with a warden that has ended, and of a hook that runs: what is left of the machine is others'."""
+    monkeypatch.setattr(load, "WINDOW_S", 0.5)
+    program = "import os, time; os.fork() or os._exit(sum(range(20_000_000)) * 0); os.wait()"
+    source, watch = LinuxSource(), Load(platform="linux")
+    watch.sample()
+    before, own_before = source.machine(), sum(os.times()[:4])
+    hook = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    subprocess.run([sys.executable, "-c", program], check=True)
+    seen = until(watch.cpu_share, "the window")
+    used_by_hook_s = sum(process.cpu_s for process in source.processes([hook.pid]).values())
+    after, own_s = source.machine(), sum(os.times()[:4]) - own_before
+    hook.kill()
+    hook.wait()
+    assert before is not None and after is not None
+    total_s = after.total_s - before.total_s
+    left_s = after.busy_s - before.busy_s - own_s - used_by_hook_s
+    assert (own_s + used_by_hook_s) / total_s > 0.1, "they did use the processors"
+    assert seen == pytest.approx(left_s / total_s, abs=0.1)
+
+
+@pytest.mark.process
+def test_children_of_children_are_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import os, time; os.fork(); time.sleep(60)"])
+    try:
+        until(lambda: len(load.below([child.pid])) == 2, "the grandchild")
+        found = load.below([os.getpid()])
+        assert {os.getpid(), child.pid} <= found and load.below([child.pid]) <= found
+
+        def unknown(pid: int) -> list[int]:
+            raise NotImplementedError
+
+        monkeypatch.setattr(load, "_children", unknown)
+        assert len(load.below([child.pid])) == 2, "from the process table"
+    finally:
+        for pid in load.below([child.pid]):
+            os.kill(pid, 9)
+        child.wait()

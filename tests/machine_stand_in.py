@@ -1,0 +1,70 @@
+"""A worker on a stand-in for a machine: `MPSQ_MACHINE` names a JSON file with what its sensors read.
+
+    {"cpu": 0.9, "gpu": 0.0, "on_battery": true, "memory_available_bytes": 1000000}
+
+`cpu` is the share of all processors that others use, `gpu` the utilisation of the GPU; without it there is none. Looks
+are more frequent than on a real machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from queue_runner.host import load
+from queue_runner.host.cpu_time import MachineTime, Named, ProcessTime
+from queue_runner.worker import canary, gate
+from queue_runner.worker.main import main
+
+
+def now() -> dict[str, Any]:
+    while True:
+        try:
+            return dict(json.loads(Path(os.environ["MPSQ_MACHINE"]).read_text()))
+        except ValueError:
+            continue  # it is being written
+
+
+class Processors:
+    """One processor whose busy time grows as the file says."""
+
+    def __init__(self) -> None:
+        self.at, self.busy_s = time.monotonic(), 0.0
+
+    def machine(self) -> MachineTime:
+        at, before = time.monotonic(), self.at
+        self.at = at
+        self.busy_s += (at - before) * now().get("cpu", 0.0)
+        return MachineTime(self.busy_s, at, 0.0)
+
+    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
+        return {}
+
+
+class Sensors:
+    def sample(self) -> dict[str, Any]:
+        return {key: value for key, value in now().items() if key not in ("cpu", "gpu")}
+
+    def close(self) -> None: ...
+
+
+class Gpu:
+    def latest(self, at: float) -> tuple[float, dict[str, float | None]] | None:
+        return at, {"gpu_busy_share": now().get("gpu")}
+
+    def close(self) -> None: ...
+
+
+if __name__ == "__main__":
+    load.WINDOW_S, load.EVERY_S, gate.LOOK_S = 0.2, 0.05, 0.05
+    canary.COOL_S = 0.1
+    load.LinuxSource = load.MacSource = Processors  # type: ignore[misc, assignment]
+    load.conditions = SimpleNamespace(Sampler=Sensors)  # type: ignore[assignment]  # the runs have real ones
+    load.gpu_tool = lambda platform="": Gpu()  # type: ignore[misc]
+    sys.exit(main())
