@@ -45,7 +45,14 @@ class Cancelled:
     outcome: str | None
 
 
-def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | None, within_s: float) -> list[Cancelled]:
+def cancel(
+    layout: Layout,
+    selectors: Sequence[Selector],
+    *,
+    grace_s: float | None,
+    within_s: float,
+    actor: str = "user",
+) -> list[Cancelled]:
     """Request the end of all selected runs and wait up to `within_s` seconds for the results.
 
     `grace_s` is the time in seconds between the signals; None is the one that the run was started with.
@@ -66,7 +73,7 @@ def cancel(layout: Layout, selectors: Sequence[Selector], *, grace_s: float | No
         asked = [
             one
             for start in range(0, len(ids), _BATCH)
-            for one in jobs.request_cancel(writer, ids[start : start + _BATCH], actor="user")
+            for one in jobs.request_cancel(writer, ids[start : start + _BATCH], actor=actor)
         ]
     engine.dispose()
     failpoints.reach("cancel.committed")

@@ -44,19 +44,22 @@ class Edit:
     tags: Sequence[str] = ()
     untags: Sequence[str] = ()
     retries: int | None = None
+    name: str | None = None
 
 
-def hold(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
+def hold(layout: Layout, selectors: Sequence[Selector], actor: str = "user") -> list[Changed]:
     """Keep waiting runs from starting. Raises: UsageError (no match), MpsqError (store)."""
-    return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend suspends it")
+    return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend suspends it", actor)
 
 
-def release(layout: Layout, selectors: Sequence[Selector]) -> list[Changed]:
+def release(layout: Layout, selectors: Sequence[Selector], actor: str = "user") -> list[Changed]:
     """Release held runs. Raises: UsageError (no match), MpsqError (store)."""
-    return _turn(layout, selectors, Verb.RELEASE, "is released", "it is not held")
+    return _turn(layout, selectors, Verb.RELEASE, "is released", "it is not held", actor)
 
 
-def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, running: str) -> list[Changed]:
+def _turn(
+    layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, running: str, actor: str
+) -> list[Changed]:
     from queue_runner.model import TRANSITIONS
     from queue_runner.store import jobs, resolve
     from queue_runner.store.engine import open_engine, writing
@@ -66,7 +69,7 @@ def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, 
         for row in resolve.runs_of(connection, selectors):
             state = State(row["state"])
             if state in move.sources:
-                jobs.move(connection, row["id"], verb, actor="user", blocked_reason=None)
+                jobs.move(connection, row["id"], verb, actor=actor, blocked_reason=None)
                 found.append(Changed(row["run"], True, done))
             elif state is move.target:
                 if verb is Verb.HOLD:
@@ -79,7 +82,14 @@ def _turn(layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, 
     return found
 
 
-def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Sequence[Selector] = ()) -> list[Changed]:
+def move(
+    layout: Layout,
+    selectors: Sequence[Selector],
+    where: Where,
+    others: Sequence[Selector] = (),
+    *,
+    actor: str = "user",
+) -> list[Changed]:
     """Move waiting runs to an end of the queue, or next to others.
 
     Raises: UsageError (no match; the others do not wait, or are the moved ones), MpsqError (store).
@@ -99,7 +109,7 @@ def move(layout: Layout, selectors: Sequence[Selector], where: Where, others: Se
             )
         if anchors & chosen:
             raise UsageError("a run cannot be moved next to itself", "choose another run")
-        store_edit.move(connection, chosen, where, anchors, actor="user")
+        store_edit.move(connection, chosen, where, anchors, actor=actor)
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
     return [_after_move(row, done, row["id"] in chosen) for row in rows]
@@ -164,14 +174,18 @@ def _columns(wanted: Edit, now: float) -> dict[str, Any]:
         columns["deadline_at"] = times.parse_time(wanted.deadline, now, "--deadline") if wanted.deadline else None
     if wanted.note is not None:
         columns["note"] = policy.check_note(wanted.note)
+    if wanted.name is not None:
+        columns["name"] = policy.check_name(wanted.name)
+        if not wanted.name.strip():
+            raise UsageError("a name needs a letter", "for example --name baseline")
     if wanted.retries is not None:
         columns["retries"] = policy.check_retries(wanted.retries)
     return columns
 
 
 def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
-    """Refuse changes without effect: a job that has ended can only get a note and tags, and one that runs no other
-    time. `rows` are all runs of the jobs."""
+    """Refuse changes without effect: a job that has ended can only get a name, a note and tags, and one that runs no
+    other time. `rows` are all runs of the jobs."""
     words = ("priority", "after", "at", "deadline", "retries")
     said = next((word for word in words if getattr(wanted, word) is not None), None)
     left = {row["job_id"] for row in rows if row["state"] != State.DONE}
@@ -179,7 +193,9 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
     if said and ended:
         own = any(row["kind"] == "import" for row in rows if row["job_id"] == ended[0])
         hint = (
-            "it was imported: only its notes and tags can be changed" if own else f"mpsq retry {ended[0]} runs it again"
+            "it was imported: only its name, notes and tags can be changed"
+            if own
+            else f"mpsq retry {ended[0]} runs it again"
         )
         raise UsageError(f"job {ended[0]} has ended: --{said} has no effect on it", hint)
     waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}

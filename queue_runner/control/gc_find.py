@@ -14,7 +14,8 @@ from pathlib import Path
 
 from queue_runner.control.retention import Ended, Keep
 from queue_runner.host import locks, trash
-from queue_runner.paths import Layout
+from queue_runner.model import PREFLIGHT
+from queue_runner.paths import Layout, preflight_cache
 from queue_runner.store import backup, read
 from queue_runner.workloads.environments import RECORD
 
@@ -138,9 +139,12 @@ def _snapshots(layout: Layout, connection: sqlite3.Connection, now: float) -> It
 
 
 def _caches(layout: Layout, connection: sqlite3.Connection, dropped: Collection[int | None]) -> Iterator[Item]:
-    """Yield compiler caches of questions that no job with kept files asks any more."""
+    """Yield compiler caches of questions that no job with kept files asks any more, and of preflights that ended."""
     jobs = connection.execute("SELECT id, substr(spec_hash, 1, 16) AS prefix FROM jobs WHERE deleted_at IS NULL")
-    needed = {row["prefix"] for row in jobs if row["id"] not in dropped}
+    needed = {row["prefix"] for row in jobs if row["id"] not in dropped} | {
+        preflight_cache(f"{row['job_id']}.{PREFLIGHT}")
+        for row in connection.execute("SELECT job_id FROM runs WHERE number = ? AND state <> 'DONE'", [PREFLIGHT])
+    }
     for path in sorted(_entries(layout.cache / "compile")):
         if not path.name.startswith(".") and path.name not in needed:
             why = "compiled for jobs whose files are removed"

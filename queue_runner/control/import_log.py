@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
-from queue_runner.ingest import parsers
+from queue_runner.ingest import last_words, parsers
 from queue_runner.ingest.summarize_run import summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
@@ -28,7 +28,8 @@ from queue_runner.workloads.manifest import DTYPES
 
 MAX_LOG_BYTES = 64 << 20
 """Largest log: of nothing but iterations it holds 1.3 million of them, which take 2 GB of memory."""
-_LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config")
+UNKNOWN_STATUS = "imported: its exit status is not known"
+_LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config", "compile_mode")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Imported:
     parser: str
     iterations: int
     real_s: float | None
+    outcome: str = "SUCCEEDED"
+    reason: str = ""
+    """why it is not SUCCEEDED, or what is not known"""
+    samples: int = 0
+    """of a tool that watched the run: control.import_timeline"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class _Log:
     sha256: str
     parser: str
     events: list[LogEvent]
+    ending: Ending
 
 
 def import_logs(
@@ -71,6 +78,8 @@ def import_logs(
 def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     for name in labels.keys() & {*_LABELS}:
         policy.check_name(labels[name])
+    if "compile_mode" in labels:
+        raise UsageError("compile_mode is set by compile", f"--set compile={labels['compile_mode']}")
     said: dict[str, Value] = dict(labels)
     if device := labels.get("device"):
         devices = grid.devices(device)
@@ -81,7 +90,9 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
         modes = grid.compiles(compiled)
         if len(modes) != 1:
             raise UsageError("a log has one mode", "use --set compile=on or --set compile=off")
-        said["compile"] = modes[0]
+        said["compile"] = bool(modes[0])
+        if isinstance(modes[0], str):
+            said["compile_mode"] = modes[0]
     if (dtype := labels.get("dtype")) and dtype not in DTYPES:
         raise UsageError(f'unknown dtype "{dtype}"', f"use one of {', '.join(DTYPES)}")
     return said
@@ -106,7 +117,8 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
         raise UsageError(
             f"the parser {name} finds no iterations and no times in {path}", f"use --parser with one of {known}"
         )
-    return _Log(path, hashlib.sha256(data).hexdigest(), name, events)
+    ending = last_words.ending(data, events) or Ending(Outcome.SUCCEEDED, reason=UNKNOWN_STATUS)
+    return _Log(path, hashlib.sha256(data).hexdigest(), name, events, ending)
 
 
 def _refuse_twice(connection: Connection, log: _Log) -> None:
@@ -141,16 +153,22 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
         },
     )
     job = jobs.add_job(connection, group, NewJob(spec, terms=Terms(tags=tags)))
-    run_id = _add_run(connection, job)
+    run_id = _add_run(connection, job, log.ending)
     # what the user says of a log comes last and so overrides the log itself
     results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])
     rusage = next((e for e in reversed(log.events) if isinstance(e, Rusage)), None)
     times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}
     results.save_exit(connection, run_id, times)
     claimed = Claimed(run_id, RunId(job, 1), spec, token="", boot_id="")
-    summarize_run(connection, claimed, Ending(Outcome.SUCCEEDED), times, unobserved_matters=False)
+    summarize_run(connection, claimed, log.ending, times, unobserved_matters=False)
     return Imported(
-        str(claimed.id), str(log.path), log.parser, sum(isinstance(e, Iter) for e in log.events), times.get("real_s")
+        str(claimed.id),
+        str(log.path),
+        log.parser,
+        sum(isinstance(e, Iter) for e in log.events),
+        times.get("real_s"),
+        str(log.ending.outcome),
+        log.ending.reason,
     )
 
 
@@ -158,9 +176,10 @@ def _of(said: Mapping[str, Value], *names: str) -> dict[str, Any]:
     return {name: said[name] for name in names if name in said}
 
 
-def _add_run(connection: Connection, job: int) -> int:
-    now, reason = time.time(), "imported: its exit status is not known"
-    ended = {"state": State.DONE, "outcome": Outcome.SUCCEEDED, "reason": reason, "created_at": now, "ended_at": now}
+def _add_run(connection: Connection, job: int, ending: Ending) -> int:
+    now, reason = time.time(), ending.reason
+    ended = {"state": State.DONE, "outcome": ending.outcome, "reason": reason, "created_at": now, "ended_at": now}
+    ended |= {"exit_code": ending.exit_code, "signal": ending.signal}
     run_id = jobs.add_run(connection, job, position=0, **ended)
     jobs.record(connection, job_id=job, run_id=run_id, actor="user", verb=Verb.IMPORT, target=State.DONE, reason=reason)
     return run_id

@@ -17,6 +17,7 @@ from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import grid, policy
+from queue_runner.submit.plan import drawn
 from queue_runner.workloads import environments
 
 
@@ -73,6 +74,8 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
+        if spec.layout_seed is not None:
+            spec = replace(spec, layout_seed=drawn(None))  # else its runs would repeat what was drawn
         new.append(NewJob(replace(spec, find_max=""), wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > grid.MAX_RUNS:

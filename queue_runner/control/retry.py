@@ -38,6 +38,7 @@ def retry(
     succeeded_too: bool = False,
     resumed: bool = False,
     note: Callable[[str], None] = lambda _: None,
+    actor: str = "user",
 ) -> list[Retried]:
     """Queue another attempt for the last attempt of each selected repeat that did not succeed.
 
@@ -66,7 +67,7 @@ def retry(
             origin = checkpoints.find(connection, layout, row["id"]) if resumed else None
             reason = f"to resume from the checkpoint of run {origin.run}" if origin else "the user requested it"
             origin_id = origin.run_id if origin else None
-            new = retries.again(connection, row["id"], actor="user", reason=reason, resumed_from=origin_id)
+            new = retries.again(connection, row["id"], actor=actor, reason=reason, resumed_from=origin_id)
             found.append(Retried(row["run"], str(new)))
         _refuse_in_vain(connection, again)
         failpoints.reach("retry.before_commit")

@@ -82,7 +82,7 @@ mapping: Callable[[Any, str], dict[str, Any]] = _of_type(dict, "an object")
 def texts(value: Any, key: str) -> dict[str, str]:
     if type(value) is dict and all(type(item) is str for item in value.values()):
         return value
-    raise BadLine(f"{key} is not an object of strings")
+    raise BadLine(f"{key} is not an object of texts")
 
 
 def storable(value: Any, depth: int = 0) -> None:

@@ -18,8 +18,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from queue_runner.errors import MpsqError
-from queue_runner.events import Counts, Event, LogEvent, Note
+from queue_runner.events import Counts, Event, LogEvent, Note, Phase
 from queue_runner.ingest import parsers, wire
+from queue_runner.ingest.clock import Clock
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import writing
@@ -40,12 +41,15 @@ class Ingest:
         self._run_id = run.run_id
         told = {k: v for k, v in (("compile", run.spec.compile), ("device", run.spec.device)) if v is not None}
         self._parser = parsers.load(run.spec.parser, told) if run.spec.parser else None
+        self.phase_marks = 0
+        """how many begins and ends of phases were stored so far"""
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
         with engine.connect() as connection:
             self._state = results.ingest_state(connection, self._run_id, self._source)
         if self._parser and self._state.parser_state:
             self._parser.restore(self._state.parser_state)
+        self._clock = Clock.from_state(None if self._parser else self._state.parser_state)
 
     def step(self) -> bool:
         """Store the next chunk of complete lines and return whether there was one."""
@@ -100,7 +104,7 @@ class Ingest:
             inode=status.st_ino,
             offset=offset,
             tail_hash=_tail(descriptor, offset),
-            parser_state=self._parser.state() if self._parser else None,
+            parser_state=(self._parser or self._clock).state(),
             unknown=before.unknown + counts.unknown,
             bad=before.bad + counts.bad,
             forged=before.forged + counts.forged,
@@ -116,7 +120,9 @@ class Ingest:
 
     def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:
         if self._parser is None:
-            return wire.read_chunk(data, offset)
+            found = wire.read_chunk(data, offset)
+            self._clock.see(found[0])
+            return found
         return self._parser.read_chunk(data, offset, final=final)
 
     def _give_up(self, why: str) -> bool:
@@ -134,6 +140,7 @@ class Ingest:
             results.save_events(connection, self._run_id, events)
             results.save_ingest_state(connection, self._run_id, self._source, state)
         self._state = state
+        self.phase_marks += sum(type(event) is Phase for event in events)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from sqlalchemy import Connection
 
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, find_taints
+from queue_runner.events import FIELD_DROPPED
+from queue_runner.ingest import parsers
 from queue_runner.model import Ending
 from queue_runner.store import results, retries
 from queue_runner.store.jobs import Claimed
@@ -40,19 +42,50 @@ def summarize_run(
     results.save_summary(connection, run_id, asdict(summary))
     facts = Facts(
         outcome=ending.outcome,
-        expects_iterations=unobserved_matters and (run.spec.kind == "workload" or run.spec.parser is not None),
+        expects_iterations=unobserved_matters
+        and (run.spec.kind == "workload" or (run.spec.parser is not None and parsers.iterates(run.spec.parser))),
         iterations=iterations,
         summary=summary,
         notes=notes,
-        conditions=[json.loads(c["data_json"]) for c in results.rows_of(connection, "conditions", run_id)],
+        conditions=conditions_of(connection, run_id),
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=exit_.get("slept_s") or 0.0,
         paused_s=exit_.get("paused_s") or 0.0,
         resumed_from=str(before[0][1]) if before else None,
+        real_s=exit_.get("real_s"),
+        dur_is=hello.get("dur_is"),
+        lines=_lines(connection, run_id),
+        dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
+        recompiled=_recompiled(connection, run_id),
         learns=not str(hello.get("workload")).endswith("-eval"),
     )
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary
+
+
+def conditions_of(connection: Connection, run_id: int) -> list[dict[str, Any]]:
+    """Return the run's samples in the order of their times, `at` included; without those of imported tools."""
+    rows = sorted(results.rows_of(connection, "conditions", run_id), key=lambda row: row["at"])
+    samples = [{"at": row["at"], **json.loads(row["data_json"])} for row in rows]
+    return [sample for sample in samples if "source" not in sample]
+
+
+def _lines(connection: Connection, run_id: int) -> dict[str, Any]:
+    """Return the counts of ingest.clock; none for a run without a file of events, or of an older mpsq."""
+    ingests = results.rows_of(connection, "ingests", run_id)
+    state = next((row["parser_state"] for row in ingests if row["source"] == "events"), None)
+    return dict(json.loads(state)) if state else {}
+
+
+def _recompiled(connection: Connection, run_id: int) -> dict[int, tuple[int, int]]:
+    """Return the graphs and the graph breaks of each measured iteration that compiled."""
+    found: dict[int, tuple[int, int]] = {}
+    for name, place in (("recompilations", 0), ("graph_breaks", 1)):
+        for i, value in results.metric_values(connection, run_id, name):
+            counts = list(found.get(i, (0, 0)))
+            counts[place] += int(value)
+            found[i] = (counts[0], counts[1])
+    return found
 
 
 def _count(hello: Mapping[str, Any], key: str) -> int | None:

@@ -24,7 +24,7 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
         raise UsageError(
             "bench takes a workload", "mpsq workloads lists them; a command: mpsq submit --repeats 4 -- ..."
         )
-    full: dict[str, Any] = {**({} if "find_max" in said else {"repeats": REPEATS}), **said}
+    full: dict[str, Any] = {**({} if "find_max" in said else {"repeats": REPEATS}), "until_valid": True, **said}
     notes: list[str] = []
     framework = catalog.find(
         jobs_dir(), said["workload"], _one(said.get("framework")), own=layout().workloads

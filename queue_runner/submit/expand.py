@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from queue_runner import redact
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
-from queue_runner.spec import JobSpec, Terms, Value
-from queue_runner.submit import environments, grid, launchers, policy
+from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
+from queue_runner.submit import environments, grid, interpreter, launchers, policy
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
@@ -35,6 +36,11 @@ class Shared:
         self._common: dict[tuple[object, ...], JobSpec] = {}
         self._workloads: dict[tuple[object, ...], Workload] = {}
         self._programs: set[tuple[object, ...]] = set()
+
+    @cached_property
+    def ambient_secrets(self) -> frozenset[str]:
+        """The names of this environment's variables that look like secrets."""
+        return frozenset(redact.secrets(os.environ))
 
     def common(self, request: Request) -> JobSpec:
         """Return what all cells of the request share: place, environment and limits. Raises: UsageError."""
@@ -106,12 +112,16 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             "compile": grid.compiles(request.compile or "off"),
             "dtype": grid.dtypes(request.dtype or "fp32", workload.dtypes),
         }
+        _refuse_modes(axes["compile"], workload.framework)
         for name in axes["config"]:
             if name:
                 catalog.config(workload, str(name))
         sets: Mapping[str, Sequence[Value]]
-        sets = {key: _sweep(workload, key, text) for key, text in _settings(request).items()}
+        texts = catalog.by_own_names(workload, _settings(request))
+        sets = {key: _sweep(workload, key, text) for key, text in texts.items()}
         asked = search.parse(request.find_max) if request.find_max is not None else None
+        if asked:
+            asked = replace(asked, key=workload.aliases.get(asked.key, asked.key))
         said = sets.get(asked.key, []) if asked else []
         if asked:
             sets = first.settings(workload, sets, asked)
@@ -124,6 +134,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
                 script=workload.file.name,
                 device=str(cell["device"]),
                 compile=bool(cell["compile"]),
+                compile_mode=_mode(cell["compile"]),
                 dtype=str(cell["dtype"]),
                 config=str(cell["config"]) or None,
                 seed=request.seed,
@@ -131,6 +142,21 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
             yield first.of_workload(workload, spec, asked, said) if asked else spec
+
+
+def _mode(cell: Value) -> str:
+    """Return the mode of torch.compile of a cell; empty for its default and for none."""
+    return str(cell) if cell in COMPILE_MODES else ""
+
+
+def _refuse_modes(cells: Sequence[Value], framework: str) -> None:
+    """Raise UsageError for a mode of torch.compile in another framework."""
+    named = [mode for mode in map(_mode, cells) if mode]
+    if named and framework != "torch":
+        raise UsageError(
+            f"{named[0]} is a mode of torch.compile, and {framework} has no modes",
+            f"--compile both for {framework}, and a submission of its own for torch",
+        )
 
 
 def _settings(request: Request) -> dict[str, str]:
@@ -157,7 +183,10 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
         axes["device"] = grid.devices(device)
     if compiled := request.compile or said.get("compile"):
         words = _words_of_compile(compiled, request.parser)
-        axes["compile"] = [words[on] for on in grid.compiles(compiled)]
+        modes = grid.compiles(compiled)
+        axes["compile"] = [mode if isinstance(mode, str) else words[mode] for mode in modes]
+        if request.parser == "nanogpt" and (named := [mode for mode in modes if isinstance(mode, str)]):
+            raise UsageError(f"--compile {named[0]}: nanoGPT's train.py takes True or False", "--compile both")
     if dtype := request.dtype:
         axes["dtype"] = grid.dtypes(dtype)
     if request.config:
@@ -169,26 +198,33 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     asked = search.parse(request.find_max) if request.find_max is not None else None
     begin = axes.pop(asked.key, []) if asked else []
     for axis, values in axes.items():
-        if len(values) > 1 and not any("{" + axis + "}" in word for word in request.argv):
+        if len(values) > 1 and not any(grid.uses(word, axis) for word in request.argv):
             raise UsageError(
                 f"{axis} has {len(values)} values, and the command does not use {{{axis}}}",
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
-    if request.env_name is None:  # else the program may be in the environment
-        shared.check_program(request.argv[0], common)
-    for cell in grid.product(axes):
-        spec = replace(
+    cells = [
+        replace(
             common,
             name=request.name or _command_name(request.argv),
             device=cell.get("device"),
-            compile=None if "compile" not in cell else cell["compile"] in ("on", "True"),
+            compile=None if "compile" not in cell else cell["compile"] not in ("off", "False"),
+            compile_mode=_mode(cell.get("compile", "")),
             dtype=cell.get("dtype"),
             config=cell.get("config"),
             params={k: v for k, v in cell.items() if k not in _OPTIONS},
-            argv=tuple(_fill(word, cell) for word in request.argv),
+            argv=tuple(grid.fill(word, cell) for word in request.argv),
             parser=request.parser,
         )
+        for cell in grid.product(axes)
+    ]
+    for spec in cells:  # before the look for the launcher: where it is does not matter
         launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env)
+    if request.env_name is None:  # else the program may be in the environment
+        shared.check_program(request.argv[0], common)
+    for spec in cells:
+        if request.python is None:  # not mpsq's own
+            spec = replace(spec, python=interpreter.of_command(spec.argv, spec.cwd, spec.env) or "")
         yield first.of_command(spec, asked, begin) if asked else spec
 
 
@@ -214,12 +250,6 @@ def labels(argv: Sequence[str]) -> dict[str, str]:
         elif match := re.fullmatch(r"--compile=(True|False|on|off)", word):
             found["compile"] = match[1]
     return found
-
-
-def _fill(word: str, cell: Mapping[str, str]) -> str:
-    for axis, value in cell.items():
-        word = word.replace("{" + axis + "}", value)
-    return word
 
 
 def _command_name(argv: Sequence[str]) -> str:

@@ -74,7 +74,8 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
         try:
             said = {**line.said(defaults), "order_seed": seed}
             siblings, said["after"] = _siblings(number, said.get("after", ()), named, lines)
-            one = submit.plan(options.request(said, title), shared)
+            request = options.request(said, title, measures=len(lines) > 1)
+            one = submit.plan(request, shared, alone=len(lines) == 1)
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
         first.append(len(jobs))

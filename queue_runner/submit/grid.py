@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from queue_runner.errors import UsageError, did_you_mean
+from queue_runner.spec import COMPILE_MODES
 from queue_runner.workloads.manifest import DTYPES
 
 T = TypeVar("T")
@@ -42,6 +44,11 @@ def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
     return order
 
 
+def round_order(cells: int, number: int, seed: int) -> list[int]:
+    """Return the order of the cells in the round of this number, as a grid of that many repeats would have it."""
+    return [cell for cell, repeat in interleave(cells, number, seed) if repeat == number]
+
+
 def devices(text: str) -> list[str]:
     """Return `cpu,mps` as a list. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
     return [_device(word) for word in names(text, "--device")]
@@ -55,13 +62,21 @@ def _device(word: str) -> str:
     return word
 
 
-def compiles(text: str) -> list[bool]:
-    """Return off|on|both (or True, False), or a list of them, as booleans. Raises: UsageError."""
-    meaning = {"off": [False], "false": [False], "on": [True], "true": [True], "both": [False, True]}
-    found: list[bool] = []
+def compiles(text: str) -> list[bool | str]:
+    """Return off|on|both (or True, False), or a list of them, as booleans, and modes of torch.compile as their names.
+
+    Raises: UsageError.
+    """
+    meaning: dict[str, list[bool | str]] = {
+        **{"off": [False], "false": [False], "on": [True], "true": [True], "both": [False, True], "default": [True]},
+        **{mode: [mode] for mode in COMPILE_MODES},
+        "max-autotune-no-cudagraphs": ["no-cudagraphs"],
+    }
+    found: list[bool | str] = []
     for word in names(text, "--compile"):
         if word.lower() not in meaning:
-            raise UsageError(f'--compile cannot be "{word}"', "use off, on or both (False and True are understood)")
+            known = f"use off, on, both, or a mode of torch.compile: {', '.join(COMPILE_MODES)}"
+            raise UsageError(f'--compile cannot be "{word}"', did_you_mean(word.lower(), meaning, known))
         found += meaning[word.lower()]
     return list(dict.fromkeys(found))
 
@@ -80,3 +95,21 @@ def names(text: str, option: str) -> list[str]:
     if not all(words):
         raise UsageError(f'{option} "{text}" has an empty value', f"give one value, or several as {option} a,b")
     return list(dict.fromkeys(words))
+
+
+def fill(word: str, cell: Mapping[str, str]) -> str:
+    """Return a word of a command with the values of the cell: `{key}` is replaced, once; `{{key}}` becomes `{key}`;
+    every other brace stays, as those of JSON and of awk."""
+    if not cell or "{" not in word:
+        return word
+    keys = "|".join(map(re.escape, cell))
+    return re.sub(
+        rf"\{{\{{({keys})\}}\}}?|\{{({keys})\}}",
+        lambda found: f"{{{found[1]}}}" if found[1] else cell[found[2]],
+        word,
+    )
+
+
+def uses(word: str, key: str) -> bool:
+    """Return whether a word of a command has a place for the value of the key."""
+    return fill(word, {key: ""}) != fill(word, {key: " "})

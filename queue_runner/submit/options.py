@@ -18,7 +18,7 @@ from queue_runner.submit.request import OPTIONS, Kind, Option, Request
 Said = Mapping[str, Any]
 """Values by option name, as words of a command line; an option that was not given is absent."""
 
-OF_THE_WHOLE = ("order_seed",)
+OF_THE_WHOLE = ("order_seed", "until_valid")
 """Options that only the whole file can have, not a single job."""
 _BY_FIELD = {option.field: option for option in OPTIONS.values()}
 _MOST_DIGITS = 18
@@ -82,7 +82,7 @@ def _named(key: str) -> Option:
 
 def _words(option: Option, value: Any) -> Any:
     name, kind = option.name, option.kind
-    if isinstance(value, bool) and (kind is Kind.FLAG or option.convert is not None):
+    if isinstance(value, bool) and (kind in (Kind.FLAG, Kind.SWITCH) or option.convert is not None):
         return value
     if kind is Kind.NUMBER and isinstance(value, Integral) and not isinstance(value, bool):
         if abs(value) >= 10**_MOST_DIGITS:

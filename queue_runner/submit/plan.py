@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import expand, grid, launchers, policy
+from queue_runner.submit import absences, conditions, expand, grid, launchers, policy, preflight, remote
+from queue_runner.submit import environments as environments_of
 from queue_runner.submit.find_max import first
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
@@ -60,21 +61,29 @@ class Submitted:
     notes: tuple[str, ...] = ()
 
 
-def plan(request: Request, shared: expand.Shared | None = None) -> Plan:
-    """Expand and check the grid; nothing is stored. `shared` holds what other requests of the submission looked up.
+def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool = True) -> Plan:
+    """Expand and check the grid; nothing is stored. `shared` holds what other requests of the submission looked up;
+    it is `alone` if there are none.
 
     Raises: UsageError for anything in the request that is invalid or missing.
     """
     if request.repeats < 1:
         raise UsageError(f"--repeats {request.repeats} would run nothing", "give 1 or more")
     shared = shared or expand.Shared()
-    specs = expand.expand(request, shared)
+    seed = drawn(request.order_seed)
+    specs = conditions.with_conditions(request, expand.expand(request, shared), seed)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
+    if request.preflight or not alone or len(specs) > 1:
+        specs = preflight.with_settings(
+            request, specs, {one: shared.workload(request, one) for one in {spec.framework for spec in specs} if one}
+        )
+    if request.until_valid and request.find_max is None:
+        specs = [replace(spec, until_valid=True) for spec in specs]
+    specs = remote.placed(request, specs)
     agreed, after = policy.of_request(request, time.time())
     agreed = shared.terms.setdefault(agreed, agreed)
-    seed = drawn(request.order_seed)
     return Plan(
         request.title,
         seed,
@@ -102,6 +111,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
         )
     if request.workload is None and request.parser is None:
         found.append("no --parser: wall, user and system time are stored, iterations only if the program reports them")
+    found += _without_graphs(specs)
     found += launchers.gone(request.argv)
     unsaid = any(spec.device is None for spec in specs)
     if sys.platform == "darwin" and unsaid and (how := launchers.several(request.argv)):
@@ -115,20 +125,34 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
     if request.find_max is not None:
         found.append(_search_note(request, specs))
     found += _absent(request, specs, shared)
+    if request.workload is not None:
+        cells = [(spec, shared.workload(request, spec.framework)) for spec in specs]
+        found += absences.sentences(environments_of.home(request), cells)
     guarded = protected.found(path for spec in specs for path in reads(spec))
     found += [f"{path} is in {place}, which macOS guards: {protected.REMEDY}" for path, place in guarded.items()]
-    found += withheld(request)
+    found += withheld(request, shared)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
     return found
 
 
-def withheld(request: Request) -> list[str]:
+def _without_graphs(specs: Sequence[JobSpec]) -> list[str]:
+    """Return a note on modes that differ from another one only by CUDA graphs, on devices that have none."""
+    same = {"reduce-overhead": "on", "max-autotune": "no-cudagraphs"}
+    found = {(s.compile_mode, s.device) for s in specs if s.kind == "workload" and s.device in ("cpu", "mps")}
+    return [
+        f"{mode} on {device} compiles as {same[mode]} does: what it adds, CUDA graphs, is on cuda alone"
+        for mode, device in sorted(found, key=str)
+        if mode in same
+    ]
+
+
+def withheld(request: Request, shared: expand.Shared | None = None) -> list[str]:
     """Return a note that names the variables of this environment that look like secrets and so are not stored."""
     if request.environment is not None:
         return []
     given = {*request.secrets, *redact.assignments(request.env, "--env")}
-    names = sorted(set(redact.secrets(os.environ)) - given)
+    names = sorted((shared or expand.Shared()).ambient_secrets - given)
     if not names:
         return []
     return [
@@ -231,10 +255,14 @@ def insert(
             spec = job_secrets.hide(layout, spec, hidden)
         return NewJob(spec, job.repeats, replace(job.terms, after=ids) if ids else job.terms)
 
-    new = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
+    new: Iterable[NewJob] = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
         snapshots.save(connection, kept)
-    group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor)
+    tried: Sequence[int] = ()
+    if any(job.spec.preflight for job in planned.jobs):
+        new = list(new)
+        tried = preflight.chosen(layout, connection, new)
+    group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor, tried)
     between = (
         (id, ids[one.job], one.condition)
         for id, of_job in zip(ids, own, strict=True)
@@ -245,7 +273,7 @@ def insert(
     late = dict(ready.unsatisfiable(connection, time.time(), ids))
     why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
-    return Submitted(group, tuple(ids), (*notes, *sorted(why)))
+    return Submitted(group, tuple(ids), (*notes, *sorted(why), *preflight.note(tried, planned.jobs)))
 
 
 def _in_vain(reason: str) -> str:

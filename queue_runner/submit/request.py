@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from queue_runner.errors import UsageError
+from queue_runner.ingest import parsers
 from queue_runner.units import parse_duration
 
 DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
@@ -25,6 +26,8 @@ class Kind(Enum):
     LIST = "a value or a list of values"
     NUMBER = "a whole number"
     FLAG = "true or false"
+    SWITCH = "true, false or null"
+    """Like FLAG, with a --no- form: where it is not given, something else decides."""
     WORDS = "a text or a list of texts"
     PAIRS = 'an object, such as {"lr": 0.001}'
     COMMAND = 'a list of words, such as ["python", "train.py"]'
@@ -94,7 +97,9 @@ class Request:
     workload: str | None = _option(Kind.TEXT, "A name of mpsq workloads, or a command after --.", "[WORKLOAD]")
     argv: tuple[str, ...] = _option(Kind.COMMAND, "The command after --.", name="command")
     device: str | None = _option(Kind.LIST, "cpu, mps, cuda, cuda:1 or auto; a list is swept.", "LIST")
-    compile: str | None = _option(Kind.LIST, "off, on or both (False and True are understood).", "MODE")
+    compile: str | None = _option(
+        Kind.LIST, "off, on, both, reduce-overhead, max-autotune or no-cudagraphs; a list is swept.", "MODE"
+    )
     config: str | None = _option(Kind.LIST, "The workload's preset; a list is swept.", "LIST")
     dtype: str | None = _option(Kind.LIST, "fp32, bf16 or fp16; a list is swept.", "LIST")
     framework: str | None = _option(Kind.LIST, "For a workload that has several; a list is swept.", "LIST")
@@ -116,7 +121,7 @@ class Request:
         Kind.WORDS, "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: swept.", "NAME=VALUE,..."
     )
     timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
-    parser: str | None = _option(Kind.TEXT, "Parse the command's output live, as nanogpt does.", "NAME")
+    parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
     allow_daemons: bool = _option(Kind.FLAG, "Do not end processes that the job leaves running.")
     after: tuple[str, ...] = _option(
         Kind.WORDS, "Wait until 12, g4 or @last has succeeded. Repeatable.", "ID[:any|fail]"
@@ -138,7 +143,9 @@ class Request:
     stall: tuple[str, ...] = _option(
         Kind.PAIRS, "End a run that reports nothing for this long. Repeatable.", "[PHASE=]TIME"
     )
-    find_max: str | None = _option(Kind.TEXT, "Find the largest batch_size that works.", "KEY[=FIRST[:LAST]]")
+    find_max: str | None = _option(
+        Kind.TEXT, "Find the largest batch_size, n_layer or n_embd that works.", "KEY[=FIRST[:LAST[:STEP]]]"
+    )
     copy: bool = _option(
         Kind.TEXT,
         "copy: run a command in a copy of its folder as it is now.",
@@ -148,10 +155,27 @@ class Request:
         convert=_copies,
     )
     allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed by then.")
+    preflight: bool | None = _option(
+        Kind.SWITCH, "First try each cell of a workload with one iteration; by default if there are several."
+    )
+    until_valid: bool | None = _option(
+        Kind.SWITCH, "Replace runs that the machine disturbed, twice at most; by default in bench and run."
+    )
+    no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
+    gate_timeout_s: float | None = _option(
+        Kind.TIME, "Start when the machine is quiet, or after this time; 10m by default.", "TIME", name="gate_timeout"
+    )
+    randomize: bool = _option(Kind.FLAG, "Draw the size of the environment and PYTHONHASHSEED for each run.")
+    on: str | None = _option(Kind.TEXT, "Send its runs as one block to a node of slurm.", "TARGET")
+    partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
+    gpus: int | None = _option(Kind.NUMBER, "With --on slurm: the number of GPUs of the allocation.", "N")
+    time_s: float | None = _option(Kind.TIME, "With --on slurm: the limit of the allocation.", "TIME", name="time")
+    sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 
     title: str = "mpsq submit"
     home: str | None = None  # queue of its environments and workloads; MPSQ_HOME or the default if None
     environment: Mapping[str, str] | None = None  # the job's environment; that of this process if None
+    measures: bool = False  # mpsq bench and mpsq run: a measurement even if it is a single cell
 
 
 OPTIONS: dict[str, Option] = {

@@ -65,7 +65,7 @@ def add(
     planned = plan.plan(request)
     _refuse_days(request)
     spec = planned.jobs[0].spec
-    python = None if request.env_name else spec.python
+    python = request.python if request.env_name or request.workload is None else spec.python
     kept = replace(request, environment=redact.environment(os.environ), cwd=spec.cwd, python=python)
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:

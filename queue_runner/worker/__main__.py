@@ -1,4 +1,4 @@
-"""The worker as a program: `python -m queue_runner.worker`, which launchd, systemd and `mpsq worker` start."""
+"""The worker as a program: `python -m queue_runner.worker`, which `mpsq worker` becomes."""
 
 import sys
 

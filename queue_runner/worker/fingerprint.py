@@ -32,14 +32,14 @@ def _of_system() -> dict[str, Any]:
     return machine.software()
 
 
-def of_software(hello: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
-    """Return the versions that the trainer reported, those of the system, and the variables that matter. Paths of
-    caches do not."""
+def of_software(hello: Mapping[str, Any], spec: JobSpec, system: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the versions that the trainer reported, those of the system (this one if None), and the variables that
+    matter. Paths of caches do not."""
     return {
         **({"packages": dict(spec.packages)} if spec.packages else {}),
         "versions": dict(hello.get("versions") or {}),
         "python": None if hello.get("versions") else spec.python,
-        "system": _of_system(),
+        "system": _of_system() if system is None else dict(system),
         "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
         "code": spec.code or spec.snapshot,
     }

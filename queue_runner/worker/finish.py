@@ -11,15 +11,16 @@ from sqlalchemy import Connection, Engine
 from queue_runner import failpoints
 from queue_runner.control import checkpoints
 from queue_runner.ingest.summarize_run import hello_of, summarize_run
-from queue_runner.model import Ending, Verb
+from queue_runner.model import Ending, RunId, Verb
 from queue_runner.run_dir import RunDir, read_end
-from queue_runner.store import hook_calls, jobs, results, retries
+from queue_runner.store import hook_calls, jobs, replacements, results, retries
 from queue_runner.store.engine import writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
+from queue_runner.submit import grid
 from queue_runner.submit.find_max import next
 from queue_runner.text import last_line, plain
-from queue_runner.worker import group_guard
+from queue_runner.worker import group_guard, preflight
 from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
@@ -39,16 +40,19 @@ def finish(
     exit_: Mapping[str, Any] | None,
     orders: Orders,
     hold_after: int = 0,
+    node: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
 ) -> Ending:
     """Store how the run ended and which hooks to call, all or nothing. Return the ending with its reason. `hold_after`
-    is the limit of group_guard.
+    is the limit of group_guard. `node` is the machine, and the versions of its system, where that was not this one.
 
     Raises: MpsqError (store).
     """
     stderr = read_end(folder.stderr, _STDERR_BYTES)
     failed, end = failed_on_metal(stderr), stderr[-_LAST_BYTES:]
     ending = with_last_words(ending, last_line(end), end)
-    machine = of_machine()  # may run programs: not while holding the write lock
+    machine = of_machine() if node is None else node[0]  # may run programs: not while holding the write lock
+    tries = preflight.is_one(run)
+    busy = tries and preflight.busy_memory(run, ending)
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
@@ -57,12 +61,14 @@ def finish(
         ran = exit_ is not None or jobs.was_started(connection, run.run_id)
         if ran and not folder.spec.exists():
             results.save_note(connection, run.run_id, "folder_removed", _FOLDER_REMOVED)
-        _summarise_whatever_it_said(connection, run, ending, exit_ or {})
+        if not tries:
+            _summarise_whatever_it_said(connection, run, ending, exit_ or {})
+        software = of_software(hello_of(connection, run.run_id), run.spec, None if node is None else node[1])
         results.mark_fingerprint(
             connection,
             run.run_id,
             results.save_fingerprint(connection, "machine", machine),
-            results.save_fingerprint(connection, "software", of_software(hello_of(connection, run.run_id), run.spec)),
+            results.save_fingerprint(connection, "software", software),
         )
         jobs.move(
             connection,
@@ -76,15 +82,28 @@ def finish(
         )
         failpoints.reach("finish.before_retry")
         again = None
-        if not next.is_answer(run.spec, ending):
-            checkpoint = _checkpoint(connection, run, folder)
-            again = retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
-        if again is None:
-            next.go_on(connection, run.id.job, run.spec, next.memory_bytes(machine))
-        group_guard.guard(connection, run, ending, hold_after, time.time())
-        hook_calls.note_end(connection, run.run_id, ending.outcome, orders)
+        if tries:
+            preflight.judge(connection, run, ending, busy)
+        else:
+            again = _go_on(connection, run, folder, ending, machine)
+            group_guard.guard(connection, run, ending, hold_after, time.time())
+        if again is None and run.spec.until_valid:
+            replacements.after(connection, run.id.job, grid.round_order, time.time())
+        hook_calls.note_end(connection, run.run_id, ending.outcome, orders, if_failed_only=tries)
         failpoints.reach("finish.before_commit")
     return ending
+
+
+def _go_on(
+    connection: Connection, run: Claimed, folder: RunDir, ending: Ending, machine: Mapping[str, Any]
+) -> RunId | None:
+    """Queue what was agreed to follow a run: a retry, which is returned, or the next probe of a search."""
+    if not next.is_answer(run.spec, ending):
+        checkpoint = _checkpoint(connection, run, folder)
+        if again := retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint):
+            return again
+    next.go_on(connection, run.id.job, run.spec, next.memory_bytes(machine))
+    return None
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:

@@ -1,4 +1,5 @@
-"""What a failed run means for the rest of its group: one mistake must not use up a night."""
+"""Pause a group whose runs fail at once, and skip its runs on a device that is not there: one mistake must not use up
+a night."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _NAMED = 5
 """Runs that a reason names."""
 
 _WHERE = ("$.python", "$.env_name", "$.env", "$.mps", "$.cwd", "$.device", "$.argv")
-"""What decides, beside the program, whether a run finds its device."""
+"""The fields of a specification that decide, beside the program, whether a run finds its device."""
 _PROGRAM = ("$.argv[0]", "$.argv[1]", "$.argv[2]")
 """The words of a command that name its program: `python -u train.py`, `sh -c 'exit 2'`."""
 

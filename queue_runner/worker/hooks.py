@@ -113,9 +113,9 @@ class Hooks:
             )
         self._layout.hook.unlink(missing_ok=True)
         if ended.state != "ok":
-            of = f" of run {row['run']}" if row else ""
-            code = f" ({ended.exit_code})" if ended.exit_code is not None else ""
-            self._log(f"hook {call.kind}{of}: {ended.state}{code}")
+            of = f" after run {row['run']}" if row else ""
+            code = f" with exit code {ended.exit_code}" if ended.exit_code is not None else ""
+            self._log(f"hook_{call.kind}{of}: its command {ended.state.replace('_', ' ')}{code}")
 
     def _row(self, call: Call) -> Mapping[str, Any] | None:
         if call.run_id is None:

@@ -20,11 +20,12 @@ from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets, locks
 from queue_runner.host.boot import boot_id
-from queue_runner.model import RunId
-from queue_runner.paths import Layout
+from queue_runner.model import PREFLIGHT, RunId
+from queue_runner.paths import Layout, preflight_cache
 from queue_runner.run_dir import RunDir
 from queue_runner.source import working_copy
 from queue_runner.store.jobs import Claimed
+from queue_runner.worker import randomize
 from queue_runner.workloads import command_line
 
 SPEC_VERSION = 1
@@ -68,6 +69,7 @@ def prepare(
         checkpoint = str(checkpoints.copy(layout, origin, folder.resume))
         env["MPSQ_RESUME"] = checkpoint
         command += ["--resume", checkpoint] if run.spec.kind == "workload" else []
+    prepares = run.spec.kind == "workload" and command_line.prepares(run.spec, layout.snapshots)
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),
@@ -88,6 +90,7 @@ def prepare(
         "allow_daemons": run.spec.allow_daemons,
         "wake": str(layout.fifo),
         "lane_fd": lane_fd,
+        "prepare": {"MPSQ_PREPARE": "1"} if prepares else {},
     }
     _write_private(folder.spec, instructions)
     return folder
@@ -102,20 +105,25 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
     """Return the trainer's environment with placeholders for secrets: as captured at submit, and our variables.
 
-    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful.
+    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful, and in its folder
+    what is prepared for its runs.
     """
-    compiled = without_spaces(layout.cache / "compile") / run.spec.content_hash()[:16]
+    compiled = compile_cache(layout, run)
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+        "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else nothing is kept that compiles within a second
+        "CACHEDB": str(compiled / "tinygrad.db"),
+    }
     ours = {
         "MPSQ_HOME": str(layout.home),
         "MPSQ_RUN": str(run.id),
         "MPSQ_CACHE": str(layout.cache),
         "MPSQ_OUT": str(folder.out),
         "MPSQ_CWD": run.spec.cwd,
-        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
-        "TRITON_CACHE_DIR": str(compiled / "triton"),
-        "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else nothing is kept that compiles within a second
-        "CACHEDB": str(compiled / "tinygrad.db"),
+        **caches,
+        "MPSQ_PREPARED": str(compiled / "prepared.json"),
         "PYTHONUNBUFFERED": "1",
     }
     if locks_dir := os.environ.get("MPSQ_LOCKS"):
@@ -129,7 +137,15 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         **ours,
         **run.spec.env,
         **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},
+        **(caches if run.id.number == PREFLIGHT else {}),  # a cache of the user's must be as the first run expects it
+        **randomize.variables(run.spec, run.id),
     }
+
+
+def compile_cache(layout: Layout, run: Claimed) -> Path:
+    """Return the folder of a run's compiler caches: its question's, or for a preflight one that is thrown away."""
+    name = preflight_cache(str(run.id)) if run.id.number == PREFLIGHT else run.spec.content_hash()[:16]
+    return without_spaces(layout.cache / "compile") / name
 
 
 def without_spaces(folder: Path) -> Path:

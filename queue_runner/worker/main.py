@@ -40,6 +40,7 @@ from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
+from queue_runner.worker.blocks import Blocks
 from queue_runner.worker.hooks import Hooks
 from queue_runner.worker.supervisor import Supervisor
 from queue_runner.worker.throttled_log import ThrottledLog
@@ -48,6 +49,8 @@ BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0
 HOOKS_EVERY_S = 60.0
 """Interval at which the hooks are called in case a ring gets lost."""
+BLOCKS_EVERY_S = 1.0
+"""Interval at which the folders of blocks are looked at; a queue without any costs one query."""
 LOOK_UP_S = 1.0
 SET_BACK_S = 1.0
 """Smallest backward step of the wall clock that is handled: no tick notices less."""
@@ -67,6 +70,7 @@ class Worker:
         self._engine = open_engine(layout.db, keep_open=True)
         self._supervisor = Supervisor(layout, settings, self._engine, log.info)
         self._hooks = Hooks(layout, settings, self._engine, log.info)
+        self._blocks = Blocks(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
         self._stopped = threading.Event()
         self._rung = threading.Event()
@@ -75,7 +79,7 @@ class Worker:
         self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
             # hooks have a thread of their own: one that hangs delays no step
-            executors={"default": ThreadPoolExecutor(1), "hooks": ThreadPoolExecutor(1)},
+            executors={name: ThreadPoolExecutor(1) for name in ("default", "hooks", "blocks")},
             # two instances of a job: one that runs and one behind it in the executor, so that no ring is dropped
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 2},
             timezone=UTC,
@@ -110,6 +114,15 @@ class Worker:
             executor="hooks",
             next_run_time=datetime.now(UTC),
         )
+        self._scheduler.add_job(
+            self._follow_blocks,
+            "interval",
+            seconds=BLOCKS_EVERY_S,
+            id="blocks",
+            executor="blocks",
+            max_instances=1,
+            next_run_time=datetime.now(UTC),
+        )
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
         while not self._stopped.wait(LOOK_UP_S):  # handles signals that another thread received
@@ -118,7 +131,7 @@ class Worker:
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._hooks.stop()
         self._scheduler.shutdown(wait=True)
-        self._supervisor.close()
+        self._supervisor.stop()
 
     def _lost_the_database(self) -> bool:
         """Return whether another file or none is under the name of the database, so that only this worker can still
@@ -166,7 +179,19 @@ class Worker:
             self._scheduler.modify_job(job, next_run_time=moment)
 
     def _has_work(self) -> bool:
-        return self._supervisor.something_waits() or self._hooks.busy()
+        return self._supervisor.something_waits() or self._hooks.busy() or self._blocks.busy()
+
+    def _follow_blocks(self) -> None:
+        try:
+            self._blocks.step()
+        except MpsqError as error:
+            self._complain(f"blocks: {error.message} ({error.hint})")
+        except Exception as error:
+            self._complain(f"a block could not be followed and will be again: {error!r}", traceback.format_exc())
+        if self._until_idle:
+            with self._turn:
+                if not self._stopped.is_set():
+                    self._step_now()
 
     def _call_hooks(self) -> None:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -20,8 +22,8 @@ and a short run needs more than one."""
 
 
 def note_gpu_use(engine: Engine, run: Claimed) -> None:
-    """Store how busy the GPU is before a run that may use it starts. While it runs, no tool tells its use from that of
-    others."""
+    """Store how busy the GPU is before a run that may use it starts. While it runs, only NVML tells its use from that
+    of others."""
     if run.spec.device == "cpu":
         return
     if (share := conditions.gpu_use_before(GPU_BUSY_SHARE)) is not None:
@@ -29,46 +31,81 @@ def note_gpu_use(engine: Engine, run: Claimed) -> None:
             results.save_condition(connection, run.run_id, time.time(), {"gpu_busy_before": share})
 
 
-class Observer:
-    """An observer of one run; it may be recreated at any time, as by a worker that adopts the run."""
+AT_END_S = 1.0
+"""Longest time from a run's end to its last sample: what others did after the end is not the run's."""
 
-    def __init__(self, engine: Engine, run: Claimed, folder: RunDir, sample_every_s: float) -> None:
+
+class Observer:
+    """An observer of one run; it may be recreated at any time, as by a worker that adopts the run. `fresh`: the run
+    starts now."""
+
+    def __init__(
+        self, engine: Engine, run: Claimed, folder: RunDir, sample_every_s: float, *, fresh: bool = False
+    ) -> None:
         self.run_id = run.run_id
         self._engine = engine
         self._folder = folder
         self._ingest = Ingest(engine, run, folder)
-        self._sampler = conditions.Sampler()
+        self._sampler = conditions.Sampler(fresh=fresh)
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
-        self._sample_at = 0.0
-        self._marked = False
+        self._sample_at = self._sampled_at = 0.0
+        self._marked = ""
+        self._prepares = folder.is_preparing()
 
     def observe(self) -> None:
         """Ingest what is new. Raises: MpsqError when the store refuses."""
         self._mark_started()
+        marks = self._ingest.phase_marks
         self._ingest.step()
-        if time.monotonic() >= self._sample_at:
+        entered = self._ingest.phase_marks > marks and time.monotonic() >= self._sampled_at + FIRST_EVERY_S
+        if entered or time.monotonic() >= self._sample_at:  # a border of phases: energy is split there
             self._sample()
 
     def _sample(self) -> None:
-        now = time.monotonic()
+        now = self._sampled_at = time.monotonic()
+        if self._prepares:  # what the preparation does to the machine is no condition of the run
+            self._prepares = self._folder.is_preparing()
+            self._sampler.close()
+            self._sampler, self._began = conditions.Sampler(), now
+            if self._prepares:
+                return
         self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)
-        noted = [(n["pid"], float(n["start"])) for n in self._folder.noted()]
-        sample = self._sampler.sample(noted)
+        if isinstance(warden := (self._folder.started() or {}).get("warden_pid"), int):
+            self._sampler.queue.add(warden)
+        self._save(self._sampler.sample(self._folder.of_trainer()))
+
+    def _save(self, sample: Mapping[str, Any]) -> None:
         with writing(self._engine) as connection:
             results.save_condition(connection, self.run_id, time.time(), sample)
 
+    def _sample_the_end(self) -> None:
+        """Sample once more, if the run has just ended: the use by its ended processes is known from wait4."""
+        exit_ = self._folder.exit() or {}
+        known = [exit_.get(name) for name in ("ended_at", "user_s", "sys_s")]
+        told = [float(value) for value in known if isinstance(value, int | float)]
+        just_ended = len(told) == len(known) and 0 <= time.time() - told[0] <= AT_END_S
+        if sample := self._sampler.at_end(told[1] + told[2] if just_ended else None):
+            self._save(sample)
+        if (share := self._sampler.gpu_busy_after()) is not None:
+            self._save({"gpu_busy_after": share})
+
     def finish(self) -> None:
-        """Ingest the rest, after the end of the run."""
-        self._sampler.close()  # no last sample: use by an ended process would count as use by others
+        """Sample the end and ingest the rest, after the end of the run."""
+        self._sample_the_end()
+        self._sampler.close()
         self._mark_started()
         self._ingest.finish()
 
     def _mark_started(self) -> None:
-        if self._marked:
+        """Store when the run started: the fence, and once it is prepared the end of the preparation, from which on the
+        trainer counts its own time."""
+        started = None if self._marked == "prepared" else self._folder.started()
+        if started is None:
             return
-        started = self._folder.started()
-        if started is not None:
-            with writing(self._engine) as connection:
-                results.mark_started(connection, self.run_id, started.get("at") or time.time())
-            self._marked = True
+        prepared_at = self._folder.prepared_at()
+        if prepared_at is None and self._marked:
+            return
+        with writing(self._engine) as connection:
+            results.mark_started(connection, self.run_id, prepared_at or started.get("at") or time.time())
+        self._marked = "prepared" if prepared_at is not None or not self._folder.is_preparing() else "started"

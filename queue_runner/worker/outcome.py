@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from queue_runner.ingest.last_words import NO_MEMORY
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
 from queue_runner.text import plain
 
@@ -28,15 +29,6 @@ _SAID = {
     EXIT_DEVICE_UNAVAILABLE: ("device_unavailable", Outcome.DEVICE_UNAVAILABLE),
     EXIT_OUT_OF_MEMORY: ("oom", Outcome.OUT_OF_MEMORY),
 }
-
-_NO_MEMORY = re.compile(
-    r"(?:[A-Za-z_][\w.]*\.)?(?:OutOfMemoryError|MemoryError)\b"
-    r"|[A-Za-z_][\w.]*Error: .*(?:(?:CUDA|MPS backend) out of memory|Invalid buffer size: \d"
-    r"|RESOURCE_EXHAUSTED: Out of memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
-    r"|malloc\] (?:Unable|Attempting) to allocate"
-    r"|Insufficient Memory \(\w+:kIOGPUCommandBuffer)"
-)
-"""The last line of a traceback of torch, jax, mlx or Python itself when memory runs out."""
 
 _METAL_MEMORY = re.compile(rb"^.*Insufficient Memory \(\w+:kIOGPUCommandBuffer.*$", re.MULTILINE)
 """The error that MLX throws where nothing can catch it, so that the process aborts (ml-explore/mlx issue 3390)."""
@@ -77,7 +69,7 @@ def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
         return replace(ending, outcome=Outcome.OUT_OF_MEMORY, reason=words)
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
-    outcome = Outcome.OUT_OF_MEMORY if _NO_MEMORY.match(said) else Outcome.FAILED
+    outcome = Outcome.OUT_OF_MEMORY if NO_MEMORY.match(said) else Outcome.FAILED
     return replace(ending, outcome=outcome, reason=said or SILENT)
 
 

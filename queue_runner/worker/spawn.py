@@ -27,13 +27,19 @@ _LONG_S = 10.0
 
 
 def command(*options: str) -> tuple[list[str], dict[str, str]]:
-    """Return the argument list of a worker, and its environment: ours, and in a checkout the location of this code."""
+    """Return the argument list of a worker, and its environment."""
+    return program("queue_runner.worker", *options)
+
+
+def program(module: str, *options: str) -> tuple[list[str], dict[str, str]]:
+    """Return the argument list of a program of ours, and its environment: ours, and in a checkout the location of this
+    code."""
     root = Path(queue_runner.__file__).resolve().parents[1]
     environment = dict(os.environ)
     if root.name not in ("site-packages", "dist-packages"):  # a checkout
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH")]))
     # -P: a module-like file name in the current folder must not take its place
-    return [sys.executable, "-P", "-m", "queue_runner.worker", *options], environment
+    return [sys.executable, "-P", "-m", module, *options], environment
 
 
 _STARTER = """

@@ -24,19 +24,22 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets, locks, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
+from queue_runner.host.load import Load
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
-from queue_runner.store import hook_calls, jobs, lanes, ready, results, retries
+from queue_runner.store import hook_calls, jobs, lanes, ready, replacements, results, retries
 from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.submit import schedules
+from queue_runner.submit import grid, schedules
 from queue_runner.text import last_line
-from queue_runner.worker import hooks, launch
+from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.backups import Backups
+from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import finish
+from queue_runner.worker.gate import Gate
 from queue_runner.worker.observer import Observer, note_gpu_use
 from queue_runner.worker.orphans import end_orphans, lock_is_held, warden_is_there
 from queue_runner.worker.outcome import of_exit, of_silence
@@ -58,6 +61,7 @@ class Supervisor:
         self._log = log
         self._orders = hooks.orders(config)
         self._backups = Backups(layout, config, log)
+        self._gate = Gate(engine, config, Load(), Canary(layout, config, log))
         self._lane: locks.Lock | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
@@ -71,6 +75,7 @@ class Supervisor:
         self._is_ours_alive()  # reaps the last warden
         self._skip_hopeless()
         run = self._running()
+        self._gate.observe(self._wardens(run), running=run is not None)
         if run is not None and not self._reap(run):
             return True
         schedules.submit_due(self._layout, self._engine, self._log)  # here: no run of this queue is measured now
@@ -83,18 +88,23 @@ class Supervisor:
             self._lane.close()
             self._lane = None
 
+    def stop(self) -> None:
+        """Do the same, and end what was asked of tools."""
+        self.close()
+        self._gate.close()
+
     def something_waits(self) -> bool:
         """Return whether a QUEUED run will start some time without user action."""
         with looking(self._engine) as connection:
             return ready.something_waits(connection, DEFAULT_LANE, time.time())
 
     def next_change_at(self) -> float | None:
-        """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, or a schedule
-        submits."""
+        """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule
+        submits, or the gate looks again."""
         with looking(self._engine) as connection:
             now = time.time()
             times = (ready.next_change_at(connection, DEFAULT_LANE, now), store_schedules.next_at(connection, now))
-        return min((at for at in times if at is not None), default=None)
+        return min((at for at in (*times, self._gate.due) if at is not None), default=None)
 
     def _skip_hopeless(self) -> None:
         """End runs that wait for something that can no longer happen, and transitively those that wait for them."""
@@ -107,6 +117,7 @@ class Supervisor:
                 for run_id, ending in skipped:
                     jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
                 if skipped:
+                    replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
                     hook_calls.note_idle(connection, self._orders)
 
     # -- the current run ------------------------------------------------------------------------------------------
@@ -177,6 +188,8 @@ class Supervisor:
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
         ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
+        if preflight.is_one(run):
+            preflight.throw_away(self._layout, run, folder)
         ending = self._finish(run, folder, ending, exit_)
         failpoints.reach("worker.done")
         self._block(None)
@@ -232,6 +245,7 @@ class Supervisor:
     def _unclaim(self, run: Claimed, reason: str) -> None:
         with writing(self._engine) as connection:
             back = jobs.unclaim(connection, run.run_id, reason)
+            results.forget_start(connection, run.run_id)
         self._observer = None
         self._log(f"run {run.id}: {'requeued' if back else 'cancelled'}: {reason}")
 
@@ -239,6 +253,13 @@ class Supervisor:
         """Make a backup between two runs, while holding the lane lock: its I/O must disturb no measurement."""
         if self._backups.is_due(self._something_can_start) and self._take_lane():
             self._backups.make()
+
+    def _wardens(self, run: Claimed | None) -> list[int]:
+        """Return the warden of a run that another worker has started: it is not below this process."""
+        if run is None or self._is_ours_alive():
+            return []
+        pid = (RunDir(self._layout.run_dir(run.id)).started() or {}).get("warden_pid")
+        return [pid] if isinstance(pid, int) else []
 
     # -- the run that comes next ----------------------------------------------------------------------------------
 
@@ -248,6 +269,7 @@ class Supervisor:
 
     def _start_next(self) -> bool:
         if not self._something_can_start():
+            self._gate.leave()
             self._block(None)  # nothing is kept from starting
             self.close()
             return False
@@ -261,15 +283,24 @@ class Supervisor:
             self.close()
             return False
         if not self._take_lane():
+            self._gate.leave("another queue of this machine is running")
             self._block("another queue of this machine is running; this one continues when the lane is free")
             return False
         assert self._lane is not None
         failpoints.reach("worker.lane")
+        with looking(self._engine) as connection:
+            following = jobs.following(connection, DEFAULT_LANE, time.time())
+        if following is None or (why_not := self._gate.keeps(following, self._lane)) is not None:
+            self._block(why_not or self._blocked if following else None)
+            if not self._gate.keeps_lane:
+                self.close()  # while the gate is shut, other queues may use the machine
+            return False
         token = secrets.token_hex(16)
         with writing(self._engine) as connection:
-            run = jobs.claim(connection, DEFAULT_LANE, token, boot_id())
+            run = jobs.claim(connection, DEFAULT_LANE, token, boot_id(), only=following.run_id)
         if run is None:
             self.close()
+            wakeup.ring(self._layout.fifo)  # another has become the next one
             return False
         failpoints.reach("worker.claimed")
         return self._launch(run, self._lane)
@@ -288,6 +319,7 @@ class Supervisor:
                     folder.request_cancel("user")  # it came before there was a folder for the request
                 suspend.keep_filed(connection, run.run_id, folder)
             note_gpu_use(self._engine, run)
+            self._gate.note(run)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
         except archive.Damaged as error:
@@ -305,7 +337,7 @@ class Supervisor:
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)
         self._keep_awake(run, self._warden.pid)
-        self._observer = Observer(self._engine, run, folder, self._config.sample_s)
+        self._observer = Observer(self._engine, run, folder, self._config.sample_s, fresh=True)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 

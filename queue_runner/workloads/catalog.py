@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def files_of(own: Path, script: str) -> list[Path]:
 _DECLARES = re.compile(r"^WORKLOAD\b", re.MULTILINE)
 
 
+def preferred(named: Sequence[Workload]) -> Workload:
+    """Return the one in torch of a workload's versions, else the first."""
+    return next((w for w in named if w.framework == "torch"), named[0])
+
+
+def _otherwise(name: str) -> str:
+    """Return the hint for a name that is like no workload's: it may be a program."""
+    lists = "mpsq workloads lists them"
+    return f"{lists}; a command goes after --: mpsq submit -- {name}" if shutil.which(name) else lists
+
+
 def find(folder: Path, name: str, framework: str | None = None, *, own: Path | None = None) -> Workload:
     """Return the workload of this name; that of torch if no framework is given and several have it. A broken file in
     the user's `own` folder does not affect ours.
@@ -77,11 +89,9 @@ def find(folder: Path, name: str, framework: str | None = None, *, own: Path | N
         known = workloads(folder, own)
     named = [w for w in known if w.name == name]
     if not named:
-        raise UsageError(
-            f'unknown workload "{name}"', did_you_mean(name, {w.name for w in known}, "mpsq workloads lists them")
-        )
+        raise UsageError(f'unknown workload "{name}"', did_you_mean(name, {w.name for w in known}, _otherwise(name)))
     if framework is None:
-        return next((w for w in named if w.framework == "torch"), named[0])
+        return preferred(named)
     for workload in named:
         if workload.framework == framework:
             return workload
@@ -109,6 +119,21 @@ def value(workload: Workload, key: str, text: str) -> Value:
     except (ValueError, KeyError) as error:
         raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', _meaning(param)) from error
     refuse(param, found)
+    return found
+
+
+def by_own_names(workload: Workload, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings by the workload's own keys: max_seq_length of run_glue.py is max_length of glue.
+
+    Raises: UsageError where two names of one key are given.
+    """
+    found: dict[str, str] = {}
+    for name, text in settings.items():
+        key = workload.aliases.get(name, name)
+        if key in found:
+            twice = next(other for other in settings if other != name and workload.aliases.get(other, other) == key)
+            raise UsageError(f"{twice} and {name} are the same setting", f"give {key} alone")
+        found[key] = text
     return found
 
 

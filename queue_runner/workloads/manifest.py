@@ -45,6 +45,12 @@ class Param:
     """limits of a number, by the names of LIMITS"""
     path_or: tuple[str, ...] | None = None
     """the words accepted instead of a path; None: it is not a path"""
+    multiple_of: str | None = None
+    """the key whose value must divide this one; build() of the workload refuses others, --find-max skips them"""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """packages that only some of its values need, by value"""
+    fetched: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """values whose data are downloaded once: their URL, and where below MPSQ_CACHE they are kept"""
 
     def takes(self) -> str:
         """Return the accepted values in words; empty if all of its type are."""
@@ -83,6 +89,10 @@ class Workload:
     dtypes: Sequence[str] = DTYPES
     gone: Mapping[str, str] = field(default_factory=dict)
     """Keys known from guides and other programs, and their replacements here."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Names of other programs for keys, and the keys."""
+    prepares: bool = False
+    """Whether it computes, in a process before the run, what the run must not measure (jobs/harness/prepared.py)."""
 
 
 def read(file: Path) -> Workload | None:
@@ -202,6 +212,9 @@ def _assigned(file: Path, name: str) -> dict[str, Any] | None:
 def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
     params = {name: _param(name, entry) for name, entry in literal.get("params", {}).items()}
     configs = literal.get("configs", {})
+    for param in params.values():
+        if param.multiple_of is not None and type(getattr(params.get(param.multiple_of), "default", None)) is not int:
+            raise _Wrong(f"{param.name}: multiple_of is a key of whole numbers, and {param.multiple_of} is none")
     for name, values in configs.items():
         _refuse_wrong(params, values, f"config {name}")
     for name, values in literal.get("modes", {}).items():
@@ -216,7 +229,16 @@ def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
         file=file,
         dtypes=tuple(literal.get("dtypes", DTYPES)),
         gone=literal.get("gone", {}),
+        aliases=_aliases(literal.get("aliases", {}), params),
+        prepares=literal.get("prepares") is True,
     )
+
+
+def _aliases(said: Mapping[str, str], params: Mapping[str, Param]) -> Mapping[str, str]:
+    for alias, key in said.items():
+        if alias in params or key not in params:
+            raise _Wrong(f"alias {alias} of {key}: an alias is a new name for a key of params")
+    return said
 
 
 _LISTS = ("choices", "each_of", "path_or")
@@ -251,6 +273,9 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
         each_of,
         limits,
         words if "path_or" in entry else None,
+        entry.get("multiple_of"),
+        {value: tuple(names) for value, names in entry.get("needs", {}).items()},
+        {value: (str(url), str(place)) for value, (url, place) in entry.get("fetched", {}).items()},
     )
     _refuse_wrong({name: found}, {name: default}, "its default")
     return found

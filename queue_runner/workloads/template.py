@@ -34,6 +34,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from harness.data.text import load as load_text
+from harness.torch_backend.compiling import compiled
 from harness.torch_backend.main import main
 from harness.torch_backend.training import Reference, Training, adamw
 
@@ -83,7 +84,7 @@ def build(options, device):
     optimizer, name = adamw([{"params": list(model.parameters())}], "auto", device, options.dtype, lr=s.lr)
     multiplied = sum(math.prod(p.shape) for p in (model.hidden.weight, model.out.weight))
     training = Training(
-        options=options, device=device, model=model, forward=torch.compile(model) if options.compile else model,
+        options=options, device=device, model=model, forward=compiled(model, options),
         optimizer=optimizer, optimizer_name=name, generator=generator, reference=reference, data=text.said(),
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
         flops_per_iter=6.0 * multiplied * s.batch_size, per_iter=s.batch_size,  # 2 forward, 4 backward

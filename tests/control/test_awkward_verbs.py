@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -15,17 +14,12 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit, jobs, read, resolve, retries
 from queue_runner.store.engine import open_engine, writing
-from tests.cli_support import Cli, empty_queue
+from tests.cli_support import Cli
 
 pytestmark = pytest.mark.process
 
 SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/")
 FAILED = Ending(Outcome.FAILED, 1, reason="so it said")
-
-
-@pytest.fixture
-def layout(home: Path) -> Layout:
-    return empty_queue(home)
 
 
 @pytest.fixture

@@ -243,6 +243,25 @@ def test_a_cache_of_a_question_that_waits_stays(queue: Layout) -> None:
     assert collect(queue, items, pytest.fail) == []
 
 
+def test_the_cache_of_a_preflight_stays_until_it_has_ended(queue: Layout) -> None:
+    """It compiles there now: without it the cell would be skipped for a compiler's error."""
+    (job, state) = query(queue, "SELECT job_id, state FROM runs WHERE state = 'QUEUED' LIMIT 1")[0]
+    query(
+        queue,
+        "INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, created_at)"
+        " VALUES (?, 0, 1, 0, 'machine', 0, ?, 1)",
+        *(job, state),
+    )
+    folder = queue.cache / "compile" / f"preflight-{job}.0"
+    folder.mkdir(parents=True)
+    ended = queue.cache / "compile" / "preflight-1.0"
+    ended.mkdir()
+    assert [name for kind, name in found(queue) if kind == "cache"] == ["preflight-1.0"]
+    items = [gc_find.Item("cache", "c", "", 0, path.name, (path,)) for path in (folder, ended)]
+    assert [item.key for item in collect(queue, items, pytest.fail)] == ["preflight-1.0"]
+    assert folder.exists() and not ended.exists()
+
+
 def test_a_submit_that_stores_a_snapshot_is_waited_for(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_runner.control.gc_remove.LOCK_WAIT_S", 0.0)
     monkeypatch.setattr(locks, "_QUESTIONS_LAST_S", 0.0)

@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from queue_runner.control import rerun, retry
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
-from queue_runner.paths import Layout
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
@@ -47,13 +45,6 @@ class Repository:
 
     def version(self, text: str) -> None:
         (self.root / "say.sh").write_text(f"echo {text}\n")
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 @pytest.fixture

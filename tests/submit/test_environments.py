@@ -281,7 +281,7 @@ def test_a_switch_is_a_factor_whichever_way_it_was_set(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.run("mps", False, 0.1, software=software("2.13.0"))
     store.run("mps", False, 0.2, software=software("2.13.0", {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}))
-    assert {row["label"] for row in store.report().rows} == {"mps eager", "mps eager mps_fallback=on"}
+    assert {row["label"] for row in store.report().rows} == {"mps_fallback=unset", "mps_fallback=on"}
 
 
 def test_rows_are_named_by_their_environments(tmp_path: Path) -> None:
@@ -290,6 +290,6 @@ def test_rows_are_named_by_their_environments(tmp_path: Path) -> None:
     for name, torch in (("old", "2.13.0"), ("new", "2.14.0")):
         store.run("mps", False, 0.2, version=torch, env_name=name, software=software(torch, numpy="2.0"))
     report = store.report()
-    assert {row["label"] for row in report.rows} == {"mps eager", "mps eager env=old", "mps eager env=new"}
+    assert {row["label"] for row in report.rows} == {"env=unset", "env=old", "env=new"}
     assert "the rows also differ in torch" in words(report)
     assert len(store.report(group_by="env", vs="env=old").rows) == 3

@@ -83,6 +83,30 @@ def test_a_command_is_swept_by_its_braces() -> None:
     assert argvs == {("sh", f"--lr={lr}", device, "{other}") for lr in "12" for device in ("cpu", "mps")}
 
 
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("{s}", "0.2"),
+        ("--n={s},{s}", "--n=0.2,0.2"),
+        ("{{s}}", "{s}"),
+        ("{{s}={s}", "{s}=0.2"),
+        ('{"a": {"s": {s}}}', '{"a": {"s": 0.2}}'),
+        ("{print $1}", "{print $1}"),
+        ("{{ x }} {other} {} {", "{{ x }} {other} {} {"),
+    ],
+)
+def test_only_swept_keys_are_replaced_in_a_command(word: str, filled: str) -> None:
+    (spec,) = expand.expand(Request(argv=("echo", word), sets=("s=0.2",)))
+    assert spec.argv == ("echo", filled)
+
+
+def test_a_value_with_braces_is_not_filled_again_and_an_escaped_key_is_no_place() -> None:
+    (spec,) = expand.expand(Request(argv=("echo", "{a} {b}"), sets=("a={b}", "b=1")))
+    assert spec.argv[1] == "{b} 1"
+    with pytest.raises(UsageError, match="does not use"):
+        expand.expand(Request(argv=("echo", "{{s}}"), sets=("s=1,2",)))
+
+
 def test_an_interpreter_keeps_its_links(tmp_path: Path) -> None:
     """A virtual environment is where the link to its python lies."""
     link = tmp_path / "venv-python"

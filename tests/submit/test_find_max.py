@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from queue_runner.control import cancel, retry
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import wait
-from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec
 from queue_runner.store import read
+from queue_runner.submit import plan
 from queue_runner.submit.find_max import next
+from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
 
 NO_ROOM = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.' >&2; exit 1"
 TRY = f"echo {{n}} >> $J; if [ {{n}} -gt 11 ]; then {NO_ROOM}; fi"
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 def sentence(queue: Queue) -> str:
@@ -78,3 +70,18 @@ def test_a_worker_that_dies_between_two_probes_loses_neither(queue: Queue) -> No
     queue.worker("", "--until-idle").wait()
     assert queue.written() == ["4", "8", "11"]
     assert "n 11 works, and it is the largest to try" in sentence(queue)
+
+
+def test_a_width_is_searched_for_in_steps_of_its_heads() -> None:
+    """A width that the heads do not divide is refused by the workload, which would end the search."""
+
+    def probe(asked: str, *sets: str, config: str = "shakespeare_char") -> JobSpec:
+        (job,) = plan.plan(Request(workload="nanogpt", config=config, find_max=asked, sets=sets)).jobs
+        return job.spec
+
+    assert probe("n_embd").find_max == "n_embd=384::6" and probe("n_embd").params["n_embd"] == 384
+    assert probe("n_embd=16:64", "n_head=4").find_max == "n_embd=16:64:4"
+    assert probe("n_embd=64:512:32", "n_head=4").find_max == "n_embd=64:512:32"
+    assert probe("n_layer", config="gpt2").find_max == "n_layer=12"
+    with pytest.raises(UsageError, match="only multiples of 6 are tried"):
+        probe("n_embd=100")

@@ -55,6 +55,28 @@ def test_the_order_of_the_values() -> None:
     assert walk(Asked("batch_size", 8), 40)[0] == [8, 16, 32, 64, 48, 40, 44, 42, 41]
 
 
+@pytest.mark.parametrize("most", [4, 6, 383, 384, 390, 700, 1538, 5000])
+def test_only_multiples_of_the_step_are_tried(most: int) -> None:
+    tried, said = walk(Asked("n_embd", 384, step=6), most)
+    assert all(value % 6 == 0 for value in tried) and len(tried) < 26
+    best = most // 6 * 6
+    if best:
+        assert {best, best + 6} <= {*tried} and said.startswith(f"n_embd {best:,} is the largest that works; ")
+    else:
+        assert tried[-1] == 6 and said.startswith("not even n_embd 6 works")
+
+
+def test_the_ends_of_a_search_in_steps() -> None:
+    assert walk(Asked("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest to try")
+    _, said = walk(Asked("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
+    assert "it would need more than" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
+
+
+@pytest.mark.parametrize("said", ["n_embd=384::6", "n_embd=384:768:6", "n_embd", "n_embd=8", "n_embd=8:512", "n=:64"])
+def test_a_search_is_stored_as_it_was_asked_for(said: str) -> None:
+    assert str(search.parse(said)) == said
+
+
 def test_the_ends_of_a_search() -> None:
     assert walk(Asked("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
     assert walk(Asked("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
@@ -148,7 +170,23 @@ def test_what_may_be_asked(said: str, found: Asked) -> None:
     assert search.parse(said) == found == search.parse(str(found))
 
 
-@pytest.mark.parametrize("said", ["", "batch_size=", "batch_size=0", "8", "batch_size=9:8", "batch_size=a", "n=1:"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "batch_size=",
+        "batch_size=0",
+        "8",
+        "batch_size=9:8",
+        "batch_size=a",
+        "n=1:",
+        "n=1::",
+        "n=7::2",
+        "n=2::0",
+        "n=::9:9",
+        "n=8:12:16",
+    ],
+)
 def test_what_may_not_be_asked(said: str) -> None:
     with pytest.raises(UsageError) as error:
         search.parse(said)

@@ -64,6 +64,14 @@ def test_a_launcher_that_is_not_on_the_path_has_a_remedy(program: str, said: str
     assert said in caught.value.hint
 
 
+@pytest.mark.parametrize("device", ["mps", "cpu,mps", None])
+def test_a_launcher_that_is_not_on_the_path_is_refused_on_mps_too(device: str | None, tmp_path: Path) -> None:
+    """The remedy of a missing program would be to install what is refused then."""
+    argv = ("torchrun", "--nproc_per_node=2", "train.py", "--device={device}" if device else "--device=mps")
+    with pytest.raises(UsageError, match="torchrun --nproc_per_node=2: several processes"):
+        plan.plan(Request(argv=argv, device=device, env=(f"PATH={tmp_path}",)))
+
+
 def test_submit_refuses_them_on_mps(tmp_path: Path) -> None:
     program = tmp_path / "torchrun"
     program.write_text("#!/bin/sh\n")
@@ -94,4 +102,20 @@ def test_a_key_that_is_gone_says_what_to_write() -> None:
         with pytest.raises(UsageError) as caught:
             plan.plan(Request(workload="glue", sets=(f"{key}=true",)))
         assert hint in caught.value.hint and hint in glue.gone[key]
-    assert not glue.gone.keys() & glue.params.keys()
+    assert not (glue.gone.keys() | glue.aliases.keys()) & glue.params.keys()
+    assert not glue.gone.keys() & glue.aliases.keys()
+
+
+def test_the_words_of_run_glue_are_understood() -> None:
+    """max_seq_length is max_length: one question has one name, whichever was typed."""
+    typed = ("task_name=sst2", "max_seq_length=64,128", "per_device_train_batch_size=32", "learning_rate=2e-5")
+    ours = ("data=sst2", "max_length=64,128", "batch_size=32", "lr=2e-5")
+    a, b = ([job.spec for job in plan.plan(Request(workload="glue", sets=sets)).jobs] for sets in (typed, ours))
+    assert a == b and [spec.params["max_length"] for spec in a] == [64, 128]
+    with pytest.raises(UsageError, match="max_length and max_seq_length are the same setting"):
+        plan.plan(Request(workload="glue", sets=("max_length=64", "max_seq_length=128")))
+    (search,) = plan.plan(Request(workload="glue", find_max="per_device_train_batch_size=4")).jobs
+    assert search.spec.find_max == "batch_size=4" and search.spec.params["batch_size"] == 4
+    refused = pytest.raises(UsageError, match="max_length=4: it cannot be less than 8")
+    with refused:
+        plan.plan(Request(workload="glue", sets=("max_seq_length=4",)))

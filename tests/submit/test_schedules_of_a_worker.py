@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit import schedules
 from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 def schedule(queue: Queue, script: str, *, line: str = "0 2 * * *", overdue_s: float | None = 2 * 86_400.0) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queue_runner.paths import Layout
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
 
@@ -22,18 +19,6 @@ echo '{"v": 1, "type": "hello", "pid": 1, "t": 0.0}' >> $MPSQ_EVENTS
 echo '{"type": "note", "t": 0.1, "kind": "device_unavailable", "text": "no cuda here"}' >> $MPSQ_EVENTS
 echo tried >> $J; exit 69
 """
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    made = Queue(layout, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
 
 
 def blocked(queue: Queue) -> str:

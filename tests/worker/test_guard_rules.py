@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event, select
@@ -18,18 +17,13 @@ from queue_runner.store import jobs, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.schema import runs
 from queue_runner.worker.group_guard import guard
-from tests.cli_support import SPEC, empty_queue
+from tests.cli_support import SPEC
 
 FAILED = Ending(Outcome.FAILED, 1, reason="ImportError: no module named torch")
 SILENT = Ending(Outcome.FAILED, 1, reason="it wrote nothing to stderr")
 NO_DEVICE = Ending(Outcome.DEVICE_UNAVAILABLE, 69, reason="no cuda here")
 OK = Ending(Outcome.SUCCEEDED, 0)
 NANOGPT = JobSpec(kind="workload", name="nanogpt", workload="nanogpt", framework="torch", script="n.py", device="cuda")
-
-
-@pytest.fixture
-def layout(home: Path) -> Layout:
-    return empty_queue(home)
 
 
 @pytest.fixture

@@ -211,9 +211,10 @@ def test_show_and_status(queue: Layout, capsys: pytest.CaptureFixture[str]) -> N
     engine.dispose()
     mpsq = Cli(capsys)
     status = mpsq.ok("status").out
-    assert "1 pending" in status and "failed of run 4.1: failed (7) after 500 ms: f" in status
+    assert "1 pending" in status and "after run 4.1, hook_failed: its command failed with exit code 7" in status
     shown = mpsq.ok("show", "4.1").out
-    assert "failed: failed (7) after 500 ms: f" in shown and "failed: pending: f" in shown and "\x1b" not in shown
+    assert "hook_failed: its command failed with exit code 7 after 500 ms" in shown
+    assert "hook_failed: pending: f" in shown and "\x1b" not in shown
     assert mpsq.ok("show", "4.1", "--json").json()["runs"][0]["hooks"][0]["exit_code"] == 7
 
 

@@ -9,25 +9,17 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from queue_runner.host import wakeup
-from queue_runner.paths import Layout
+from queue_runner.config import Config
+from queue_runner.host import service, wakeup
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
 
 MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    made = Queue(layout, tmp_path)
-    yield made
-    made.close()
 
 
 def names(folder: Path) -> list[str]:
@@ -41,9 +33,18 @@ def mpsq(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_service_of_version_0_1_still_starts_the_worker(queue: Queue) -> None:
-    """Its launchd or systemd unit says `-m queue_runner.daemon`, and an upgrade does not rewrite it."""
+    """Its launchd or systemd unit says `-m queue_runner.daemon`, until mpsq service rewrites it."""
     queue.submit("echo ran >> $J")
     subprocess.run([sys.executable, "-m", "queue_runner.daemon", "--until-idle"], check=True, timeout=60)
+    assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
+
+
+def test_a_service_starts_mpsq_worker(queue: Queue) -> None:
+    program = service.program_for(queue.layout, Config(), sys.executable, os.environ)
+    assert program.argv[-2:] == ["worker", "--service"]
+    queue.submit("echo ran >> $J")
+    command = [sys.executable, "-m", "queue_runner.cli", *program.argv[-2:]]  # the code of this checkout
+    subprocess.run([*command, "--until-idle"], check=True, timeout=60)
     assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
 
 

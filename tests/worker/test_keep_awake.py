@@ -9,12 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from queue_runner.paths import Layout
 from tests.process_support import is_there
 from tests.queue_support import Queue, until, warden_pid
 
@@ -28,13 +25,6 @@ keep_awake.command_for = lambda pid, **_: ["/bin/sh", "-c", helper, str(pid)]
 from queue_runner.worker.main import main
 sys.exit(main([]))
 """
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    made = Queue(layout, tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_run_keeps_the_machine_awake_whatever_becomes_of_its_worker(queue: Queue) -> None:

@@ -26,11 +26,6 @@ WORDS = ("-p", "word-1", "postgres://u:word-2@h/db", "Authorization: Bearer word
 JOB = ("/bin/sh", "-c", SCRIPT, "sh", *WORDS)
 
 
-@pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 def test_secrets_reach_the_run_and_nothing_else(queue: Queue, mpsq: Cli) -> None:
     layout = queue.layout
     layout.secrets.mkdir(mode=0o700)

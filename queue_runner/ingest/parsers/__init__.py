@@ -35,6 +35,11 @@ def find(name: str) -> type[LogParser]:
     return cast(type[LogParser], _module(name).Parser)
 
 
+def iterates(name: str) -> bool:
+    """Return whether the format has iterations: a run without any has reported nothing then."""
+    return bool(getattr(_module(name), "ITERATES", True))
+
+
 def load(name: str, told: Mapping[str, object] | None = None) -> LogReader:
     """Return a reader for a new log. `told` holds what else is known about the run (compile, device).
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec, Value
-from queue_runner.submit.find_max.search import MOST, MOST_SAID, Asked, with_value
+from queue_runner.submit import grid
+from queue_runner.submit.find_max.search import MOST, MOST_SAID, Asked, parse, with_value
 from queue_runner.workloads import catalog, mps_switches
 from queue_runner.workloads.manifest import Param, Workload
 
@@ -40,11 +41,22 @@ def of_workload(workload: Workload, spec: JobSpec, asked: Asked, said: Sequence[
     """Return a cell as the first probe of its search, at the value given, else at that of its preset. The search ends
     at the largest value the workload accepts. Raises: UsageError if the first or last value is not accepted."""
     param = workload.params[asked.key]
+    asked = _in_steps(workload, spec, asked)
     for value in (asked.first, None if asked.last == MOST else asked.last):
         if value is not None:
             catalog.refuse(param, value)
     preset = workload.configs.get(spec.config or "", {}).get(asked.key, param.default)
     return _first(spec, replace(asked, last=min(asked.last, _most(param))), _begin(asked, said, preset))
+
+
+def _in_steps(workload: Workload, spec: JobSpec, asked: Asked) -> Asked:
+    """Return the search with its step a multiple of the setting that must divide the one searched for, in this cell."""
+    if (divisor := workload.params[asked.key].multiple_of) is None:
+        return asked
+    preset = workload.configs.get(spec.config or "", {})
+    value = spec.params.get(divisor, preset.get(divisor, workload.params[divisor].default))
+    found = replace(asked, step=math.lcm(asked.step, int(value or 1)))
+    return parse(str(found))  # with what it says of a range without a multiple
 
 
 def _most(param: Param) -> int:
@@ -56,7 +68,7 @@ def _most(param: Param) -> int:
 
 def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
     """Return a command as first probe, with {KEY} as placeholder of the value. Raises: UsageError without {KEY}."""
-    if not any("{" + asked.key + "}" in word for word in spec.argv):
+    if not any(grid.uses(word, asked.key) for word in spec.argv):
         raise UsageError(
             f"--find-max {asked.key}: the command does not use {{{asked.key}}}",
             f"write {{{asked.key}}} where the value belongs: -- python train.py --{asked.key}={{{asked.key}}}",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
+from queue_runner.submit import grid
 
 MOST = 1 << 30
 """Upper end of a search without a given one; no setting reaches it."""
@@ -23,29 +24,47 @@ MOST_SAID = 10**9
 MEMORY_SHARE = 0.9
 """Share of the memory that a probe may be predicted to need: beyond it the machine swaps, or the kernel's OOM killer
 may end another program than the probe."""
-_ASKED = re.compile(r"([A-Za-z_]\w{0,63})(?:=(?=[\d:])(\d{1,9})?(?::(\d{1,9}))?)?", re.ASCII)
+_NUMBER = r"(\d{1,9})"
+_ASKED = re.compile(
+    rf"([A-Za-z_]\w{{0,63}})(?:=(?=[\d:]){_NUMBER}?(?::{_NUMBER}(?::{_NUMBER})?|::{_NUMBER})?)?", re.ASCII
+)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The argument of --find-max: the setting, the first value (None: that of the workload), the largest to try."""
+    """The argument of --find-max: the setting, the first value (None: that of the workload), the largest to try.
+
+    Only multiples of `step` are tried: a width must be one of its heads.
+    """
 
     key: str
     first: int | None = None
     last: int = MOST
+    step: int = 1
 
     def __str__(self) -> str:
-        limit = "" if self.last == MOST else f":{self.last}"
+        last = "" if self.last == MOST else str(self.last)
+        limit = f":{last}:{self.step}" if self.step > 1 else f":{last}" if last else ""
         span = f"{'' if self.first is None else self.first}{limit}"
         return f"{self.key}={span}" if span else self.key
 
 
 def parse(text: str) -> Asked:
-    """Read `batch_size`, `batch_size=8` or `batch_size=8:512`. Raises: UsageError."""
+    """Read `batch_size`, `batch_size=8`, `batch_size=8:512` or `n_embd=384::6`. Raises: UsageError."""
     match = _ASKED.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f'--find-max: "{text}" is not KEY, KEY=FIRST or KEY=FIRST:LAST', "--find-max batch_size=8:512")
-    asked = Asked(match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else MOST)
+        raise UsageError(
+            f'--find-max: "{text}" is not KEY, KEY=FIRST, KEY=FIRST:LAST or KEY=FIRST:LAST:STEP',
+            "--find-max batch_size=8:512",
+        )
+    first, last, *steps = (int(word) if word else None for word in match.groups()[1:])
+    step = next((one for one in steps if one is not None), None)
+    asked = Asked(match[1], first, MOST if last is None else last, 1 if step is None else step)
+    if asked.step == 0 or (first or 0) % asked.step or asked.step > asked.last:
+        raise UsageError(
+            f"--find-max {text}: only multiples of {asked.step} are tried",
+            "FIRST must be a multiple of STEP, which is at least 1 and at most LAST",
+        )
     if asked.first == 0 or not 1 <= asked.last <= MOST or (asked.first or 1) > asked.last:
         raise UsageError(f"--find-max {text}: the range is empty", "FIRST must be at least 1, and LAST at least FIRST")
     return asked
@@ -134,20 +153,23 @@ def standing(asked: Asked, probes: Iterable[Probe], limit: Limit | None = None) 
     following = None if stopped else _following(asked, largest, too_large)
     over = None if limit is None else _first_over(fitting, limit.size_bytes)
     if limit is not None and over is not None and following is not None and following >= over and largest is not None:
-        too_large = max(over, largest + 1)
+        too_large = max(math.ceil(over / asked.step), largest // asked.step + 1) * asked.step
         why_not = f"it would need more than {limit.name}, judging by smaller values"
         following = _following(asked, largest, too_large)
     return Standing(largest, too_large, following, why_not, stopped)
 
 
 def _following(asked: Asked, largest: int | None, too_large: int | None) -> int | None:
+    step = asked.step
     if largest is None and too_large is None:
-        return asked.first or 1
+        return asked.first or step
     if too_large is None:
         assert largest is not None
-        return min(2 * largest, asked.last) if largest < asked.last else None
+        last = asked.last // step * step
+        return min(2 * largest, last) if largest < last else None
     least = largest or 0
-    return (least + too_large) // 2 if too_large - least > 1 else None
+    middle = (least + too_large) // 2 // step * step
+    return middle if middle > least else None
 
 
 def _first_over(fitting: Sequence[Probe], limit_bytes: float) -> int | None:
@@ -170,6 +192,6 @@ def without(spec: JobSpec, key: str) -> str:
 
 def with_value(spec: JobSpec, key: str, value: int) -> JobSpec:
     """Return the same job with another value of the setting."""
-    argv = tuple(word.replace("{" + key + "}", str(value)) for word in spec.template) or spec.argv
+    argv = tuple(grid.fill(word, {key: str(value)}) for word in spec.template) or spec.argv
     typed = str(value) if spec.kind == "command" else value  # a command's settings are words
     return replace(spec, params={**spec.params, key: typed}, argv=argv)

@@ -1,0 +1,56 @@
+"""How long the trainer's measured iterations took by its own lines: the time between two of them, beside `dur_s`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
+
+SHORT_SHARE = 0.5
+"""An iteration of less than this share of the time since the line before was told too short,"""
+SHORT_S = 2e-3
+"""if more than this many seconds are missing: reading a loss and writing a line take a fraction of that."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Counts over the measured iterations of a run that follow another one directly; `t` and `i` are of the last line.
+
+    `n_short` were told too short: `short_told_s` is the sum of their `dur_s`, `short_passed_s` of the time between the
+    lines.
+    """
+
+    n: int = 0
+    n_short: int = 0
+    short_told_s: float = 0.0
+    short_passed_s: float = 0.0
+    t: float | None = None
+    i: int = 0
+
+    @classmethod
+    def from_state(cls, state: str | None) -> Clock:
+        """Return the clock that `state` was written of; a new one without it."""
+        return cls(**json.loads(state)) if state else cls()
+
+    def state(self) -> str:
+        """Return everything that the next chunk depends on, as JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    def see(self, events: Iterable[Event | LogEvent]) -> None:
+        """Count the iterations among these events. Logged iterations may be every tenth: times are for one."""
+        for event in events:
+            if type(event) is Iter and event.phase == "measure" and event.t is not None:
+                if self.t is not None:
+                    self._count((event.t - self.t) / max(1, event.i - self.i), event.dur_s)
+                self.t, self.i = event.t, event.i
+            elif isinstance(event, Iter | Phase | Eval):  # something else lies between the lines
+                self.t = None
+
+    def _count(self, passed_s: float, told_s: float) -> None:
+        self.n += 1
+        if told_s < SHORT_SHARE * passed_s and passed_s - told_s > SHORT_S:
+            self.n_short += 1
+            self.short_told_s += told_s
+            self.short_passed_s += passed_s

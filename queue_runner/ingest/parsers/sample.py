@@ -1,0 +1,105 @@
+"""The output of karpathy/nanoGPT's sample.py: texts, each followed by a line of 15 dashes.
+
+Stored are the texts as notes of kind `sample`, of 2,000 characters at most, the characters of each as a metric, and the
+number of texts so far; tokens only where sample.py says how many it writes (an override of max_new_tokens). It prints
+no times: what a run took is its real time, loading included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from queue_runner.events import Hello, LogEvent, Metric, Note
+from queue_runner.ingest.parsers._base import LogParser, compile_and_device
+
+NAME = "sample"
+HELP = "sample.py of karpathy/nanoGPT: its texts, their number and length"
+SIGN = re.compile(r"^-{15}$", re.MULTILINE)
+ITERATES = False
+"""A run that succeeds without iterations is not unobserved."""
+
+BETWEEN = "-" * 15
+MOST_CHARACTERS = 2000
+_OVERRIDE = re.compile(r"Overriding: ([a-z_]{1,40}) = ?(.{0,200})")
+_LAST_OF_HEADER = re.compile(r"Loading meta from \S.*\.\.\.|No meta\.pkl found, assuming GPT-2 encodings\.\.\.")
+_KEPT = ("temperature", "top_k", "num_samples", "max_new_tokens", "start")
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+class Parser(LogParser):
+    """Parser whose state is the header, the text so far, and where its last line ended."""
+
+    KEPT = ("header", "started", "text", "characters", "end", "found")
+
+    def __init__(self, told: Mapping[str, object] | None = None) -> None:
+        super().__init__(told)
+        self.header = compile_and_device(told)
+        self.started = False
+        self.text = ""
+        self.characters = 0
+        self.end: int | None = None
+        """offset after the last line; blank lines are not fed, and told by the gap up to the next"""
+        self.found = 0
+
+    def understand(self, text: str, offset: int) -> list[LogEvent]:
+        blank = 0 if self.end is None else max(0, offset - self.end)
+        self.end = offset + len(text.encode()) + 1
+        if not self.started and (match := _OVERRIDE.fullmatch(text)):
+            self.header[match[1]] = match[2]
+            return []
+        if not self.started and _LAST_OF_HEADER.fullmatch(text):
+            self.text, self.characters = "", 0  # what was printed before is no text of the model
+            return self._begin(offset)
+        self._add("\n" * blank)
+        if text == BETWEEN:
+            return [*self._begin(offset), *self._finish(offset)]
+        self._add(text + "\n")
+        return []
+
+    def _begin(self, offset: int) -> list[LogEvent]:
+        if self.started:
+            return []
+        self.started = True
+        return [self._hello(offset)]
+
+    def _add(self, more: str) -> None:
+        self.characters += len(more)
+        self.text = (self.text + more)[:MOST_CHARACTERS]
+
+    def _finish(self, offset: int) -> list[LogEvent]:
+        self.found += 1
+        characters = max(0, self.characters - 1)  # print() ends the text with a line break
+        text = self.text[:characters]
+        events: list[LogEvent] = [
+            Note(offset, None, "sample", text, {"number": self.found}),
+            Metric(offset, None, "sample_characters", float(characters), "characters", self.found - 1),
+            Metric(offset + 1, None, "samples", float(self.found), "texts", self.found - 1),
+        ]
+        if (tokens := self._number("max_new_tokens")) is not None:
+            events.append(Metric(offset + 2, None, "sample_tokens", float(tokens), "tokens", self.found - 1))
+        self.text, self.characters = "", 0
+        return events
+
+    def _number(self, name: str) -> int | None:
+        text = str(self.header.get(name, ""))
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+    def _hello(self, offset: int) -> Hello:
+        header = self.header
+        device = header.get("device")
+        return Hello(
+            offset,
+            None,
+            workload="nanogpt-sample",
+            framework="torch",
+            device=device if isinstance(device, str) else None,
+            dtype=_DTYPES.get(str(header.get("dtype"))) if "cuda" in str(device) else "fp32" if device else None,
+            compile=_boolean(header.get("compile")),
+            extra={"sampling": {name: header[name] for name in _KEPT if name in header}},
+        )
+
+
+def _boolean(value: Any) -> bool | None:
+    return {"True": True, "False": False, True: True, False: False}.get(value)

@@ -1,0 +1,81 @@
+"""Preflight: which cells of a submission are first tried with one iteration, and with which settings.
+
+A cell that cannot work - its data is absent, a package is missing, the device is not there or too small - is then known
+within minutes, and not after the night. The record of the attempt is run 12.0 of job 12 (model.PREFLIGHT): it holds the
+lane under a warden as a run does, and no report reads it. worker/preflight.py draws the conclusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from queue_runner import units
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec, NewJob, Value
+from queue_runner.submit.request import Request
+from queue_runner.workloads.manifest import Workload
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+ONE: Mapping[str, Value] = {"max_iters": 1, "warmup_iters": 0, "eval_interval": 0, "checkpoint_interval": 0}
+"""Settings of a preflight, as far as the workload has them: one iteration, no evaluation, no checkpoint."""
+MOST_START_UP_SHARE = 0.2
+"""Share of the forecast of a cell that its preflight, which is mostly start-up, may cost; above it there is none."""
+
+
+def settings(workload: Workload) -> dict[str, Value]:
+    """Return the settings of a preflight of a workload; empty for one that does not count its iterations."""
+    if "max_iters" not in workload.params:
+        return {}
+    known = workload.params
+    return {key: value for key, value in ONE.items() if key in known and not known[key].wrong(value)}
+
+
+def with_settings(
+    request: Request, specs: Sequence[JobSpec], workloads: Mapping[str | None, Workload]
+) -> list[JobSpec]:
+    """Return the cells of a workload with the settings of their preflights, unless the request wants none. A search
+    (--find-max) tries its cells anyway."""
+    if request.preflight is False or request.workload is None or request.find_max is not None:
+        return list(specs)
+    return [replace(spec, preflight=settings(workloads[spec.framework])) for spec in specs]
+
+
+def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
+    """Return the indexes of the jobs that get a preflight: not where the question already succeeded in this
+    environment, nor where the start-up exceeds MOST_START_UP_SHARE of the forecast of all its repeats."""
+    from queue_runner.store import preflights
+    from queue_runner.store.history import History
+    from queue_runner.store.read import reading
+
+    wanted = [index for index, job in enumerate(jobs) if job.spec.preflight and job.terms.rerun_of is None]
+    if not wanted:
+        return []
+    proven = preflights.proven(connection, [jobs[index].spec for index in wanted])
+    found = []
+    with reading(layout.db) as reader:
+        history = History(reader)
+        for index in wanted:
+            spec, repeats = jobs[index].spec, jobs[index].repeats
+            if preflights.question(spec) in proven:
+                continue
+            expected = history.expected(spec)
+            forecast_s = (expected.real_s or 0.0) * repeats
+            if expected.startup_s is None or expected.startup_s <= MOST_START_UP_SHARE * forecast_s:
+                found.append(index)
+    return found
+
+
+def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
+    """Return a sentence on the preflights of a submission; none if there are none."""
+    if not tried:
+        return []
+    which = (
+        "each cell is"
+        if len(tried) == len(jobs)
+        else f"{units.count(len(tried))} of {units.count(len(jobs))} cells are"
+    )
+    return [f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"]

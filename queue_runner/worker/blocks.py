@@ -1,0 +1,381 @@
+"""The remote lanes of a queue: send what may start as a block, follow it, store what comes back (docs/remote.md).
+
+There is no record beside the database: a run that was sent has the token of its block, the scheduler knows the token as
+a comment, and the block's fence says whether it was ever started. A worker that dies anywhere leaves one of these.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine
+
+from queue_runner import failpoints
+from queue_runner.config import Config
+from queue_runner.errors import MpsqError
+from queue_runner.ingest.ingest import Ingest
+from queue_runner.model import Ending, Outcome, State, Verb
+from queue_runner.paths import Layout
+from queue_runner.remote import block, ingest, targets
+from queue_runner.remote.block import Folder
+from queue_runner.remote.slurm import Refused, Seen, Unreachable
+from queue_runner.remote.targets import Target
+from queue_runner.run_dir import RunDir
+from queue_runner.store import blocks, jobs, lanes, results
+from queue_runner.store.engine import looking, writing
+from queue_runner.times import clock
+from queue_runner.worker import hooks
+from queue_runner.worker.finish import finish
+from queue_runner.worker.truncate_logs import compact_logs
+
+MOST_SENT = 3
+"""How often a block that the scheduler forgot before it started is sent again."""
+TRY_AGAIN_S = 30.0
+
+_REASONS = {"NODE_FAIL": "node_fail", "PREEMPTED": "preempted", "TIMEOUT": "walltime", "BOOT_FAIL": "node_fail"}
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class _Watch:
+    """What is known of a block since this worker follows it; times are monotonic seconds, `silent_since` Unix."""
+
+    asked: float = 0.0
+    seen: Seen | None = None
+    silent_since: float | None = None
+    over_since: float | None = None
+    beat: Any = None
+    cancelled: set[str] = field(default_factory=set)
+
+
+class Blocks:
+    """The remote lanes. Only the holder of worker.lock may make one; it has a thread of its own."""
+
+    def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._config = config
+        self._engine = engine
+        self._log = log
+        self._orders = hooks.orders(config)
+        self._watches: dict[str, _Watch] = {}
+        self._ingests: dict[int, Ingest] = {}
+        self._sent: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._blocked: dict[str, str | None] = {}
+        self._closing: dict[str, Target] = {}
+
+    def busy(self) -> bool:
+        """Return whether a remote run waits or is under way, or a block is being cleared away."""
+        with looking(self._engine) as connection:
+            return blocks.something_waits(connection) or bool(self._closing)
+
+    def step(self) -> None:
+        """Do what can be done now in every lane. Raises: MpsqError when the store refuses."""
+        with looking(self._engine) as connection:
+            found = blocks.open_lanes(connection)
+        for lane in found:
+            try:
+                self._step(lane)
+            except OSError as error:
+                self._say(lane, f"the block's folder cannot be used: {error.strerror or error}: {error.filename}")
+            except MpsqError as error:
+                self._say(lane, error.message)
+        self._clear_away()
+
+    def _step(self, lane: str) -> None:
+        with looking(self._engine) as connection:
+            rows = blocks.sent(connection, lane)
+        if not rows:
+            self._send(lane)
+            return
+        token = rows[0]["token"]
+        target, _ = self._target(rows[0]["id"])
+        self._follow(lane, token, target, [row for row in rows if row["token"] == token])
+
+    def _target(self, run_id: int) -> tuple[Target, Mapping[str, str]]:
+        with looking(self._engine) as connection:
+            options = blocks.claimed(connection, run_id).spec.on
+        return targets.of(self._config, options["to"]), options
+
+    # -- sending ----------------------------------------------------------------------------------------------------
+
+    def _send(self, lane: str) -> None:
+        now = time.time()
+        with looking(self._engine) as connection:
+            ids = blocks.ready(connection, lane, now)
+        if not ids or time.monotonic() < self._not_before.get(lane, 0.0):
+            return
+        target, options = self._target(ids[0])
+        token = secrets.token_hex(16)
+        with looking(self._engine) as connection:
+            told = blocks.instructions(connection, ids)
+            specs = [blocks.claimed(connection, id).spec for id in ids]
+        codes = {code for spec in specs for code in (spec.snapshot, spec.tree) if code}
+        told |= {"token": token, "lane": lane, "local": target.local}
+        folder = target.folder(token)
+        block.create(folder, told, self._layout.snapshots, codes, self._config)
+        with writing(self._engine) as connection:
+            if blocks.mark_sent(connection, ids, token) != len(ids):
+                connection.rollback()  # a cancel, hold or edit came between
+                return
+        failpoints.reach("blocks.marked")
+        try:
+            job = target.send(token, options)
+        except Refused as error:
+            self._take_back(lane, token, folder, f"{target.kind} refuses the block: {error}")
+            return
+        except Unreachable as error:
+            self._say(lane, f"{target.kind} does not answer since {clock(now, now)}: {error}")
+            return
+        failpoints.reach("blocks.sent")
+        self._say(lane, f"sent as {target.kind} job {job}")
+
+    def _take_back(self, lane: str, token: str, folder: Folder, why: str) -> None:
+        """Make a block that was never started void; its runs are sent again later."""
+        if not block.take_fence(folder, {"void": why}):
+            return
+        with writing(self._engine) as connection:
+            blocks.take_back(connection, token)
+        self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
+        self._say(lane, f"{why}; it is tried again every {TRY_AGAIN_S:.0f} s")
+        shutil.rmtree(folder.snapshots, ignore_errors=True)
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    def _follow(self, lane: str, token: str, target: Target, rows: Sequence[Row]) -> None:
+        watch = self._watches.setdefault(token, _Watch())
+        folder = target.folder(token)
+        target.fetch(token)
+        ended = block.read_json(folder.ended)  # before its runs: what was written by then is complete
+        self._take_in(folder, rows)
+        with looking(self._engine) as connection:
+            rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
+        if not rows:
+            self._close(lane, token, target, folder)
+            return
+        self._pass_on_cancels(token, target, folder, rows, watch)
+        if ended is not None:
+            self._say(lane, f"the node has ended the block{': ' if ended.get('why') else ''}{ended.get('why') or ''}")
+            if self._is_over(watch, folder, target):
+                self._after(lane, token, target, folder, rows, str(ended.get("why") or ""), clean=True)
+            return
+        seen = self._ask(lane, token, target, watch)
+        if seen is None:
+            return
+        if seen.state != "gone":
+            watch.over_since = None
+            self._say(lane, f"{target.kind} job {seen.job} is {seen.said}" + (f" on {seen.node}" if seen.node else ""))
+        elif not target.has_fence(token):
+            self._never_started(lane, token, folder, rows, seen, target)
+        elif self._is_over(watch, folder, target):
+            why = next((word for sign, word in _REASONS.items() if seen.said.startswith(sign)), "forgotten")
+            said = f"{why}: {target.kind} says {seen.said}, and its node is silent"
+            self._after(lane, token, target, folder, rows, said, clean=False)
+
+    def _ask(self, lane: str, token: str, target: Target, watch: _Watch) -> Seen | None:
+        if time.monotonic() < watch.asked + target.poll_s:
+            return watch.seen
+        try:
+            watch.seen = target.look(token)
+            watch.silent_since = None
+        except Unreachable as error:
+            watch.silent_since = watch.silent_since or time.time()
+            since = clock(watch.silent_since, time.time())
+            self._say(lane, f"{target.kind} does not answer since {since}: {error}; the block may be running")
+            watch.seen, watch.over_since = None, None
+        watch.asked = time.monotonic()
+        return watch.seen
+
+    def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
+        """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
+        beat = block.read_json(folder.beat), ingest.began(folder)
+        if watch.over_since is None or beat != watch.beat:
+            watch.over_since, watch.beat = time.monotonic(), beat
+        return time.monotonic() - watch.over_since >= target.grace_s
+
+    def _never_started(
+        self, lane: str, token: str, folder: Folder, rows: Sequence[Row], seen: Seen, target: Target
+    ) -> None:
+        if not block.take_fence(folder, {"void": seen.said}):
+            return  # it has started after all
+        self._log(f"{lane}: its block never started: {seen.said}")
+        forgotten = seen.said == "forgotten"
+        self._sent[lane] = self._sent.get(lane, 0) + 1
+        if forgotten and self._sent[lane] < MOST_SENT:
+            with writing(self._engine) as connection:
+                blocks.take_back(connection, token)
+            return
+        said = block_log(folder)
+        why = f"block: {target.kind} ended it before it started ({seen.said})" + (f": {said}" if said else "")
+        self._after(lane, token, target, folder, rows, why, clean=True)
+
+    def _after(
+        self, lane: str, token: str, target: Target, folder: Folder, rows: Sequence[Row], why: str, *, clean: bool
+    ) -> None:
+        """Store what became of the runs that have no record. `clean`: the node has ended the block itself, so that a
+        run of which nothing came was not started."""
+        folder.stop.touch()
+        begun = set(ingest.began(folder))
+        with writing(self._engine) as connection:
+            blocks.take_back(connection, token)
+        for row in rows:
+            if clean and row["run"] not in begun and row["state"] != State.RUNNING:
+                if row["state"] == State.QUEUED and (why or row["cancel_requested_at"]):
+                    self._leave_undone(row, why)
+                continue
+            reason = why if why else "forgotten: its node left no record of its end"
+            self._store(row, Ending(Outcome.LOST, reason=reason), None, {})
+        self._close(lane, token, target, folder, keep=not clean)  # a silent node may still come to read `stop`
+
+    def _leave_undone(self, row: Row, why: str) -> None:
+        cancelled = row["cancel_requested_at"] is not None
+        ending = (
+            Ending(Outcome.CANCELLED, reason="cancelled before it started")
+            if cancelled
+            else Ending(Outcome.SKIPPED, reason=why)
+        )
+        with writing(self._engine) as connection:
+            verb = Verb.CANCEL if cancelled else Verb.SKIP
+            jobs.move(connection, row["id"], verb, actor="worker", ending=ending, ended_at=time.time())
+
+    def _pass_on_cancels(self, token: str, target: Target, folder: Folder, rows: Sequence[Row], watch: _Watch) -> None:
+        asked = [row for row in rows if row["cancel_requested_at"] is not None]
+        if len(asked) == len(rows) and not target.has_fence(token) and target.void(token):
+            self._drop(token, target, rows)
+            return
+        for row in asked:
+            if row["run"] not in watch.cancelled:
+                target.request(token, f"cancel/{row['run']}")
+                watch.cancelled.add(row["run"])
+
+    def _drop(self, token: str, target: Target, rows: Sequence[Row]) -> None:
+        """Cancel a block that has not started and never will."""
+        for row in rows:
+            self._leave_undone(row, "")
+        self._closing[token] = target
+
+    # -- what comes back --------------------------------------------------------------------------------------------
+
+    def _take_in(self, folder: Folder, rows: Sequence[Row]) -> None:
+        of = {row["run"]: row for row in rows}
+        for name in ingest.began(folder):
+            if (row := of.get(name)) is None:
+                continue
+            record = folder.record(name)
+            local = RunDir(self._layout.run_dir(name))
+            ingest.fetch(folder.run(name), local, whole=record is not None)
+            if record is not None and record["state"] == State.DONE:
+                self._store(row, ingest.ending_of(record), record["exit"], record)
+            elif record is None:
+                self._begin(row, block.read_json(folder.run(name).path / "began.json") or {})
+                self._reader(row["id"], local).step()
+
+    def _reader(self, run_id: int, local: RunDir) -> Ingest:
+        if run_id not in self._ingests:
+            with looking(self._engine) as connection:
+                run = blocks.claimed(connection, run_id)
+            self._ingests[run_id] = Ingest(self._engine, run, local)
+        return self._ingests[run_id]
+
+    def _begin(self, row: Row, told: Mapping[str, Any]) -> None:
+        """Store that a run has started on its node."""
+        with writing(self._engine) as connection:
+            now = next(
+                (one for one in blocks.sent(connection, lane_of(connection, row)) if one["id"] == row["id"]), row
+            )
+            at = told.get("at") or time.time()
+            if now["state"] == State.HELD:
+                jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
+            if now["state"] != State.RUNNING:
+                values = {"claimed_at": at, "token": row["token"], "boot_id": told.get("boot_id")}
+                jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
+            if told.get("started"):
+                results.mark_started(connection, row["id"], told["started"])
+
+    def _store(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
+        """Store the end of a run under the fingerprint of its node."""
+        local = RunDir(self._layout.run_dir(row["run"]))
+        if record and not record["claimed_at"]:  # the node never started it
+            with writing(self._engine) as connection:
+                verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
+                jobs.move(connection, row["id"], verb, actor="worker", ending=ending, ended_at=record["ended_at"])
+            return
+        told = {"at": record.get("claimed_at"), "started": record.get("started_at"), "boot_id": record.get("boot_id")}
+        self._begin(row, told)
+        self._reader(row["id"], local).finish()
+        self._ingests.pop(row["id"], None)
+        with writing(self._engine) as connection:
+            for at, data in record.get("conditions", ()):
+                results.save_condition(connection, row["id"], at, data)
+            for kind, text in record.get("notes", ()):
+                results.save_note(connection, row["id"], kind, text)
+            run = blocks.claimed(connection, row["id"])
+        failpoints.reach("blocks.ingested")
+        finish(
+            self._engine,
+            run,
+            local,
+            ending,
+            exit_,
+            self._orders,
+            self._config.hold_after_failures,
+            node=(record.get("machine", {}), record.get("system", {})),
+        )
+        compact_logs(local, self._config.keep_log_bytes)
+        self._log(f"run {row['run']}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
+
+    # -- the end of a block -----------------------------------------------------------------------------------------
+
+    def _close(self, lane: str, token: str, target: Target, folder: Folder, *, keep: bool = False) -> None:
+        folder.stop.touch()
+        self._watches.pop(token, None)
+        if not keep:
+            self._closing[token] = target
+        self._say(lane, None)
+
+    def _clear_away(self) -> None:
+        """End what the scheduler still has of a finished block, then remove its folder."""
+        for token, target in list(self._closing.items()):
+            try:
+                seen = target.look(token)
+                if seen.state == "gone":
+                    target.remove(token)
+                    del self._closing[token]
+                elif seen.state == "waiting":
+                    target.end(token, hard=True)
+                elif target.folder(token).ended.exists():
+                    continue  # it is completing
+                else:
+                    target.end(token, hard=False)
+            except (Unreachable, OSError):
+                continue
+
+    def _say(self, lane: str, what: str | None) -> None:
+        """Store for `why` and `status` what the lane waits for; written only when it changes."""
+        if self._blocked.get(lane, "") == what:
+            return
+        with writing(self._engine) as connection:
+            lanes.block(connection, lane, what)
+        self._blocked[lane] = what
+        if what:
+            self._log(f"{lane}: {what}")
+
+
+def lane_of(connection: Any, row: Row) -> str:
+    """Return the lane of a run."""
+    found = connection.exec_driver_sql("SELECT lane FROM runs WHERE id = ?", (row["id"],)).scalar_one()
+    return str(found)
+
+
+def block_log(folder: Folder) -> str:
+    """Return the last words of a block that could not begin."""
+    from queue_runner.run_dir import read_end
+    from queue_runner.text import last_line
+
+    return last_line(read_end(folder.log))

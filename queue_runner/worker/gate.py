@@ -1,0 +1,180 @@
+"""The gate: a run of a comparison starts when the machine is quiet and its device at its level (canary.py), or after a
+time with the caveat `not_quiet`.
+
+A look costs milliseconds and holds nothing: each step looks once, so that a cancelled, held or paused run leaves at the
+next step. The wait is counted from the entry in the run's history, which outlives the worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Engine
+
+from queue_runner import times, units
+from queue_runner.analysis.quiet import Disturbance, disturbances
+from queue_runner.config import Config
+from queue_runner.host.load import Load
+from queue_runner.host.locks import Lock
+from queue_runner.model import PREFLIGHT
+from queue_runner.store import gate as history
+from queue_runner.store import results
+from queue_runner.store.engine import looking, writing
+from queue_runner.store.jobs import Claimed, Following
+from queue_runner.worker import randomize
+from queue_runner.worker.canary import LOOK_S as CANARY_S
+from queue_runner.worker.canary import Canary
+
+LOOK_S = 0.5
+"""Interval between two looks while a run waits: with the window of the readings it starts within 5 s of calm."""
+AGAIN_SHARE = 0.1
+"""Share of its limit that a run waits after one that waited in vain: one forgotten program costs a night one wait, and
+not one for each run."""
+TELL_S = 30.0
+"""Interval at which the numbers of an unchanged reason are brought up to date."""
+
+
+class Gate:
+    """The gate of one lane. `caveat` says how the machine was when it opened for the last run, None: quiet."""
+
+    def __init__(self, engine: Engine, config: Config, load: Load, canary: Canary) -> None:
+        self._engine, self._config, self._load, self._canary = engine, config, load, canary
+        self._run: Following | None = None
+        self._found: list[Disturbance] | None = None  # what disturbs the run that the gate let pass to the canary
+        self._since: float | None = None  # monotonic, when its wait began
+        self._told = ("", frozenset[str](), 0.0)  # the reason, its kinds, and when it was made
+        self._given_up: frozenset[str] = frozenset()
+        self._in_vain = False  # the last run has waited until its limit for what might have gone by itself
+        self.caveat: str | None = None
+        self.waited_s = 0.0
+        self.due: float | None = None
+
+    def observe(self, roots: Collection[int], *, running: bool) -> None:
+        """Note the load now; cheap enough for every step. `roots` are wardens that are not this worker's children."""
+        self._load.sample(roots, running=running, **({"every_s": self._config.sample_s} if running else {}))
+
+    @property
+    def keeps_lane(self) -> bool:
+        """Whether the lane is in use while the run waits."""
+        return self._canary.at_work
+
+    def keeps(self, run: Following, lane: Lock) -> str | None:
+        """Return why the run must wait, "" while that is not known yet; None: it may start."""
+        if self._run is None or self._run.run_id != run.run_id:
+            self.leave("another run is next")
+            self._run = run
+        self.caveat, self.waited_s = None, 0.0
+        if not _is_measured(run) or not run.spec.gate:
+            return None
+        self.due = time.time() + LOOK_S
+        if self._found is None and (told := self._look(run)) is not None:
+            return told
+        return self._sing(run, lane)
+
+    def _look(self, run: Following) -> str | None:
+        """Look at the machine; return as `keeps`, and set what disturbs a run that passes nevertheless."""
+        gpu = run.spec.device != "cpu"
+        reading = self._load.read(cpu=self._config.gate_cpu_share < 1, gpu=gpu)
+        if reading is None:
+            return self._told[0]
+        found = disturbances(reading, self._config, gpu=gpu)
+        self._given_up &= {one.kind for one in found}
+        if all(one.kind in self._given_up for one in found):
+            self._found = found
+            return None
+        if self._since is None:
+            self._begin(run, found)
+        if self._waited_s() >= self._limit_s(run):
+            self._given_up |= {one.kind for one in found if one.lasting}
+            self._found = found
+            return None
+        return self._reason(run, found)
+
+    def _sing(self, run: Following, lane: Lock) -> str | None:
+        """Let the canary look at the device; return as `keeps`."""
+        ready, slow = self._canary.look(run, lane, self._limit_s(run) - self._waited_s())
+        found = [*(self._found or ()), *([slow] if slow else ())]
+        if ready:
+            self._open(found)
+            return None
+        self.due = time.time() + CANARY_S
+        if slow is None:
+            return f"run {run.id} waits for its canary, a second of work on {run.spec.device}"
+        if self._since is None:
+            self._begin(run, found)
+        return self._reason(run, found)
+
+    def leave(self, why: str = "nothing may start") -> None:
+        """End the wait of the run that was next, and forget it."""
+        if self._run is not None and self._since is not None:
+            self._record(history.LEFT, why)
+        self._run = self._since = self.due = self._found = None
+        self._canary.stop()
+        self._told = ("", frozenset(), 0.0)
+
+    def note(self, run: Claimed) -> None:
+        """Store with the claimed run what its start was like: its wait, what was drawn for it, and a machine that was
+        not quiet."""
+        start: dict[str, Any] = {**randomize.draw(run.spec, run.id)}
+        if not _is_measured(run):
+            return
+        if run.spec.gate:
+            start |= {"gate_waited_s": round(self.waited_s, 1), **self._canary.record}
+        if start:
+            with writing(self._engine) as connection:
+                results.save_condition(connection, run.run_id, time.time(), start)
+                if self.caveat is not None:
+                    results.save_note(connection, run.run_id, "not_quiet", self.caveat)
+
+    def close(self) -> None:
+        """End the tools and the canary that are still running."""
+        self._load.close()
+        self._canary.stop()
+
+    def _limit_s(self, run: Following) -> float:
+        limit_s = self._config.gate_timeout_s if run.spec.gate_s is None else run.spec.gate_s
+        return limit_s * (AGAIN_SHARE if self._in_vain else 1.0)
+
+    def _waited_s(self) -> float:
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def _begin(self, run: Following, found: list[Disturbance]) -> None:
+        """Begin the wait, or continue that of an earlier worker: the wall clock is the only one that both have."""
+        with looking(self._engine) as connection:
+            since = history.waits_since(connection, run.run_id)
+        self._since = time.monotonic() - (max(0.0, time.time() - since) if since is not None else 0.0)
+        if since is None:
+            self._record(history.WAITS, _words(found))
+
+    def _open(self, found: list[Disturbance]) -> None:
+        self.waited_s, self.due = self._waited_s(), None
+        self._in_vain = any(not one.lasting for one in found)
+        self.caveat = f"started although {_words(found)}" if found else None
+        if self._since is not None:
+            after = f"after {units.duration(self.waited_s)}"
+            self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
+            self._record(history.NOT_QUIET if found else history.QUIET, f"{after}: {_words(found)}" if found else after)
+        self._since = self._found = None
+
+    def _reason(self, run: Following, found: list[Disturbance]) -> str:
+        now, kinds = time.monotonic(), frozenset(one.kind for one in found)
+        if kinds != self._told[1] or now - self._told[2] > TELL_S:
+            at = times.clock(time.time() + self._limit_s(run) - self._waited_s(), time.time())
+            told = f"run {run.id} waits for a quiet machine, until {at} at most: {_words(found)}"
+            self._told = told, kinds, now
+        return self._told[0]
+
+    def _record(self, verb: str, reason: str) -> None:
+        assert self._run is not None
+        with writing(self._engine) as connection:
+            history.record(connection, self._run, verb, reason)
+
+
+def _is_measured(run: Following | Claimed) -> bool:
+    return run.id.number != PREFLIGHT
+
+
+def _words(found: list[Disturbance]) -> str:
+    return "; ".join(one.text for one in found)

@@ -1,0 +1,56 @@
+"""Which jobs wait for a quiet machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.errors import UsageError
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
+
+
+def gates(tmp_path: Path, *argv: str, **options: Any) -> list[tuple[bool, float | None]]:
+    planned = plan.plan(Request(argv=argv or ("true",), cwd=str(tmp_path), **options))
+    return [(job.spec.gate, job.spec.gate_s) for job in planned.jobs]
+
+
+def test_a_comparison_waits_and_a_single_command_does_not(tmp_path: Path) -> None:
+    assert gates(tmp_path) == gates(tmp_path, repeats=4) == [(False, None)]
+    assert gates(tmp_path, measures=True) == [(True, None)], "mpsq bench, mpsq run"
+    assert gates(tmp_path, "echo", "{lr}", sets=("lr=1,2",)) == [(True, None)] * 2
+    assert gates(tmp_path, gate_timeout_s=60.0) == [(True, 60.0)]
+    assert gates(tmp_path, "echo", "{n}", find_max="n=8:9", measures=True) == [(False, None)], "nothing is timed"
+
+
+def test_the_gate_can_be_left_open(tmp_path: Path) -> None:
+    assert gates(tmp_path, "echo", "{lr}", sets=("lr=1,2",), no_gate=True) == [(False, None)] * 2
+    assert gates(tmp_path, measures=True, no_gate=True) == [(False, None)]
+    with pytest.raises(UsageError, match="contradict"):
+        gates(tmp_path, no_gate=True, gate_timeout_s=60.0)
+
+
+def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
+    one, other = (plan.plan(Request(argv=("true",), cwd=str(tmp_path), measures=gate)) for gate in (False, True))
+    assert one.jobs[0].spec.content_hash() == other.jobs[0].spec.content_hash()
+
+
+def layouts(tmp_path: Path, *argv: str, **options: Any) -> list[tuple[int | None, bool]]:
+    planned = plan.plan(Request(argv=argv or ("true",), cwd=str(tmp_path), order_seed=7, **options))
+    return [(job.spec.layout_seed, job.spec.randomize) for job in planned.jobs]
+
+
+def test_the_environment_varies_where_only_cpu_time_is_compared(tmp_path: Path) -> None:
+    assert layouts(tmp_path) == [(None, False)], "nothing is compared"
+    assert layouts(tmp_path, repeats=4) == layouts(tmp_path, repeats=4, device="cpu") == [(7, False)]
+    assert layouts(tmp_path, "echo", "{lr}", sets=("lr=1,2",)) == [(7, False)] * 2
+    assert layouts(tmp_path, repeats=4, device="cuda") == [(None, False)]
+    assert layouts(tmp_path, repeats=4, parser="nanogpt") == [(None, False)], "it reports iterations"
+    assert layouts(tmp_path, device="cuda", randomize=True) == [(7, True)]
+
+
+def test_the_layout_is_no_part_of_the_question(tmp_path: Path) -> None:
+    plans = [plan.plan(Request(argv=("true",), cwd=str(tmp_path), repeats=n, randomize=n > 2)) for n in (1, 2, 3)]
+    assert len({planned.jobs[0].spec.content_hash() for planned in plans}) == 1

@@ -1,0 +1,246 @@
+"""The gate before real workers: what keeps a run waiting, what ends the wait, and what a run that did not wait is told.
+
+The worker's machine is a stand-in (tests/machine_stand_in.py), since no test can make this one quiet; one test makes
+real load."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from queue_runner import times
+from queue_runner.control import cancel
+from queue_runner.model import DEFAULT_LANE, parse_selector
+from queue_runner.monitor import show, why
+from queue_runner.store import read
+from tests.cli_support import Cli
+from tests.queue_support import Queue, until
+
+pytestmark = pytest.mark.process
+
+STAND_IN = "tests.machine_stand_in"
+MOVING = {"gate_cpu_share": 0.1, "gate_battery": "true", "gate_memory_bytes": 2**30, "poll_s": 0.2}
+
+
+@pytest.fixture
+def machine(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the stand-in's sensors, and the usual thresholds."""
+    path = tmp_path / "machine.json"
+    monkeypatch.setenv("MPSQ_MACHINE", str(path))
+    settings = {"grace_int_s": 0.3, "grace_term_s": 0.3, "min_free_bytes": 0, **MOVING}
+    queue.layout.config.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+    return path
+
+
+def reads(machine: Path, **values: Any) -> None:
+    machine.write_text(json.dumps({"cpu": 0.0, **values}))
+
+
+def blocked(queue: Queue) -> str:
+    with read.reading(queue.layout.db) as connection:
+        return read.lane(connection, DEFAULT_LANE)["blocked_reason"] or ""
+
+
+def details(queue: Queue, run: str) -> dict[str, Any]:
+    with read.reading(queue.layout.db) as connection:
+        (row,) = read.select(connection, [parse_selector(run)])
+        return show.details(queue.layout, connection, row)
+
+
+def taints(queue: Queue, run: str) -> dict[str, str]:
+    return {one["kind"]: one["severity"] for one in details(queue, run)["taints"]}
+
+
+def history(queue: Queue, run: str) -> list[str]:
+    return [event["verb"] for event in details(queue, run)["history"]]
+
+
+@pytest.mark.parametrize(
+    ("noise", "told"),
+    [
+        ({"cpu": 0.9}, "other programs use 9"),
+        ({"gpu": 0.5}, "other programs keep the GPU 50"),
+        ({"thermal_level": 1}, "thermal pressure"),
+        ({"on_battery": True}, "runs on battery"),
+        ({"low_power": True}, "low power mode"),
+        ({"memory_available_bytes": 1000}, "of memory are available"),
+    ],
+)
+def test_it_waits_for_a_quiet_machine(queue: Queue, machine: Path, noise: dict[str, Any], told: str) -> None:
+    reads(machine, **noise)
+    queue.submit("echo ran >> $J", gate_timeout_s=3600.0)
+    queue.worker(module=STAND_IN)
+    until(lambda: told in blocked(queue), "the reason")
+    with read.reading(queue.layout.db) as connection:
+        (one,) = why.explain_all(queue.layout, connection, [parse_selector("1")])
+    assert one.kind == "blocked" and told in one.sentence and "run 1.1 waits for a quiet machine" in one.sentence
+    assert queue.written() == []
+    reads(machine)
+    queue.done(1)
+    assert queue.written() == ["ran"] and not blocked(queue)
+    assert "not_quiet" not in taints(queue, "1.1")
+    assert history(queue, "1.1") == ["submit", "wait for quiet", "quiet", "claim", "finish"]
+
+
+def test_a_quiet_machine_is_not_waited_for(queue: Queue, machine: Path) -> None:
+    reads(machine)
+    queue.submit("true", repeats=3, gate_timeout_s=3600.0)
+    queue.worker(module=STAND_IN)
+    queue.done(3)
+    assert history(queue, "1.2") == ["submit", "claim", "finish"]
+
+
+def test_after_the_timeout_it_starts_with_a_caveat(queue: Queue, machine: Path) -> None:
+    reads(machine, cpu=0.9)
+    queue.submit("true", gate_timeout_s=0.5)
+    queue.worker(module=STAND_IN)
+    queue.done(1)
+    assert taints(queue, "1.1")["not_quiet"] == "caveat"
+    assert history(queue, "1.1") == ["submit", "wait for quiet", "not quiet", "claim", "finish"]
+    (caveat,) = (one["detail"] for one in details(queue, "1.1")["taints"] if one["kind"] == "not_quiet")
+    assert "other programs use 90" in caveat and "of waiting" in caveat
+
+
+def test_after_a_wait_in_vain_the_next_wait_is_a_tenth(queue: Queue, machine: Path) -> None:
+    """Each run had waited the whole timeout: a night of 60 runs beside one forgotten program lost ten hours."""
+    reads(machine, cpu=0.9)
+    queue.submit("true", gate_timeout_s=0.5)
+    queue.submit("true", gate_timeout_s=2.0)
+    queue.worker(module=STAND_IN)
+    queue.done(2)
+    assert "not_quiet" in taints(queue, "2.1") and 0.2 <= details(queue, "2.1")["start"]["gate_waited_s"] < 2
+    reads(machine)
+    queue.submit("true", gate_timeout_s=3600.0)
+    queue.done(3)
+    reads(machine, cpu=0.9)
+    queue.submit("true", gate_timeout_s=36000.0)
+    until(lambda: "run 4.1 waits" in blocked(queue), "the next load")
+    with read.reading(queue.layout.db) as connection:
+        since = next(event["at"] for event in read.events(connection, 4) if event["verb"] == "wait for quiet")
+    assert times.clock(since + 36000, since) in blocked(queue), "the machine was quiet: the whole timeout"
+
+
+def test_a_start_that_did_not_come_about_leaves_no_caveat(queue: Queue, machine: Path) -> None:
+    """The worker dies before it starts the warden; the next one finds the machine quiet."""
+    reads(machine, cpu=0.9)
+    queue.submit("true", gate_timeout_s=0.5)
+    worker = queue.worker("worker.prepared", module=STAND_IN)
+    queue.stopped("worker.prepared")
+    worker.kill()
+    worker.wait()
+    reads(machine)
+    queue.worker(module=STAND_IN)
+    queue.done(1)
+    assert "not_quiet" not in taints(queue, "1.1")
+    assert details(queue, "1.1")["start"]["gate_waited_s"] == 0
+
+
+def test_a_battery_is_waited_for_once(queue: Queue, machine: Path) -> None:
+    """It does not go away by itself: the second run starts at once, and says so; a load would be waited for again."""
+    reads(machine, on_battery=True)
+    queue.submit("true", repeats=2, gate_timeout_s=0.5)
+    queue.worker(module=STAND_IN)
+    queue.done(2)
+    assert "wait for quiet" in history(queue, "1.1") and "wait for quiet" not in history(queue, "1.2")
+    assert {taints(queue, run)["not_quiet"] for run in ("1.1", "1.2")} == {"caveat"}
+    reads(machine)
+    queue.submit("true", gate_timeout_s=3600.0)
+    queue.done(3)
+    assert "not_quiet" not in taints(queue, "2.1")
+    reads(machine, on_battery=True)
+    queue.submit("true", gate_timeout_s=3600.0)
+    until(lambda: "battery" in blocked(queue), "its return")
+
+
+def test_a_job_without_a_gate_starts_at_once(queue: Queue, machine: Path) -> None:
+    reads(machine, cpu=0.9, on_battery=True)
+    queue.submit("true")
+    queue.submit("true", repeats=2, no_gate=True)
+    queue.worker(module=STAND_IN)
+    queue.done(3)
+    assert "not_quiet" not in taints(queue, "1.1") and "not_quiet" not in taints(queue, "2.1")
+
+
+def test_a_busy_gpu_does_not_matter_to_the_cpu(queue: Queue, machine: Path) -> None:
+    reads(machine, gpu=0.9)
+    queue.submit("true", device="cpu", gate_timeout_s=3600.0)
+    queue.worker(module=STAND_IN)
+    queue.done(1)
+
+
+def test_what_is_cancelled_or_held_leaves_the_gate(queue: Queue, machine: Path, mpsq: Cli) -> None:
+    reads(machine, cpu=0.9)
+    first, held = (queue.submit("true", gate_timeout_s=3600.0) for _ in range(2))
+    other = queue.submit("echo other >> $J", no_gate=True)
+    queue.worker(module=STAND_IN)
+    until(lambda: "run 1.1 waits" in blocked(queue), "the first")
+    cancel.cancel(queue.layout, [parse_selector(str(first))], grace_s=None, within_s=5.0)
+    until(lambda: "run 2.1 waits" in blocked(queue), "the second")
+    mpsq.ok("hold", held)
+    until(lambda: queue.written() == ["other"], "what is behind them")
+    until(lambda: not blocked(queue), "nothing to wait for")
+    assert [row["job_id"] for row in queue.rows() if row["state"] == "HELD"] == [held]
+    mpsq.ok("release", held)
+    until(lambda: "run 2.1 waits" in blocked(queue), "its return")
+    assert other == 3 and history(queue, "2.1").count("wait for quiet") == 2, "a wait of its own, counted anew"
+    mpsq.ok("pause")
+    until(lambda: not blocked(queue), "the gate of a paused lane")
+    assert history(queue, "2.1")[-1] == "no longer next"
+
+
+def test_a_run_of_higher_priority_passes(queue: Queue, machine: Path) -> None:
+    reads(machine, cpu=0.9)
+    queue.submit("echo last >> $J", gate_timeout_s=3600.0)
+    queue.worker(module=STAND_IN)
+    until(lambda: "run 1.1 waits" in blocked(queue), "the first")
+    queue.submit("echo first >> $J", priority=1)
+    until(lambda: queue.written() == ["first"], "the urgent one")
+    until(lambda: "run 1.1 waits" in blocked(queue), "its return")
+
+
+def test_the_timeout_counts_on_when_the_worker_dies(queue: Queue, machine: Path) -> None:
+    reads(machine, cpu=0.9)
+    queue.submit("true", gate_timeout_s=3600.0)
+    worker = queue.worker(module=STAND_IN)
+    until(lambda: "run 1.1 waits" in blocked(queue), "the wait")
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    with sqlite3.connect(queue.layout.db) as connection:  # as if it had waited an hour by then
+        connection.execute(
+            "INSERT INTO job_events (at, job_id, run_id, actor, verb)"
+            " SELECT at - 3600, job_id, run_id, actor, verb FROM job_events WHERE verb = 'wait for quiet'"
+        )
+    connection.close()
+    queue.worker(module=STAND_IN)
+    queue.done(1)
+    assert history(queue, "1.1")[3:] == ["not quiet", "claim", "finish"], "no new wait"
+    assert "1 h" in next(one["detail"] for one in details(queue, "1.1")["taints"] if one["kind"] == "not_quiet")
+
+
+def test_real_load(queue: Queue) -> None:
+    """Every processor computes for others; a hook and the runs before it are the queue's own and do not count."""
+    idle = psutil.cpu_percent(1.0) / 100
+    if idle > 0.5:
+        pytest.skip(f"this machine is {idle:.0%} busy: what this test adds would not be told from that")
+    limit = (1 + idle) / 2
+    queue.layout.config.write_text(f"gate_cpu_share = {limit}\nmin_free_bytes = 0\npoll_s = 0.5\n")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(psutil.cpu_count() or 1)]
+    try:
+        queue.submit("echo ran >> $J", gate_timeout_s=3600.0)
+        queue.worker()
+        until(lambda: "of the processors" in blocked(queue), "the reason")
+        assert queue.written() == []
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    queue.done(1)
+    assert "not_quiet" not in taints(queue, "1.1")

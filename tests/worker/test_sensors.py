@@ -1,0 +1,74 @@
+"""A run's samples as a queue stores them: at its start, at borders of phases, and at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.worker import observer
+from tests.queue_support import Queue
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def engine(layout: Layout) -> Iterator[Engine]:
+    engine = open_engine(layout.db, keep_open=True)
+    yield engine
+    engine.dispose()
+
+
+def samples(queue: Queue) -> list[dict[str, Any]]:
+    with read.reading(queue.layout.db) as connection:
+        return [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", 1)]
+
+
+def taints(queue: Queue) -> list[str]:
+    with read.reading(queue.layout.db) as connection:
+        return [row["kind"] for row in read.detail(connection, "taints", 1)]
+
+
+def test_a_run_shorter_than_the_first_interval_is_watched(queue: Queue) -> None:
+    """Of its end wait4 knows what its processes used: before, it was `unwatched`, whatever the others did."""
+    queue.submit("sleep 0.8")
+    queue.worker()
+    queue.done()
+    assert {"others_cpu_share", "job_cpu_share"} <= samples(queue)[-1].keys()
+    assert "unwatched" not in taints(queue)
+
+
+def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Energy is split there, and the interval of the samples may be minutes."""
+    monkeypatch.setattr(observer, "FIRST_S", -1.0)
+    monkeypatch.setattr(observer, "FIRST_EVERY_S", 0.0)
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    folder = RunDir(layout.run_dir(run.id))
+    folder.path.mkdir(parents=True)
+    watching = observer.Observer(engine, run, folder, sample_every_s=3600)
+
+    def stored() -> int:
+        watching.observe()
+        with read.reading(layout.db) as connection:
+            return len(read.detail(connection, "conditions", run.run_id))
+
+    assert [stored(), stored()] == [1, 1]
+    for n, (name, edge) in enumerate((("setup", "begin"), ("measure", "begin"), ("measure", "end"))):
+        with folder.events.open("a") as events:
+            events.write(json.dumps({"type": "phase", "t": float(n), "name": name, "edge": edge}) + "\n")
+        assert [stored(), stored()] == [n + 2, n + 2]
+    with folder.events.open("a") as events:
+        events.write(json.dumps({"type": "iter", "t": 4.0, "i": 0, "dur_s": 0.1}) + "\n")
+    assert stored() == 4, "an iteration is no border"
+    watching.finish()
