@@ -1,0 +1,7 @@
+"""A block on its node: `python -m queue_runner.remote FOLDER`."""
+
+import sys
+
+from queue_runner.remote.node import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""What comes back from a node: the files of a run grow here as they do there, and its record completes them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from queue_runner.atomic_file import replacing
+from queue_runner.model import Ending, Outcome
+from queue_runner.remote import block
+from queue_runner.run_dir import RunDir
+
+_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
+
+
+def began(folder: block.Folder) -> list[str]:
+    """Return the runs of which something has come, in the order of their starts."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in folder.runs.iterdir():
+            told = block.read_json(path / "began.json")
+            if told is not None:
+                found.append((told.get("at") or float("inf"), path.name))
+    return [name for _, name in sorted(found)]
+
+
+def fetch(source: RunDir, target: RunDir, *, whole: bool) -> None:
+    """Bring the folder of a run up to date; `whole` also what is written at its end. Raises: OSError."""
+    (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
+    for stream in block.STREAMS:
+        if (source.path / stream).exists():
+            block.append_new(source.path / stream, target.path / stream)
+    if not whole:
+        return
+    for file in _FILES:
+        if (source.path / file).is_file():
+            _copy(source.path / file, target.path / file)
+    if source.out.is_dir():
+        shutil.copytree(source.out, target.out, dirs_exist_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with replacing(target, durable=True) as partial:
+        shutil.copyfile(source, partial)
+
+
+def ending_of(record: dict[str, Any]) -> Ending:
+    """Return how the node's worker judged the run's exit.json. Raises: ValueError, KeyError for anything else."""
+    return Ending(Outcome(record["outcome"]), record["exit_code"], record["signal"], record["reason"] or "")

@@ -1,0 +1,244 @@
+"""On a node: run a block with an ordinary worker whose home is on local disk, and pass on what its runs write.
+
+    python -m queue_runner.remote FOLDER
+
+The first start takes the fence; any other, as by a scheduler that lost its memory, ends at once. SIGTERM, which comes
+before the limit of the allocation, and the file `stop` end the current run cleanly; runs that have not started stay
+undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from queue_runner.atomic_file import replacing
+from queue_runner.host.home import ensure_home
+from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
+from queue_runner.paths import Layout
+from queue_runner.remote import block
+from queue_runner.run_dir import RunDir
+from queue_runner.store import blocks, jobs, lanes, migrate, read, resolve, results
+from queue_runner.store.engine import looking, open_engine, writing
+
+STEP_S = 0.5
+ABANDON_S = 120.0
+"""How long the end of a run is waited for where the supervisor itself has failed."""
+MOST_STARTS = 5
+"""Starts of the worker, which a block outlives."""
+_OF_NODE = ("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
+
+
+class Node:
+    """A block on its node, from the fence to ended.json."""
+
+    def __init__(self, folder: block.Folder, told: dict[str, Any], home: Path) -> None:
+        self._folder = folder
+        self._told = told
+        self._layout = Layout(home)
+        self._stop = ""
+        self._stopping = threading.Event()
+        self._starts = 0
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._exported: set[str] = set()
+        self._begun: set[str] = set()
+        self._cancelled: set[str] = set()
+        self._beats = 0
+
+    def load(self) -> None:
+        """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
+        layout = ensure_home(self._layout.home)
+        shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
+        layout.config.write_text(self._told["settings"])
+        migrate.ensure(layout)
+        env = {name: value for name, value in os.environ.items() if name.startswith(_OF_NODE)}
+        self._engine = open_engine(layout.db)
+        with writing(self._engine) as connection:
+            blocks.load(connection, self._told, env)
+
+    def run(self) -> str:
+        """Work until every run is DONE or the block is to end; return why it ended, "" when all was done."""
+        signal.signal(signal.SIGTERM, lambda *_: self.stop("walltime: the allocation reached its limit or was taken"))
+        while True:
+            if not self._folder.path.exists():
+                self.stop("stopped: the folder of the block was removed")
+            elif self._folder.stop.exists():
+                self.stop("stopped: the front ended the block")
+            idle = self._keep_worker()
+            self._pass_on_cancels()
+            left = self._export()
+            if not left or (idle and self._is_over(left)):
+                return self._stop
+            self._stopping.wait(STEP_S)
+            self._stopping.clear()
+
+    def stop(self, why: str) -> None:
+        """End the current run, start no other."""
+        self._stop = self._stop or why
+        self._stopping.set()
+
+    def close(self) -> None:
+        """End the worker; a run that it left has ended, or ends with its warden's grace."""
+        if self._worker is not None and self._worker.poll() is None:
+            self._worker.terminate()
+            self._worker.wait()
+
+    def _keep_worker(self) -> bool:
+        """Start the worker where it has died; return whether it has nothing more to do."""
+        if self._worker is None or self._worker.poll() not in (None, 0):
+            if self._starts >= MOST_STARTS:
+                self._stop = self._stop or f"worker: it died {MOST_STARTS} times"
+                return True
+            self._starts += 1
+            env = {**os.environ, "MPSQ_HOME": str(self._layout.home)}
+            with self._folder.log.open("ab") as log:
+                self._worker = subprocess.Popen(
+                    [sys.executable, "-m", "queue_runner.worker", "--until-idle"],
+                    env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                )  # fmt: skip
+        return self._worker.poll() is not None
+
+    def _is_over(self, left: list[read.Row]) -> bool:
+        """Return whether an idle worker leaves these runs for good: they are held, or the block is to end."""
+        if any(row["state"] == State.RUNNING for row in left):
+            self._worker = None
+            return self._starts >= MOST_STARTS
+        return True
+
+    def abandon(self) -> None:
+        """End what runs, after an error of this program: nothing may be left on a node that the front calls free."""
+        self.stop("error: the node's supervisor failed")
+        if self._worker is None:
+            return
+        deadline = time.monotonic() + ABANDON_S
+        self._end_current()
+        while time.monotonic() < deadline and not self._keep_worker():
+            time.sleep(STEP_S)
+
+    def _end_current(self) -> None:
+        if "*" not in self._cancelled:
+            with writing(self._engine) as connection:
+                lanes.pause(connection, DEFAULT_LANE, self._stop)
+                running = jobs.running(connection, DEFAULT_LANE)
+                if running is not None:
+                    jobs.request_cancel(connection, [running.run_id], actor="worker")
+            if running is not None:
+                RunDir(self._layout.run_dir(running.id)).request_cancel(self._stop)
+            self._cancelled.add("*")
+
+    def _pass_on_cancels(self) -> None:
+        if self._stop:
+            self._end_current()
+        names: set[str] = set()
+        with contextlib.suppress(FileNotFoundError):
+            names = {path.name for path in self._folder.cancels.iterdir()} - self._cancelled
+        for name in sorted(names):
+            self._cancelled.add(name)
+            selector: Selector = parse_selector(name)
+            with writing(self._engine) as connection:
+                ids = [row["id"] for row in resolve.runs_of(connection, [selector])]
+                asked = jobs.request_cancel(connection, ids, actor="user")
+            if any(row["state"] == State.RUNNING for row in asked):
+                RunDir(self._layout.runs / name).request_cancel("user")
+
+    def _export(self) -> list[read.Row]:
+        """Pass on what is new; return the runs that are not DONE. A full shared folder is tried again."""
+        with read.reading(self._layout.db) as connection:
+            rows = read.runs(connection)
+        self._beats += 1
+        now = next((row["run"] for row in rows if row["state"] == State.RUNNING), None)
+        late = []
+        if not self._folder.path.exists():
+            return [row for row in rows if row["state"] != State.DONE]
+        try:
+            block.write_json(self._folder.beat, {"count": self._beats, "run": now}, durable=False)
+            for row in rows:
+                if row["run"] not in self._exported and row["state"] in (State.RUNNING, State.DONE):
+                    self._pass_on(row)
+        except OSError as error:
+            print(f"the shared folder takes nothing: {error}; it is tried again", file=sys.stderr, flush=True)
+            late = [row for row in rows if row["state"] == State.DONE and row["run"] not in self._exported]
+        return [row for row in rows if row["state"] != State.DONE] + late
+
+    def _pass_on(self, row: read.Row) -> None:
+        name, source = row["run"], RunDir(self._layout.run_dir(row["run"]))
+        target = self._folder.run(name)
+        if name not in self._begun:
+            (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
+            block.write_json(target.path / "began.json", {"at": row["claimed_at"], "started": row["started_at"]})
+            self._begun.add(name)
+        for stream in block.STREAMS:
+            block.append_new(source.path / stream, target.path / stream)
+        if row["state"] != State.DONE:
+            return
+        for file in _RUN_FILES:
+            _copy(source.path / file, target.path / file)
+        if source.out.is_dir():
+            shutil.copytree(source.out, target.out, dirs_exist_ok=True)
+        for stream in block.STREAMS:
+            _flush(target.path / stream)
+        with looking(self._engine) as connection:
+            told = blocks.result(connection, row["run_id"], results.OWN_NOTE)
+        block.write_json(target.path / "record.json", told)
+        self._exported.add(name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file that may not be there, at once. Raises: OSError when it cannot be written."""
+    with contextlib.suppress(FileNotFoundError):
+        data = source.read_bytes()
+        with replacing(target, durable=True) as partial:
+            partial.write_bytes(data)
+
+
+def _flush(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def main(arguments: list[str]) -> int:
+    """Run a block. Return 0 when it ended as it should, also where another start has run it."""
+    folder = block.Folder(Path(arguments[0]))
+    told = json.loads(folder.instructions.read_text())
+    about = {"host": socket.gethostname(), "node": os.environ.get("SLURMD_NODENAME"), "pid": os.getpid()}
+    if not block.take_fence(folder, {**about, "at": time.time(), "job": os.environ.get("SLURM_JOB_ID")}):
+        print("this block was started before, or is void: nothing to do", file=sys.stderr)
+        return 0
+    home = Path(tempfile.mkdtemp(prefix="mpsq-block-", dir=told.get("local") or None))
+    node = Node(folder, told, home)
+    ended = "error: the node could not begin"
+    try:
+        node.load()
+        ended = node.run()
+    except BaseException as error:
+        ended = f"error: {type(error).__name__}: {error}"
+        node.abandon()
+        raise
+    finally:
+        node.close()
+        _say_ended(folder, ended)
+        shutil.rmtree(home, ignore_errors=True)
+    return 0
+
+
+def _say_ended(folder: block.Folder, why: str) -> None:
+    """Write ended.json, however long the folder takes nothing: without it the front has to guess."""
+    while folder.path.exists():
+        try:
+            block.write_json(folder.ended, {"why": why, "at": time.time()})
+            return
+        except OSError as error:
+            print(f"ended.json cannot be written: {error}", file=sys.stderr, flush=True)
+            time.sleep(STEP_S)

@@ -1,0 +1,183 @@
+"""A real Slurm on this host: munged, slurmctld and two slurmd of one test, on ports of their own, ended by their ids.
+
+Both nodes share the host, so each has locks of its own and a name that stands in for the machine's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from tests.queue_support import until
+
+NODES = ("n1", "n2")
+_CONF = """\
+ClusterName=mpsqtest
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SwitchType=switch/none
+ReturnToService=2
+SlurmdTimeout=10
+SlurmctldTimeout=10
+KillWait=5
+SchedulerParameters=sched_interval=1,sched_min_interval=200000
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE
+"""
+_PYTHON = """\
+#!/bin/sh
+name=${{SLURMD_NODENAME:-front}}
+export MPSQ_LOCKS={folder}/locks-$name MPSQ_TEST_MACHINE=$name
+exec {python} "$@"
+"""
+
+
+def _ports(count: int) -> list[int]:
+    """Free ports of the loopback device."""
+    taken = [socket.socket() for _ in range(count)]
+    for one in taken:
+        one.bind(("127.0.0.1", 0))
+    numbers = [one.getsockname()[1] for one in taken]
+    for one in taken:
+        one.close()
+    return numbers
+
+
+class Slurm:
+    """A cluster of two nodes in a folder. `shared` is on all of them, `python` is their interpreter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shared = folder / "shared"
+        self.python = folder / "python"
+        self.conf = folder / "slurm.conf"
+        for name in ("state", "shared", "local", "spool.n1", "spool.n2"):
+            (folder / name).mkdir(mode=0o755)
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        host = socket.gethostname().partition(".")[0]
+        self.conf.write_text(_CONF.format(folder=folder, host=host, user=user, ports=_ports(3)))
+        self.python.write_text(_PYTHON.format(folder=folder, python=sys.executable))
+        self.python.chmod(0o755)
+        (folder / "munge.key").write_bytes(os.urandom(128))
+        (folder / "munge.key").chmod(0o400)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def config(self) -> str:
+        """The profile of this cluster in a config.toml."""
+        return (
+            f'[on.slurm]\nfolder = "{self.shared}"\npython = "{self.python}"\nlocal = "{self.folder}/local"\n'
+            'poll = "1s"\ngrace = "3s"\n'
+        )
+
+    def start(self) -> None:
+        """Start everything, and wait until both nodes are idle."""
+        self._run("munged", "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
+                  f"--key-file={self.folder}/munge.key", f"--pid-file={self.folder}/munge.pid",
+                  f"--log-file={self.folder}/munge.log", f"--seed-file={self.folder}/munge.seed")  # fmt: skip
+        until((self.folder / "munge.socket").exists, "munged")
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        until(self._is_idle, "idle nodes")
+
+    def start_controller(self) -> None:
+        self._run("slurmctld", "slurmctld", "-D", "-i")
+
+    def start_node(self, node: str) -> None:
+        self._run(node, "slurmd", "-D", "-N", node)
+
+    def kill(self, name: str) -> None:
+        """Kill slurmctld or the slurmd of a node."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def ask(self, *argv: str) -> str:
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=True).stdout
+
+    def _is_idle(self) -> bool:
+        try:
+            return self.ask("sinfo", "-h", "-N", "-o", "%t").split() == ["idle", "idle"]
+        except subprocess.SubprocessError:
+            return False
+
+    def _run(self, name: str, *argv: str) -> None:
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        env.pop("PYTHONPATH", None)
+        with (self.folder / f"{name}.out").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def jobs_left(self) -> list[psutil.Process]:
+        """What lives of blocks: supervisors, workers, wardens, jobs."""
+        return [one for one in self._of(self.conf) if self._is_of_a_block(one)]
+
+    def _is_of_a_block(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error):
+            env = process.environ()
+            return "SLURM_JOB_ID" in env or env.get("MPSQ_HOME", "").startswith(str(self.folder))
+        return False
+
+    def _of(self, conf: Path) -> list[psutil.Process]:
+        """The processes that know this cluster, but for the test and its parent."""
+        found = []
+        for process in psutil.process_iter(["pid"]):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("SLURM_CONF") == str(conf) and process.pid not in (os.getpid(), os.getppid()):
+                    found.append(process)
+        return found
+
+    def stop(self) -> None:
+        for name in [*NODES, "slurmctld", "munged"]:
+            if (process := self.processes.pop(name, None)) is not None:
+                process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                process.kill()
+                process.wait()
+        for process in self._of(self.conf):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def running() -> Iterator[Slurm]:
+    """Yield a cluster that is up, and end it. Its folder has a short name: the path of a socket in the spool of a node,
+    of which sun_path takes 108 bytes, else makes every start of a job fail."""
+    with tempfile.TemporaryDirectory(prefix="mpsq-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        cluster = Slurm(Path(folder))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()

@@ -1,0 +1,85 @@
+"""A record that becomes visible late, as on NFS: sbatch and squeue are stand-ins here, and the node is this test."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner import config
+from queue_runner.paths import Layout
+from queue_runner.remote import block
+from queue_runner.store import read
+from queue_runner.store.engine import open_engine
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
+from queue_runner.worker.blocks import Blocks
+
+pytestmark = pytest.mark.process
+
+GONE = '{"why": "", "at": 0}'
+RECORD: dict[str, Any] = {
+    **{"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None, "boot_id": "b"},
+    **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0, "conditions": [], "notes": []},
+    **{"exit": {"exit_code": 0, "real_s": 1.0}, "machine": {"id": "node"}, "system": {"os": "linux"}},
+}
+
+
+def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str) -> tuple[Blocks, block.Folder]:
+    """A front that has sent a block of one run, and the folder of that block."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (programs / "squeue").write_text("#!/bin/sh\n")
+    for one in programs.iterdir():
+        one.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    profile = f'[on.slurm]\nfolder = "{tmp_path}/shared"\npoll = "0s"\ngrace = "{grace}"\n'
+    layout.config.write_text(profile)
+    plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(tmp_path), on="slurm")))
+    blocks = Blocks(layout, config.load(layout.config), open_engine(layout.db), lambda _: None)
+    blocks.step()
+    return blocks, block.Folder(next((tmp_path / "shared").iterdir()))
+
+
+def outcome(layout: Layout) -> str | None:
+    with read.reading(layout.db) as connection:
+        return read.runs(connection)[0]["outcome"]
+
+
+def run_begins(folder: block.Folder) -> None:
+    assert block.take_fence(folder, {})
+    (folder.run("1.1").path / "warden").mkdir(parents=True)
+    block.write_json(folder.run("1.1").path / "began.json", {"at": 10.0, "started": 11.0})
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_record_that_is_late_by_less_than_the_grace_counts(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """Whether the node says that it has ended, or the scheduler has forgotten it."""
+    blocks, folder = front(layout, tmp_path, monkeypatch, "1h")
+    run_begins(folder)
+    if ended:
+        folder.ended.write_text(GONE)
+    for _ in range(3):
+        blocks.step()
+        assert outcome(layout) is None
+    block.write_json(folder.run("1.1").path / "record.json", RECORD)
+    blocks.step()
+    assert outcome(layout) == "SUCCEEDED"
+
+
+def test_without_a_record_it_is_lost_after_the_grace(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, folder = front(layout, tmp_path, monkeypatch, "0s")
+    run_begins(folder)
+    deadline = time.monotonic() + 20
+    while outcome(layout) is None and time.monotonic() < deadline:
+        blocks.step()
+    assert outcome(layout) == "LOST"
+    assert not block.take_fence(folder, {})  # it cannot be started again

@@ -1,0 +1,110 @@
+"""Blocks on a real Slurm of two nodes: sent, followed, ingested, cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.control import cancel
+from queue_runner.model import parse_selector
+from queue_runner.monitor import why
+from queue_runner.store import read
+from tests.cli_support import Cli
+from tests.queue_support import Queue, until
+from tests.remote.slurm_support import Slurm, running
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
+
+EVENTS = """
+say() { printf '%s\\n' "$1" >> $MPSQ_EVENTS; }
+say '{"type":"hello","v":1,"t":0,"workload":"w","framework":"torch","device":"cpu","dtype":"fp32","compile":false}'
+say '{"type":"phase","t":0.1,"name":"measure","edge":"begin"}'
+for i in 1 2 3; do
+    say '{"type":"iter","t":0.'$i',"i":'$i',"dur_s":0.1,"loss":1.0,"phase":"measure","synced":true}'
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    yield from running()
+
+
+@pytest.fixture
+def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """A queue whose machine can submit to the cluster; nothing of it is left on a node afterwards."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
+    queue.layout.config.write_text(queue.layout.config.read_text() + cluster.config)
+    yield queue
+    queue.close()
+    until(lambda: not cluster.ask("squeue", "-h", "-t", "PD,R,CG"), "an empty cluster")
+    assert list((cluster.folder / "local").iterdir()) == []
+    assert [process.cmdline() for process in cluster.jobs_left()] == []
+
+
+def machines(queue: Queue) -> dict[str, str]:
+    return {row["run"]: row["machine_hash"] for row in queue.rows()}
+
+
+def explain(queue: Queue, run: str) -> str:
+    with read.reading(queue.layout.db) as connection:
+        return why.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence
+
+
+def test_a_block_comes_back_as_runs_of_its_node(front: Queue, mpsq: Cli) -> None:
+    remote = front.submit(
+        EVENTS + "echo out; echo err >&2; mkdir -p $MPSQ_OUT; echo kept > $MPSQ_OUT/file", 2, on="slurm"
+    )
+    here = front.submit("echo here")
+    front.worker()
+    rows = {row["run"]: row for row in front.done(3)}
+    assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}
+    assert [rows[f"{remote}.{n}"]["n_iters"] for n in (1, 2)] == [3, 3]
+    machine = machines(front)
+    assert machine[f"{remote}.1"] == machine[f"{remote}.2"] != machine[f"{here}.1"]
+    folder = front.layout.run_dir(f"{remote}.1")
+    assert (folder / "stdout.log").read_text() == "out\n"
+    assert (folder / "out/file").read_text() == "kept\n"
+    assert rows[f"{remote}.1"]["real_s"] > 0
+    assert f"{remote}.1" in mpsq("report", "iterations", str(remote)).out
+
+
+def test_a_failing_run_has_its_own_outcome(front: Queue, cluster: Slurm) -> None:
+    job = front.submit("echo broken >&2; exit 3", on="slurm")
+    front.worker()
+    (row,) = front.done()
+    assert (row["outcome"], row["exit_code"], row["reason"]) == ("FAILED", 3, "broken")
+    assert "exit code 3" in explain(front, f"{job}.1")
+
+
+def test_cancel_ends_a_run_on_its_node_and_why_says_where_it_is(front: Queue, cluster: Slurm) -> None:
+    job = front.submit("echo started; exec sleep 600", 2, on="slurm")
+    assert "no worker" in explain(front, f"{job}.1")
+    front.worker()
+    log = front.layout.run_dir(f"{job}.1") / "stdout.log"
+    until(lambda: log.exists() and log.read_text() == "started\n", "the log")
+    assert "slurm job" in explain(front, f"{job}.1")
+    assert "slurm job" in explain(front, f"{job}.2")
+    found = cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=30.0)
+    assert [one.result for one in found] == [cancel.Result.CANCELLED] * 2
+    assert [row["outcome"] for row in front.rows()] == ["CANCELLED", "CANCELLED"]
+
+
+def test_two_nodes_are_two_machines(front: Queue, cluster: Slurm) -> None:
+    jobs = [front.submit("sleep 2", on="slurm") for _ in range(2)]
+    front.worker("", "--until-idle")
+    front.done(2)
+    machine = machines(front)
+    assert len({machine[f"{job}.1"] for job in jobs}) == 2
+
+
+def test_without_slurm_there_is_a_clear_error(front: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from queue_runner.errors import UsageError
+
+    with monkeypatch.context() as bare:
+        bare.setenv("PATH", str(tmp_path))
+        with pytest.raises(UsageError, match="there is no Slurm here"):
+            front.submit("true", on="slurm")

@@ -1,0 +1,234 @@
+"""Faults planted in a real Slurm: every run has its one true outcome, none runs twice, nothing lives on a node after.
+
+Once each here; MPSQ_CAMPAIGN=long, as `make campaign-slurm` sets, plants each ten times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from queue_runner.control import cancel, retry
+from queue_runner.model import parse_selector
+from queue_runner.monitor import why
+from queue_runner.store import read
+from tests.process_support import needs_linux
+from tests.queue_support import Queue, until
+from tests.remote.slurm_support import Slurm, running
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
+
+TIMES = 10 if os.environ.get("MPSQ_CAMPAIGN") == "long" else 1
+GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
+LIMIT_S = 60.0
+
+
+@pytest.fixture(params=range(TIMES))
+def cluster(request: pytest.FixtureRequest) -> Iterator[Slurm]:
+    yield from running()
+
+
+@pytest.fixture
+def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
+    queue.layout.config.write_text(queue.layout.config.read_text() + cluster.config)
+    yield queue
+    until(lambda: not cluster.jobs_left(), f"an empty node: {[one.cmdline() for one in cluster.jobs_left()]}")
+    queue.close()
+    assert list((cluster.folder / "local").iterdir()) == []
+
+
+def began(front: Queue) -> None:
+    until(lambda: "began" in front.written(), "the first run", LIMIT_S)
+
+
+def go(front: Queue) -> None:
+    front.journal.with_name(front.journal.name + ".go").touch()
+
+
+def each_once(front: Queue, job: int, repeats: int) -> None:
+    """All succeeded, and each ran exactly once."""
+    rows = front.done(repeats, LIMIT_S)
+    assert [row["outcome"] for row in rows] == ["SUCCEEDED"] * repeats, front.log()
+    ran = [line for line in front.written() if line != "began"]
+    assert sorted(ran) == [f"{job}.{n}" for n in range(1, repeats + 1)]
+    assert front.written().count("began") == repeats
+
+
+def explain(front: Queue, run: str) -> str:
+    with read.reading(front.layout.db) as connection:
+        return why.explain_all(front.layout, connection, [parse_selector(run)])[0].sentence
+
+
+def test_the_controller_is_killed_in_mid_run_and_comes_back(front: Queue, cluster: Slurm) -> None:
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    began(front)
+    cluster.kill("slurmctld")
+    go(front)
+    until(lambda: front.rows()[0]["state"] == "DONE", "the first run, without a controller", LIMIT_S)
+    cluster.start_controller()
+    each_once(front, job, 2)
+
+
+def test_the_state_of_the_controller_is_wiped_in_mid_run(front: Queue, cluster: Slurm) -> None:
+    """slurmd kills what the new controller does not know: the run is lost or has succeeded, but never runs again."""
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    began(front)
+    cluster.kill("slurmctld")
+    shutil.rmtree(cluster.folder / "state")
+    (cluster.folder / "state").mkdir()
+    cluster.start_controller()
+    go(front)
+    rows = front.done(2, LIMIT_S)
+    ran = [line for line in front.written() if line != "began"]
+    assert len(ran) == len(set(ran)) and set(ran) <= {f"{job}.1", f"{job}.2"}
+    for row in rows:
+        assert (row["outcome"] == "SUCCEEDED") <= (row["run"] in ran)
+        assert row["outcome"] in ("SUCCEEDED", "CANCELLED", "SKIPPED", "LOST"), row
+
+
+def test_squeue_hangs_and_other_runs_go_on(
+    front: Queue, cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrapper script that hangs 20 s stands in for a controller that does."""
+    stand_in = tmp_path / "bin"
+    stand_in.mkdir()
+    real = shutil.which("squeue")
+    (stand_in / "squeue").write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\nsleep 20\nexec {real} "$@"\n')
+    (stand_in / "sacct").write_text(f"#!/bin/sh\necho sacct >> {tmp_path}/sacct\nexit 1\n")  # there is no accounting
+    for one in stand_in.iterdir():
+        one.chmod(0o755)
+    job = front.submit(GATED, on="slurm")
+    monkeypatch.setenv("PATH", f"{stand_in}:{os.environ['PATH']}")
+    front.worker()
+    until((tmp_path / "asked").exists, "squeue asked", LIMIT_S)
+    here = front.submit("echo here")
+    until(
+        lambda: any(row["job_id"] == here and row["state"] == "DONE" for row in front.rows()), "the run here", LIMIT_S
+    )
+    assert (tmp_path / "asked").read_text() == "asked\n"  # and it still hangs
+    go(front)
+    until(lambda: all(row["state"] == "DONE" for row in front.rows()), "the block", LIMIT_S)
+    assert [row["outcome"] for row in front.rows()] == ["SUCCEEDED"] * 2
+    assert front.written() == ["began", f"{job}.1"]
+    assert not (tmp_path / "sacct").exists()
+
+
+def test_slurmd_and_its_stepd_are_killed_and_the_runs_go_on(front: Queue, cluster: Slurm) -> None:
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    began(front)
+    fence = next(cluster.shared.glob("*/fence"))
+    node = json.loads(fence.read_text())
+    parent = psutil.Process(node["pid"]).parent()
+    assert parent is not None and parent.name() == "slurmstepd"
+    cluster.kill(node["node"])
+    parent.kill()
+    go(front)
+    each_once(front, job, 2)
+
+
+def test_a_requeued_block_does_not_start_twice(front: Queue, cluster: Slurm) -> None:
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    began(front)
+    id = cluster.ask("squeue", "-h", "-o", "%i").strip()
+    refused = subprocess.run(["scontrol", "requeue", id], capture_output=True, check=False)
+    assert refused.returncode != 0  # --no-requeue
+    script = next(cluster.shared.glob("*/block.sh"))
+    again = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+    assert again.returncode == 0 and "started before" in again.stderr
+    go(front)
+    each_once(front, job, 2)
+
+
+@pytest.mark.parametrize("point", ["blocks.marked", "blocks.sent"])
+def test_the_front_worker_dies_around_sbatch(front: Queue, cluster: Slurm, point: str) -> None:
+    go(front)
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker(point)
+    os.kill(front.stopped(point), signal.SIGKILL)
+    front.worker()
+    each_once(front, job, 2)
+
+
+@needs_linux
+def test_the_shared_folder_is_full_for_a_while(front: Queue, cluster: Slurm) -> None:
+    """A tmpfs of 8 MB, filled: records are tried again until there is room."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(cluster.shared)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs root: a small tmpfs stands in for a full shared folder")
+    try:
+        job = front.submit(GATED, 2, on="slurm")
+        front.worker()
+        began(front)
+        filler = cluster.shared / "filler"
+        with filler.open("wb", buffering=0) as stream:
+            try:
+                while True:
+                    stream.write(bytes(4096))
+            except OSError:
+                pass
+        go(front)
+        until(lambda: f"{job}.2" in front.written(), "both runs on the node", LIMIT_S)
+        assert all(row["state"] != "DONE" for row in front.rows())
+        filler.unlink()
+        each_once(front, job, 2)
+        until(lambda: not cluster.jobs_left(), "the end of the node")
+    finally:
+        front.close()
+        until(lambda: subprocess.run(["umount", str(cluster.shared)], check=False).returncode == 0, "umount")
+
+
+def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster: Slurm) -> None:
+    for node in ("n1", "n2"):
+        cluster.ask("sbatch", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap", "sleep 600")
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    until(lambda: "PENDING" in explain(front, f"{job}.1"), "a block that waits", LIMIT_S)
+    found = cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=60.0)
+    assert [one.result for one in found] == [cancel.Result.CANCELLED] * 2
+    until(lambda: "mpsq" not in cluster.ask("squeue", "-h", "-o", "%k"), "an empty cluster")
+    cluster.ask("scancel", "--full", "--user", str(os.getuid())) if os.getuid() else cluster.ask("scancel", "1", "2")
+    until(lambda: not cluster.ask("squeue", "-h", "-t", "PD,R,CG"), "an empty cluster")
+    assert front.written() == []
+
+
+def test_the_time_limit_ends_the_run_cleanly_and_retry_sends_the_rest(front: Queue, cluster: Slurm) -> None:
+    """The signal of --signal=B:TERM@120, sent by hand."""
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    began(front)
+    cluster.ask("scancel", "--batch", "--signal=TERM", cluster.ask("squeue", "-h", "-o", "%i").strip())
+    rows = front.done(2, LIMIT_S)
+    assert [row["outcome"] for row in rows] == ["CANCELLED", "SKIPPED"]
+    assert all("walltime" in row["reason"] for row in rows)
+    go(front)
+    retry.retry(front.layout, [parse_selector(str(job))])
+    rows = front.done(4, LIMIT_S)
+    assert [row["outcome"] for row in rows if row["number"] > 2] == ["SUCCEEDED"] * 2
+    assert sorted(line for line in front.written() if line != "began") == [f"{job}.3", f"{job}.4"]
+
+
+def test_the_folder_of_the_block_is_removed_and_nothing_stays_on_the_node(front: Queue, cluster: Slurm) -> None:
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    began(front)
+    shutil.rmtree(next(cluster.shared.iterdir()))
+    until(lambda: not cluster.jobs_left(), "an empty node", LIMIT_S)
+    go(front)
+    assert front.written() == ["began"]
+    assert front.rows()[0]["run"] == f"{job}.1" and front.rows()[0]["outcome"] is None  # nothing is known of it
