@@ -42,7 +42,7 @@ def bench(
 
     hint("probing the devices of this machine")
     full, notes = use_case.preset(said)
-    planned = plan.plan(options.request(full, title(ctx)))
+    planned = plan.plan(options.request(full, title(ctx), measures=True))
     remark(*notes, *planned.warnings)
     _foretell(planned)
     if dry_run:

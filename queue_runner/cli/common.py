@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -50,6 +51,16 @@ def hint(text: str) -> None:
     """Print the next step on a terminal; a pipe does not get it."""
     if sys.stderr.isatty():
         say(f"hint: {text}")
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Ask on a terminal, unless `yes`; a pipe is not asked, since nobody would answer."""
+    if yes or not sys.stdin.isatty():
+        return True
+    return bool(typer.confirm(question, default=False, err=True))
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def print_json(schema: str, /, **fields: Any) -> None:
@@ -101,8 +112,12 @@ def many(names: Sequence[object], what: str = "run") -> str:
 
 
 def queued(group: int, jobs: Sequence[int], runs: Sequence[object]) -> str:
-    """Return `g4: 12 jobs, 36 runs queued (12.1 ... 23.3)`."""
-    span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
+    """Return `g4: 12 jobs, 36 runs queued (jobs 12 ... 23)`, of one job `g5: 1 job, 3 runs queued (24.1 ... 24.3)`: the
+    first and the last run of several jobs would read as runs of one."""
+    if len(jobs) > 1:
+        span = f"jobs {jobs[0]}{',' if len(jobs) == 2 else ' ...'} {jobs[-1]}"
+    else:
+        span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
     return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} queued ({span})"
 
 
@@ -121,7 +136,8 @@ _PLURALS = {"is": "are", "has": "have", "was": "were"}
 
 def _plural(fate: str) -> str:
     verb, _, rest = fate.partition(" ")
-    return f"{_PLURALS.get(verb, verb)} {rest}"
+    rest = re.sub(r"\bit\b", "them", rest.replace("it is", "they are"))
+    return f"{_PLURALS.get(verb, verb)} {rest}".rstrip()
 
 
 def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import units
-from queue_runner.cli.common import JobIds, Json, home, new_app, print_json
+from queue_runner.cli.common import JobIds, Json, Yes, confirmed, home, new_app, print_json, say
 from queue_runner.errors import MpsqError
 from queue_runner.model import parse_selector
 
@@ -20,6 +20,7 @@ def delete(
     results: Annotated[
         bool, typer.Option("--results", help="Also delete the results from the database, permanently.")
     ] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Remove the files of ended jobs and hide the jobs.
@@ -29,6 +30,9 @@ def delete(
     """
     from queue_runner.control import delete as use_case
 
+    if results and not confirmed(f"delete the results of {' '.join(ids)} for good?", yes):
+        say("nothing was deleted")
+        raise typer.Exit(1)
     found = use_case.delete(home(), [parse_selector(text) for text in ids], results=results)
     if json:
         print_json("mpsq.delete/1", jobs=found.jobs, results=results, freed_bytes=found.freed_bytes, stuck=found.stuck)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 REPEATS = 4  # the fewest with which a comparison can be significant
+GATE_TIMEOUT = "2m"  # on a machine that is never quiet it ends, too
 
 
 def main() -> int:
@@ -19,7 +20,8 @@ def main() -> int:
     devices = computing_devices()
     print(f"working devices: {', '.join(devices)}\nthe demo's queue: {os.path.relpath(home)}\n", flush=True)
     steps = (
-        f"submit nanogpt --config tiny --device {','.join(devices)} --compile both --repeats {REPEATS}",
+        f"submit nanogpt --config tiny --device {','.join(devices)} --compile both --repeats {REPEATS} --until-valid"
+        f" --gate-timeout {GATE_TIMEOUT}",
         "worker --until-idle",
         "report --group @last",
         "report breakdown --group @last",
@@ -28,9 +30,22 @@ def main() -> int:
 
 
 def mpsq(arguments: str) -> int:
-    """Show a command and run it. Returns its exit code."""
+    """Show a command and run it, with the progress of the submission while the worker runs. Returns its exit code."""
+    from queue_runner import paths
+    from queue_runner.model import parse_selector
+    from queue_runner.monitor import overall
+
     print(f"$ mpsq {arguments}", flush=True)
-    code = subprocess.run([sys.executable, "-m", "queue_runner.cli.main", *arguments.split()], check=False).returncode
+    process = subprocess.Popen([sys.executable, "-m", "queue_runner.cli.main", *arguments.split()])
+    teller = overall.Teller(lambda: overall.sentence(paths.layout(), parse_selector("@last")))
+    while arguments.startswith("worker"):
+        try:
+            process.wait(overall.TERMINAL_S)
+            break
+        except subprocess.TimeoutExpired:
+            teller.step()
+    teller.close()
+    code = process.wait()
     print(flush=True)
     return code
 

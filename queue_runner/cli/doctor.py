@@ -20,6 +20,10 @@ def doctor(
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="The interpreter whose torch is checked; default: that of mpsq.")
     ] = None,
+    smoke: Annotated[
+        bool,
+        typer.Option("--smoke", help="Also add 3 x 3 matrices and apply Linear(3, 1) on each device, as guides do."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check this machine: python, torch, devices, compiler, store.
@@ -29,7 +33,7 @@ def doctor(
     from queue_runner import paths
     from queue_runner.doctor import examine as use_case
 
-    found = use_case.examine(paths.layout(), python)  # not home(): what that refuses is a check
+    found = use_case.examine(paths.layout(), python, smoke)  # not home(): what that refuses is a check
     failed = any(one.verdict == "fail" for one in found)
     if json:
         print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(one) for one in found])

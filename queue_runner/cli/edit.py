@@ -32,13 +32,14 @@ def edit(
     note: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A note to keep with the job; '' removes it.")
     ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The name in lists and reports.")] = None,
     tag: Words = None,
     untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Remove a tag. Repeatable.")] = None,
     json: Json = False,
 ) -> None:
-    """Change the dependencies, times, priority, notes and tags of jobs.
+    """Change the dependencies, times, priority, names, notes and tags of jobs.
 
-    Notes and tags can be changed at any time, the rest until a job has ended.
+    Names, notes and tags can be changed at any time, the rest until a job has ended.
     """
     from queue_runner.control import edit as use_case
 
@@ -51,12 +52,15 @@ def edit(
         at=at or ("" if no_at else None),
         deadline=deadline or ("" if no_deadline else None),
         note=note,
+        name=name,
         tags=tuple(tag or ()),
         untags=tuple(untag or ()),
         retries=retries,
     )
     if wanted == use_case.Edit():
-        raise UsageError("edit needs a change to make", "--priority, --after, --at, --deadline, --note, --tag, ...")
+        raise UsageError(
+            "edit needs a change to make", "--priority, --after, --at, --deadline, --name, --note, --tag, ..."
+        )
     jobs = use_case.edit(home(), chosen(ids, None), wanted)
     if json:
         print_json("mpsq.edit/1", jobs=jobs)

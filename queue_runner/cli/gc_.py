@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queue_runner import tables, units
-from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+from queue_runner.cli.common import Json, Yes, confirmed, hint, home, new_app, print_json, say
 from queue_runner.errors import MpsqError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def gc(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Remove files that are no longer needed.
@@ -47,6 +48,11 @@ def gc(
     reserve.release(layout)  # before the first look, which on some disks needs space too
     items = gc_find.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
     stuck: list[str] = []
+    if items and not dry_run:
+        freed = units.size(sum(item.size_bytes for item in items))
+        if not confirmed(f"remove {units.counted(len(items), 'item')} for good, {freed} (--dry-run lists them)?", yes):
+            say("nothing was removed")
+            raise typer.Exit(1)
     gone = items if dry_run else gc_remove.collect(layout, items, stuck.append)
     total = sum(item.size_bytes for item in gone)
     if json:

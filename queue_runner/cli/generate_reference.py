@@ -58,7 +58,7 @@ _ENVIRONMENT = """\
 |---|---|
 | `MPSQ_HOME` | the folder of the queue, absolute; else `var/` of a checkout, else the user's data folder |
 | `MPSQ_LOCKS` | the folder of the locks; else one for each user of the machine |
-| `NO_COLOR` | nothing is coloured anyway |"""
+| `NO_COLOR` | nothing is coloured; a pipe and TERM=dumb have no colours anyway |"""
 
 
 def _section(title: str, command: Any, parent: Any, level: int) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from queue_runner import tables, units
+from queue_runner import tables
 from queue_runner.cli.common import Json, groups, home, new_app, print_json, say
 from queue_runner.model import parse_selector
 
@@ -30,7 +30,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List jobs."""
-    from queue_runner.monitor import listing
+    from queue_runner.monitor import job_table, listing
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
@@ -44,31 +44,9 @@ def list_(
     if json:
         print_json("mpsq.list/1", jobs=jobs, more=more)
         return
-    _print(jobs, runs)
-    if more:
-        say(f"these are the newest {limit}; --all shows every job")
-
-
-def _print(jobs: list[dict[str, Any]], runs: bool) -> None:
-    from queue_runner.monitor import listing
-
     if not jobs:
         say("no matching jobs")
         return
-    if runs:
-        rows = [{**run, "id": run["run"], "state": listing.ending(run)} for job in jobs for run in job["runs"]]
-    else:
-        rows = [{**job, "id": job["job"], "state": listing.job_ending(job)} for job in jobs]
-        for row in rows:
-            row["ok"] = f"{row['succeeded']}/{row['repeats']}"
-    columns = [
-        tables.Column("id", "run" if runs else "job", right=not runs),
-        tables.Column("group_id", "group", words=lambda group: f"g{group}"),
-        tables.Column("name", "name", words=lambda name: tables.elide(name, 14)),
-        tables.Column("asks", "asks", flexible=True),
-        tables.Column("state", "state"),
-        tables.Column("median_s", "ms/iter", words=lambda s: units.ms(s), right=True),
-    ]
-    if not runs:
-        columns.insert(4, tables.Column("ok", "ok", right=True))
-    print(tables.table([{**row, "asks": listing.question(row)} for row in rows], columns))
+    print((job_table.runs if runs else job_table.jobs)(jobs, colour=tables.in_colour()))
+    if more:
+        say(f"these are the newest {limit}; --all shows every job")

@@ -25,14 +25,14 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rerun": "Queue jobs again, with exactly the code that they ran.",
         "cancel": "Cancel waiting and running jobs.",
         "retry": "Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept.",
-        "wait": "Wait until jobs have ended.",
+        "wait": "Wait until jobs have ended: the named ones, else the newest group, which is said.",
         "schedule": "Submit on a schedule: every night, every Monday.",
     },
     "Arrange": {
         "hold": "Hold waiting jobs until they are released.",
         "release": "Release held jobs.",
         "move": "Change the order of waiting jobs.",
-        "edit": "Change the dependencies, times, priority, notes and tags of jobs.",
+        "edit": "Change the dependencies, times, priority, names, notes and tags of jobs.",
         "pause": "Start no job until mpsq resume. Running jobs continue: mpsq suspend stops them.",
         "resume": "Resume the lane after mpsq pause or mpsq drain.",
         "suspend": "Suspend running jobs until mpsq continue; they keep the lane and their memory.",
@@ -42,14 +42,18 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Look": {
         "status": "Show running and waiting jobs, and whether there is a worker.",
         "list": "List jobs.",
-        "show": "Show everything known about a job or a run.",
+        "show": "Show everything known about a job or a run, or the summary of a group.",
         "why": "Explain why a job is in its state, and what to do next.",
         "logs": "Print or follow the output of a job.",
+        "web": "Show the queue in a browser on this machine: what runs, the history, comparisons, logs.",
     },
     "Measure": {
         "bench": "Queue a workload over this machine's devices and modes, with repeats.",
         "report": "Answer a question from the stored runs.",
         "import": "Import the logs of runs made elsewhere.",
+        "plot": "Draw the rows of a report: their runs, speedups with intervals, time and loss over iterations.",
+        "sql": "Ask the database: one SELECT over its views and tables, which cannot change anything.",
+        "export": "Write runs, iterations, evaluations and metrics to files of other tools.",
         "workloads": "List the workloads, show the settings of one, or create your own.",
         "env": "Manage named environments: other versions of torch, other frameworks.",
     },
@@ -61,9 +65,14 @@ SECTIONS: dict[str, dict[str, str]] = {
         "config": "Show and change the settings.",
         "db": "Maintain the database.",
         "completion": "Print the script that completes commands, options, ids and names with TAB.",
+        "help": "List all commands, or explain one.",
     },
 }
-"""Every command and its line in `mpsq --help`; a test compares the lines with the commands' own."""
+"""Every command and its line in `mpsq help all`; a test compares the lines with the commands' own."""
+FIRST = (
+    *("submit", "run", "worker", "status", "list", "show", "why", "logs", "cancel", "report", "workloads", "doctor"),
+)
+"""The commands of `mpsq --help`."""
 
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
@@ -93,13 +102,15 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS:
-            raise UsageError(f'unknown command "{args[0]}"', did_you_mean(args[0], COMMANDS, "mpsq --help lists them"))
+            raise UsageError(
+                f'unknown command "{args[0]}"', did_you_mean(args[0], COMMANDS, "mpsq help all lists them")
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in FIRST])
+        formatter.write(f"\nmpsq help all lists all {len(COMMANDS)} commands, mpsq help COMMAND explains one.\n")
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner import tables
+from queue_runner import tables, units
 from queue_runner.cli.common import Tags, groups, home, new_app, remark, say
+from queue_runner.cli.run_selection import Group, GroupBy, Iters, Since, Vs, Where
 from queue_runner.cli.submit_options import title
 from queue_runner.errors import UsageError
 
@@ -32,29 +34,39 @@ def report(
             metavar="[NAME] [ID]...", help="The report (default: the device x compile table), and the jobs it covers."
         ),
     ] = None,
-    vs: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="The baseline, for example device=cpu,compile=off.")
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...", help="Only runs with these values; several values of a key are alternatives."
-        ),
-    ] = None,
-    group: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")
-    ] = None,
+    vs: Vs = None,
+    where: Where = None,
+    group: Group = None,
     tag: Tags = None,
-    group_by: Annotated[str | None, typer.Option(metavar="KEY,...", help="The keys that form a row.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")] = None,
-    iters: Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")] = None,
+    group_by: GroupBy = None,
+    since: Since = None,
+    iters: Iters = None,
     all: Annotated[bool, typer.Option("--all", help="Include invalid runs.")] = False,
     peak: Annotated[
         str,
         typer.Option(metavar="FROM", help="The peak that MFU is relative to: sourced, or measured on this machine."),
     ] = "sourced",
+    printed_mfu: Annotated[
+        bool,
+        typer.Option(
+            "--printed-mfu", help="Show the MFU that nanoGPT's train.py printed, of an A100's peak, beside ours."
+        ),
+    ] = False,
+    same_within: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="The margin of practically the same; 1% by default.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, tests, footnotes.")
+    ] = False,
     format: Annotated[str, typer.Option(help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write one page for a browser: tables, verdict, charts of the runs, how to repeat it; works offline.",
+        ),
+    ] = None,
     submit: Annotated[
         bool, typer.Option("--submit", help="With the report missing: queue the missing runs, with the current code.")
     ] = False,
@@ -76,6 +88,8 @@ def report(
     reports.load(name)
     if submit and name != "missing":
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
+    if printed_mfu and name != reports.DEFAULT:
+        raise UsageError(f"--printed-mfu does not apply to the report {name}", "mpsq report --printed-mfu")
     options = read_options(
         selectors=[*ids, *groups(group)],
         tags=tag or (),
@@ -87,13 +101,25 @@ def report(
         include_invalid=all,
         peak_tflops=config.load(layout.config).peak_tflops,
         peak=peak,
+        printed_mfu=printed_mfu,
+        same_within=same_within,
     )
+    if html is not None:
+        if submit or format != "table":
+            raise UsageError("--html writes a page: it goes with no --format, --json or --submit", "run both commands")
+        from queue_runner.pages import report_page
+
+        with reading(layout.db) as connection:
+            page = report_page.build(name, layout, connection, options, command=title(ctx))
+        report_page.write(html, page)
+        say(f"wrote {html} ({units.size(html.stat().st_size)}): one file, to open in any browser")
+        return
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
     if submit and any(row["missing"] for row in result.rows):
         _submit_missing(title(ctx), result, format)
         return
-    print(printing.as_text(name, result, format))
+    print(printing.as_text(name, result, format, explain=explain, colour=tables.in_colour()))
     if submit:
         say("nothing was queued")
     if not result.rows and format in ("csv", "json"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -49,7 +50,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
         raise UsageError(
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq release to release it"
         )
-    planned = use_case.plan(options.request(said, title(ctx)))
+    planned = use_case.plan(options.request({"until_valid": True, **said}, title(ctx), measures=True))
     remark(*planned.warnings)
     layout, out = ensure_home(), Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
     helper = Helper(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
@@ -59,7 +60,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
             stored = store(planned)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
-            follower = _follower(layout, stored.group, out, helper)
+            follower = _follower(layout, stored.group, out, helper, several=len(runs) > 1)
         rows = follower.follow()
     except KeyboardInterrupt:
         if follower is None:
@@ -84,13 +85,22 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     wait.refuse_failures(rows)
 
 
-def _follower(layout: Layout, group: int, out: Outputs, helper: Helper) -> Follower:
+def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several: bool) -> Follower:
     from queue_runner.host.low_priority import Wait, descriptor
+    from queue_runner.monitor import overall
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.logs import opener
 
     named = Selector(f"g{group}", group=group)
-    return Follower(layout, named, opener(out), out, Wait(descriptor(sys.stdout)), keep=helper.keep)
+    return Follower(
+        layout,
+        named,
+        opener(out),
+        out,
+        Wait(descriptor(sys.stdout)),
+        keep=helper.keep,
+        progress=partial(overall.sentence, layout, named) if several else None,
+    )
 
 
 @contextmanager
@@ -121,8 +131,8 @@ def _print_json(group: int, rows: Sequence[Row]) -> None:
 
 
 def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
-    """Print the report of devices if there are iterations to compare, else that of times."""
-    from queue_runner import config, reports
+    """Print the default report if there are iterations or several jobs to compare, else that of times."""
+    from queue_runner import config, reports, tables
     from queue_runner.monitor import wait
     from queue_runner.reports._common import printing
     from queue_runner.reports._common.report import Options
@@ -130,10 +140,11 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
 
     peaks = config.load(layout.config).peak_tflops
     options = Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
-    name = reports.DEFAULT if any(row["n_iters"] for row in rows) else "time"
+    several = len({row["job_id"] for row in rows}) > 1
+    name = reports.DEFAULT if several or any(row["n_iters"] for row in rows) else "time"
     name = reports.suited((row["workload"] for row in rows), otherwise=name)
     name = "scaling" if any(wait.is_probe(row) for row in rows) else name
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
     say("")
-    print(printing.as_text(name, result, "table"))
+    print(printing.as_text(name, result, "table", colour=tables.in_colour()))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 import sys
-import textwrap
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner import tables, units
-from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json, say
+from queue_runner import tables
+from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, hint, home, new_app, print_json, say
 from queue_runner.model import Row
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from queue_runner.model import Selector
     from queue_runner.monitor.show import Patch
 
 app = new_app()
@@ -31,7 +30,8 @@ def show(
     diff: Annotated[bool, typer.Option("--diff", help="Print only the patch of its code.")] = False,
     json: Json = False,
 ) -> None:
-    """Show everything known about a job or a run."""
+    """Show everything known about a job or a run, or the summary of a group."""
+    from queue_runner.monitor import group_summary
     from queue_runner.monitor import show as use_case
     from queue_runner.store.read import reading, select
 
@@ -42,13 +42,26 @@ def show(
         _print_patches(patches, json)
         return
     with reading(layout.db) as connection:
-        found = [use_case.details(layout, connection, row) for row in select(connection, selectors)]
+        rows = select(connection, selectors)
+        if not json and group_summary.of_one_group(selectors, rows):
+            _print_group(connection, selectors, rows)
+            return
+        found = [use_case.details(layout, connection, row) for row in rows]
     if json:
         print_json("mpsq.show/1", runs=found)
         return
     for before, one in zip([None, *found], found, strict=False):
         again = before is not None and before["run"]["job_id"] == one["run"]["job_id"]
         print(("\n" if before is not None else "") + _text(one, again))
+
+
+def _print_group(connection: Connection, selectors: Sequence[Selector], rows: Sequence[Row]) -> None:
+    from queue_runner.monitor import group_summary, job_table, listing
+
+    print(tables.facts(group_summary.facts(connection, rows), prose=("ended", "invalid", "remark")) + "\n")
+    print(job_table.jobs(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=tables.in_colour()))
+    group = rows[0]["group_id"]
+    hint(f"mpsq report g{group} compares them; mpsq show {rows[0]['run']} tells all of a run")
 
 
 def _print_patches(patches: Sequence[Patch], json: bool) -> None:
@@ -63,177 +76,8 @@ def _print_patches(patches: Sequence[Patch], json: bool) -> None:
             sys.stdout.flush()
 
 
-_OF_JOB = (
-    *(
-        "asks",
-        "search",
-        "command",
-        "folder",
-        "python",
-        "environment",
-        "code",
-        "runs in",
-        "rerun of",
-        "tags",
-        "priority",
-    ),
-    *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
-)
-"""Facts that all runs of a job share: shown once."""
-
-
-_PROSE = (
-    *("state", "asks", "remark", "after", "time", "phases", "said", "invalid", "caveat", "note", "lines"),
-    *("hook", "history", "segments", "tags"),
-)
-"""Facts wrapped to the width of the terminal: they are read, not copied."""
-
-
-Fact = tuple[str, str | None]
-"""The name and the value of a fact; it is not shown without a value."""
-
-
 def _text(one: Row, again: bool) -> str:
-    from queue_runner.monitor import listing
+    from queue_runner.monitor import show_text
 
-    run = one["run"]
-    facts: list[Fact] = [
-        ("run", f"{run['run']}  {run['name']}"),
-        ("of", f"job {run['job_id']} in group g{run['group_id']}, repeat {run['repeat']}, attempt {run['attempt']}"),
-        ("state", listing.ending(run) + (f": {run['reason']}" if run["reason"] else "")),
-        ("asks", listing.question(run) or units.MISSING),
-        ("search", one["search"]),
-        ("command", shlex.join(one["argv"]) or units.MISSING),
-        ("folder", one["cwd"] or units.MISSING),
-        ("python", one["python"] or units.MISSING),
-        ("environment", _names(one["env"])),
-        ("code", _code(one)),
-        ("runs in", _place(one)),
-        ("tags", ", ".join(run["tags"]) or units.MISSING),
-        ("priority", str(run["priority"])),
-        ("rerun of", _known(one["rerun_of"], "job {}".format)),
-        *_terms(one),
-        ("timeout", _known(one["timeout_s"], units.duration)),
-        ("parser", one["parser"]),
-        ("schedule", one["schedule"]),
-        *((f"{name} at", _known(run[f"{name}_at"], _when)) for name in ("created", "started", "ended")),
-        *_measured(one),
-        ("suspended", _known((one["exit"] or {}).get("paused_s") or None, units.duration)),
-        ("segments", "\n".join(map(_segment, one["segments"]))),
-        ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in one["phases_s"].items())),
-        ("said", "\n".join(f"{k}: {v}" for k, v in sorted((one["hello"] or {}).items()))),
-        *((t["severity"], f"{t['kind']}: {t['detail']}") for t in one["taints"]),
-        *(("note", f"{n['kind']}: {n['text']}") for n in one["notes"]),
-        ("lines", ", ".join(f"{count} {key}" for key, count in one["lines"].items() if count)),
-        ("deleted", _known(one["deleted_at"], lambda at: f"{_when(at)}: its files are gone")),
-        ("hook", "\n".join(map(_hook, one["hooks"]))),
-        ("history", "\n".join(map(_event, one["history"]))),
-        *(("files" if not n else "", path) for n, path in enumerate(one["files"].values())),
-    ]
-    shown = [(name, value) for name, value in facts if value and not (again and name in _OF_JOB)]
-    return tables.facts(shown, prose=_PROSE)
-
-
-def _known(value: Any, words: Callable[[Any], str]) -> str | None:
-    return None if value is None else words(value)
-
-
-def _terms(one: Row) -> Iterator[Fact]:
-    """Yield when it may run and how often it is tried, as far as that was given."""
-    run = one["run"]
-    yield "remark", run["note"]
-    for dependency in one["after"]:
-        wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok"}[dependency["condition"]]
-        yield "after", f"job {dependency['job']} {wish}: {dependency['verdict']}"
-    yield "not before", _known(run["not_before_at"], _when)
-    yield "deadline", _known(run["deadline_at"], lambda at: f"{_when(at)}: skipped if it has not started by then")
-    if run["retries"]:
-        waits = f", the first after {units.duration(one['backoff_s'])}" if one["backoff_s"] else ""
-        yield "retries", f"{run['retries']} at most, of what is {one['retry_on'] or 'failed'}{waits}"
-
-
-def _names(env: Sequence[str]) -> str:
-    """Return the variables on two lines; --json has all."""
-    if not env:
-        return "none captured"
-    words = f"{len(env)} variables: {', '.join(env)}"
-    return textwrap.fill(words, 64, max_lines=2, placeholder=" … (--json has all)", break_on_hyphens=False)
-
-
-def _measured(one: Row) -> Iterator[Fact]:
-    run: Any = one["run"]
-    if run["median_s"] is not None:
-        spread = units.ms_plus_minus(run["median_s"], run["mad_s"])
-        yield "per iteration", f"{spread} (median and MAD of {units.count(run['n_measure'])} measured)"
-    if (last := _loss_last(run)) is not None:
-        yield "loss", f"{units.loss(run['loss_first'])} first, {units.loss(last)} last"
-    yield "validation loss", _known(run["val_loss_last"], units.loss)
-    if run["real_s"] is not None:
-        times = [f"{units.seconds(run[f'{name}_s'])} {name}" for name in ("real", "user", "sys")]
-        yield "time", ", ".join(times) + " (s)"
-    yield "memory", _known(run["max_rss_bytes"], lambda most: f"{units.size(most)} at most")
-    if (share := one["gpu_busy_share"]) is not None:
-        yield "GPU busy", f"{units.percent(share)} (median of the samples, all programs)"
-
-
-def _loss_last(run: Row) -> float | None:
-    """Return the last loss; nan if the losses ended in a non-number: the store has none then, and `run` has null."""
-    last: float | None = run["loss_last"]
-    return math.nan if last is None and "diverged" in run["taints"] else last
-
-
-def _code(one: Row) -> str:
-    code = one["code"]
-    if code is None:
-        return "outside of a repository"
-    if code["git_dirty"] is None:
-        revision = "outside of a repository"
-    else:
-        changed = ", with changes" if code["git_dirty"] else ""
-        revision = f"commit {code['git_commit'][:12]}{changed}" if code["git_commit"] else "no commit"
-        revision += f" on {code['git_branch']}" if code["git_branch"] else ""
-    return f"{revision}; snapshot {code['hash'][:12]}{_left_out(one)}"
-
-
-def _left_out(one: Row) -> str:
-    names = [f"{name} ({why})" for name, why in (one["code"] or {}).get("left_out", {}).items()]
-    more = f"\n… and {len(names) - 5} more: --json has all" if len(names) > 5 else ""
-    return "".join(f"\nleft out: {name}" for name in names[:5]) + more
-
-
-def _place(one: Row) -> str:
-    if one["run"]["kind"] == "workload":
-        return "its folder, from its snapshot"
-    if one["copy"]:
-        return "a copy of the code as it was at submit"
-    if one["code"] is None or not one["code"]["tree_hash"]:
-        return "its folder; changes of the code are not detected"
-    return "its folder; " + ("its code may change" if one["allow_changed"] else "not if its code has changed")
-
-
-def _segment(part: Any) -> str:
-    span = "no iteration" if part["first_i"] is None else f"iterations {part['first_i']} to {part['last_i']}"
-    return f"{part['run']}: {span}" + (f", from a checkpoint of {part['resumed_from']}" if part["resumed_from"] else "")
-
-
-def _hook(call: Any) -> str:
-    from queue_runner.monitor import listing
-
-    said = (call["output"] or "").splitlines()
-    lines = [f"{call['event']}: {listing.hook_ending(call)}", *(said[-_HOOK_LINES:] if call["state"] != "ok" else [])]
-    return "\n  ".join(tables.shorten(line, 64) for line in lines)
-
-
-_HOOK_LINES = 3
-"""Lines shown of the output of a failed hook; --json has all that is kept."""
-
-
-def _event(event: Any) -> str:
-    to = f" -> {event['outcome'] or event['to_state']}" if event["to_state"] else ""
-    return f"{_when(event['at'])}  {event['actor']}: {event['verb']}{to}" + (
-        f": {event['reason']}" if event["reason"] else ""
-    )
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    shown = [(name, value) for name, value in show_text.facts(one) if not (again and name in show_text.OF_JOB)]
+    return tables.facts(shown, prose=show_text.PROSE)

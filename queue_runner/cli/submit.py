@@ -19,7 +19,7 @@ app = new_app()
 
 EPILOG = (
     "Lists are swept: --device cpu,mps --compile both --set lr=1e-3,1e-4 is a grid of 8 jobs. "
-    "A command goes after --: mpsq submit --parser nanogpt -- python train.py --device=mps; "
+    "A command goes after --: mpsq submit --parser PARSER -- python train.py --device=mps (--parser lists them); "
     "{device} or {key} in it stands for the value of that cell, {cwd} for its folder. "
     'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
     '"after": "b"}; options beside --from hold for every line that says nothing else.'
@@ -97,7 +97,8 @@ def print_plan(planned: Plan, json: bool) -> None:
     lines = [redact.redact(command_line.build_argv(job.spec, snapshots)) for job in planned.jobs]
     if json:
         cells = [
-            {k: v for k, v in asdict(job.spec).items() if k in _CELL} | {"sets": dict(job.spec.params), "argv": line}
+            {k: v for k, v in asdict(job.spec).items() if k in _CELL}
+            | {"compile_mode": job.spec.compile_mode or None, "sets": dict(job.spec.params), "argv": line}
             for job, line in zip(planned.jobs, lines, strict=True)
         ]
         order = [{"cell": cell, "repeat": repeat} for cell, repeat in planned.order]

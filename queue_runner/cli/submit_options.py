@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
@@ -24,11 +25,24 @@ class WithCommand(TyperCommand):
         if "--" in args:
             at = args.index("--")
             args, ctx.meta["command"] = args[:at], tuple(args[at + 1 :])
-        rest: list[str] = super().parse_args(ctx, args)
+        try:
+            rest: list[str] = super().parse_args(ctx, [*args])
+        except typer.TyperException as error:
+            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(args[:1]):
+                raise UsageError(
+                    f"{shlex.join(args)} is a command: its options are not those of mpsq {ctx.info_name}",
+                    f"a command goes after --: mpsq {ctx.info_name} -- {shlex.join(args)}",
+                ) from error
+            raise
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", self.usage]
+
+
+def _is_program(words: list[str]) -> bool:
+    """Return whether the first word is a program here."""
+    return any(not word.startswith("-") and shutil.which(word) for word in words)
 
 
 class OfWorkload(WithCommand):
@@ -38,12 +52,19 @@ class OfWorkload(WithCommand):
     usage = "WORKLOAD"
 
 
-_TYPES = {Kind.NUMBER: int | None, Kind.FLAG: bool, Kind.WORDS: list[str] | None, Kind.PAIRS: list[str] | None}
+_TYPES = {
+    Kind.NUMBER: int | None,
+    Kind.FLAG: bool,
+    Kind.SWITCH: bool | None,
+    Kind.WORDS: list[str] | None,
+    Kind.PAIRS: list[str] | None,
+}
 
 
 def _parameter(option: Option) -> Parameter:
     """Return the parameter of a command's function for an option. None has a default here: a file may give it."""
-    declared: Any = typer.Option(option.flag, metavar=option.metavar or None, help=option.help)
+    words = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is Kind.SWITCH else option.flag
+    declared: Any = typer.Option(words, metavar=option.metavar or None, help=option.help)
     default = False if option.kind is Kind.FLAG else None
     type_ = _TYPES.get(option.kind, str | None)
     if option.name == "workload":
@@ -76,12 +97,17 @@ def _said(ctx: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
             f'{verb} takes one workload, not "{" ".join(words)}"',
             f"a command goes after --, as in: -- {' '.join(words)}",
         )
-    said = {name: value for name, value in given.items() if value is not None and value is not False and value != []}
+    said = {name: value for name, value in given.items() if value is not None and value != [] and _is_said(name, value)}
     if words:
         said["workload"] = words[0]
+        ctx.meta["word"] = words[0]
     if command := ctx.meta.get("command"):
         said["command"] = list(command)
     return said
+
+
+def _is_said(name: str, value: Any) -> bool:
+    return value is not False or OPTIONS[name].kind is Kind.SWITCH
 
 
 def title(ctx: typer.Context) -> str:

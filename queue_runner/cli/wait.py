@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from queue_runner import units
 from queue_runner.cli.common import IdsOrLast, Json, Tags, Timeout, chosen, home, new_app, print_json, say
+from queue_runner.errors import UsageError
 from queue_runner.model import Row
 from queue_runner.text import plain
 
@@ -17,9 +21,10 @@ def wait(
     ids: IdsOrLast = None,
     tag: Tags = None,
     timeout: Timeout = None,
+    all_: Annotated[bool, typer.Option("--all", help="Wait for every job that waits or runs.")] = False,
     json: Json = False,
 ) -> None:
-    """Wait until jobs have ended.
+    """Wait until jobs have ended: the named ones, else the newest group, which is said.
 
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
@@ -28,7 +33,15 @@ def wait(
     from queue_runner.monitor.attempts import last_attempts
 
     layout = home()
-    selectors = chosen(ids, tag, "@last")
+    if all_ and (ids or tag):
+        raise UsageError("wait --all takes no id and no tag", "leave out one of them")
+    selectors = use_case.open_jobs(layout) if all_ else chosen(ids, tag, "@last")
+    if not selectors:
+        if json:
+            print_json("mpsq.wait/1", ok=True, runs=[])
+        else:
+            print("nothing waits or runs")
+        return
     timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
 
     said: set[str] = set()
@@ -39,6 +52,8 @@ def wait(
             say(sentence)
 
     def on_waiting(rows: Sequence[Row]) -> None:
+        if not ids and not tag:
+            once(use_case.awaited_sentence(rows))
         if not queue_state.worker(layout)[0]:
             once(f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}")
         if held := use_case.held(rows):

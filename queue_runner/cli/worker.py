@@ -16,6 +16,9 @@ app = new_app()
 @app.command("worker")
 def worker(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no job is waiting or running.")] = False,
+    service: Annotated[
+        bool, typer.Option("--service", help="As launchd and systemd start it: exit code 0 where a restart is no help.")
+    ] = False,
 ) -> None:
     """Run the queue, one job at a time.
 
@@ -23,7 +26,8 @@ def worker(
     """
     from queue_runner.worker import spawn
 
-    arguments, environment = spawn.command(*(["--until-idle"] if until_idle else []))
+    options = {"--until-idle": until_idle, "--service": service}
+    arguments, environment = spawn.command(*(option for option, given in options.items() if given))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, environment)

@@ -55,10 +55,21 @@ def workloads(
     if json:
         print_json("mpsq.workloads/1", workloads=[_object(workload) for workload in known])
         return
-    rows = [{**_object(workload), "configs": ", ".join(workload.configs)} for workload in known]
+    by_name: dict[str, list[Workload]] = {}
+    for workload in known:
+        by_name.setdefault(workload.name, []).append(workload)
+    rows = [
+        {
+            "name": name,
+            "frameworks": ", ".join(one.framework for one in several),
+            "configs": ", ".join(dict.fromkeys(config for one in several for config in one.configs)),
+            "about": catalog.preferred(several).about,
+        }
+        for name, several in by_name.items()
+    ]
     columns = [
         tables.Column("name", "name"),
-        tables.Column("framework", "framework"),
+        tables.Column("frameworks", "frameworks", flexible=True),
         tables.Column("configs", "configs", words=lambda text: tables.shorten(text, 32)),
         tables.Column("about", "about", words=lambda text: tables.shorten(text, 28)),
     ]
@@ -127,6 +138,9 @@ def _text(workload: Workload) -> str:
         takes = f" ({said})" if (said := param.takes()) else ""
         text = f"{param.name:<{width}}  {default}{unit}{takes}" + (f"  {param.help}" if param.help else "")
         lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent=" " * (width + 4))
+    if workload.aliases:
+        text = ", ".join(f"{alias} ({key})" for alias, key in workload.aliases.items())
+        lines += ["", *textwrap.wrap(f"other names of settings: {text}", 78, subsequent_indent="  ")]
     lines += ["", "presets (--config NAME):"]
     for name, values in workload.configs.items():
         text = f"{name}: " + (", ".join(f"{key}={as_text(value)}" for key, value in values.items()) or "the defaults")

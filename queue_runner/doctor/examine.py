@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from queue_runner.doctor import machine_checks, queue_checks
 from queue_runner.doctor.check import Check
-from queue_runner.host import compiler, machine, torch_probe
+from queue_runner.host import compiler, machine, smoke_test, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
@@ -22,8 +22,9 @@ _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
 """The macOS that MPS needs, by first torch version (libtorch's text, docs/macos.md); torch's docs say 12.3."""
 
 
-def examine(layout: Layout, python: str | None = None) -> list[Check]:
-    """Run all checks. `python` is the interpreter whose frameworks are tried; ours when None.
+def examine(layout: Layout, python: str | None = None, smoke: bool = False) -> list[Check]:
+    """Run all checks. `python` is the interpreter whose frameworks are tried; ours when None. `smoke` adds the smoke
+    tests of guides on each of its devices.
 
     Raises: UsageError when that interpreter does not exist.
     """
@@ -31,8 +32,10 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
     found = torch_probe.probe(interpreter)
     return [
         _python(found),
+        *_python_of_mpsq(interpreter),
         _system(found),
         *_torch(found, interpreter),
+        *(_smoke(found, interpreter) if smoke else ()),
         *_others(interpreter),
         _compiler(),
         *machine_checks.of_machine(layout),
@@ -40,14 +43,32 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
     ]
 
 
-def _python(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
-    """Check the interpreter that runs the jobs: on Apple silicon it must not be an Intel one."""
-    name = torch.machine or platform.machine()
-    about = f"Python {torch.python or platform.python_version()}, built for {name}"
-    if machine.under_rosetta(ask=ask, system=system, machine=name):
+def _python(
+    torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform, name: str = "python", of: str = ""
+) -> Check:
+    """Check an interpreter: on Apple silicon it must not be an Intel one, and say that its processor is arm."""
+    built_for = torch.machine or platform.machine()
+    facts = [
+        f"Python {torch.python or platform.python_version()}{of}, built for {built_for}",
+        f"platform.processor() {torch.processor}" if torch.processor else "",
+        f"from conda ({torch.conda})" if torch.conda else "",
+    ]
+    about = ", ".join(filter(None, facts))
+    if torch.translated or machine.under_rosetta(ask=ask, system=system, machine=built_for):
         fix = "install an arm64 Python: under Rosetta there is no MPS and no torch later than 2.2"
-        return Check("python", "fail", f"{about}: it runs under Rosetta on this Apple silicon", fix)
-    return Check("python", "ok", about)
+        if torch.conda:
+            fix = f"{fix}. Of conda: CONDA_SUBDIR=osx-arm64 conda create -n native python, or Miniforge for arm64"
+        return Check(name, "fail", f"{about}: it runs under Rosetta on this Apple silicon", fix)
+    if system == "darwin" and built_for == "arm64" and torch.processor not in (None, "arm", "arm64"):
+        fix = "put /usr/bin before other programs named uname in PATH, or install another arm64 Python"
+        return Check(name, "warn", f"{about}: Lightning takes MPS only where that is arm", fix)
+    return Check(name, "ok", about)
+
+
+def _python_of_mpsq(interpreter: str) -> Iterator[Check]:
+    """Check the interpreter of mpsq where the jobs have another: what it starts prefers its architecture."""
+    if interpreter != sys.executable:
+        yield _python(torch_probe.interpreter(sys.executable), name="mpsq's python", of=" of mpsq itself")
 
 
 def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
@@ -110,6 +131,35 @@ def _torch(found: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
     yield Check("torch", "ok", f"torch {found.version}, built for CPU{''.join(f', {name}' for name in built)}")
     for name, (state, text) in found.devices.items():
         yield _device(name, state, text, found)
+
+
+def _smoke(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
+    """Run the smoke tests on every device that torch has here, each in a child of its own."""
+    if torch.version is None:
+        fix = f"{interpreter} -m pip install torch, or choose another interpreter with --python"
+        yield Check("smoke", "fail", f"the smoke tests need torch, which {interpreter} does not have", fix)
+        return
+    for device, (state, _) in torch.devices.items():
+        name = f"smoke {device}"
+        if state == "absent":
+            yield Check(name, "ok", "not tried: this torch finds no such device")
+            continue
+        found = smoke_test.smoke(interpreter, device)
+        if found.failed is None:
+            yield Check(name, "ok", "a 3 x 3 addition and Linear(3, 1) agree with the CPU")
+        elif found.failed == "import":
+            fix = f"{interpreter} -m pip install --force-reinstall torch"
+            yield Check(name, "fail", f"torch cannot be imported again: {found.trouble}", fix)
+        else:
+            yield Check(name, "fail", f"{smoke_test.STEPS[found.failed]} failed: {found.trouble}", _SMOKE_FIX[device])
+
+
+_SMOKE_FIX = {
+    "cpu": "reinstall torch: this build does not compute on this processor",
+    "cuda": "check the driver with nvidia-smi, then another torch; do not measure on it",
+    "mps": "restart, update macOS to what the system check says, or try another torch; do not measure on it. A virtual "
+    "machine has no Metal for torch",
+}
 
 
 def _device(name: str, state: str, text: str, torch: torch_probe.Torch) -> Check:

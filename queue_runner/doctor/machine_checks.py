@@ -14,7 +14,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.doctor.check import Check, warn_if
-from queue_runner.host import conditions, machine, power
+from queue_runner.host import conditions, machine, nvidia, power
 from queue_runner.host.command import Ask, ask
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
@@ -53,9 +53,9 @@ def of_machine(
     yield cores(told)
     yield memory(told, root, system)
     yield power_source(_power(ask, root, system))
-    gpu = _gpu(ask, system)
+    gpu = _gpu(ask, root, system)
     yield thermal(_pressure(ask, system), gpu.get("gpu_temperature_c"))
-    yield gpu_use(gpu.get("gpu_busy_share"))
+    yield gpu_use(gpu.get("gpu_busy_share"), unasked=system != "darwin" and nvidia.is_missing(root))
     yield priority(layout, ask, system)
     yield caches(layout, variables)
     yield from of_variables(variables)
@@ -123,16 +123,19 @@ def thermal(pressure: int | None, gpu_c: float | None) -> Check:
     return Check("thermal", "ok", "unknown: a throttled run shows drift")
 
 
-def _gpu(ask: Ask, system: str) -> Mapping[str, float | None]:
+def _gpu(ask: Ask, root: Path, system: str) -> Mapping[str, float | None]:
     if system == "darwin":
         text = ask(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"])
         return {"gpu_busy_share": conditions.parse_accelerators(text)}
-    query = "--query-gpu=utilization.gpu,temperature.gpu"
-    return conditions.parse_nvidia_smi(ask(["nvidia-smi", query, "--format=csv,noheader,nounits"]))
+    library = nvidia.library(root)
+    return nvidia.Nvml(library).read() if library else {}
 
 
-def gpu_use(share: float | None) -> Check:
-    """Check whether the GPU is already in use."""
+def gpu_use(share: float | None, *, unasked: bool = False) -> Check:
+    """Check whether the GPU is already in use. `unasked`: there is an NVIDIA driver, and nothing to ask it with."""
+    if unasked:
+        fix = "pip install 'mpsq[nvidia]': without it nobody sees other programs on the GPU, its heat or its energy"
+        return Check("gpu use", "warn", "unknown: nvidia-ml-py is missing", fix)
     if share is None:
         return Check("gpu use", "ok", "unknown")
     fix = "stop programs that draw or compute: runs share the GPU with them"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from queue_runner import times, units
-from queue_runner.model import Condition, Row, State
-from queue_runner.monitor.history import ALIKE, PACE, Expected, History
+from queue_runner.model import PREFLIGHT, Condition, Row, State
+from queue_runner.store.history import ALIKE, PACE, Expected, History
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Eta:
 
     @cached_property
     def going(self) -> list[Turn]:
-        """The turns that come without user action."""
-        return [turn for turn in self.turns.values() if turn.finish_at is not None]
+        """The turns that come without user action; preflights only if nothing else does."""
+        found = [turn for turn in self.turns.values() if turn.finish_at is not None]
+        return [turn for turn in found if not turn.run.endswith(f".{PREFLIGHT}")] or found
 
     @cached_property
     def unknown(self) -> int:

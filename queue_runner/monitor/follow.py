@@ -50,6 +50,10 @@ def follow(
         follower.close()
 
 
+_PROGRESS_S = 60.0
+"""Seconds of a long run after which its progress is told again."""
+
+
 class Follower:
     """A follower of the runs of a selector, without the `past` ones; of the first, the last `tail` lines (None: whole).
 
@@ -67,6 +71,7 @@ class Follower:
         tail: int | None = None,
         past: Iterable[int] = (),
         keep: Keep | None = None,
+        progress: Callable[[], str] | None = None,
     ) -> None:
         self._layout = layout
         self._queue = _Queue(layout, selector)
@@ -75,6 +80,8 @@ class Follower:
         self._say = out.say
         self._wait = wait
         self._keep = keep
+        self._progress = progress
+        self._progress_at = time.monotonic()
         self._past = set(past)
         self._current: Row | None = None
         self._sources: Sequence[Source] = ()
@@ -139,6 +146,8 @@ class Follower:
             for _, text in self._sources:
                 text.pause()
             self._look_for_a_worker(row, finished=finished)
+            if time.monotonic() - self._progress_at >= _PROGRESS_S:
+                self._tell_progress()
             finished_at = (finished_at or time.monotonic()) if finished and self._trouble else None
             if finished_at and time.monotonic() - finished_at > _PATIENCE_S:
                 return None
@@ -147,13 +156,20 @@ class Follower:
         if row["state"] == State.DONE:
             after = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
             self._say(f"--- run {row['run']}: {listing.fate(row, after)}")
+            self._tell_progress()
         return row
+
+    def _tell_progress(self) -> None:
+        """Report how far all is, and how long the rest takes."""
+        self._progress_at = time.monotonic()
+        if self._progress is not None:
+            self._say(f"--- {self._progress()}")
 
     def _begin(self, row: Row, folder: RunDir) -> None:
         self._current = row
         if row["claimed_at"] is not None or row["state"] == State.RUNNING:  # not cancelled or skipped before it began
             attempt = f" (attempt {row['attempt']})" if row["attempt"] > 1 else ""
-            asked = listing.question(listing.run_object(row))
+            asked = listing.tried(row) + listing.question(listing.run_object(row))
             self._say(f"--- run {row['run']}{attempt}: {row['name']}  {asked}".rstrip())
             self._sources = self._open_logs(folder, self._tail)
             self._tail = None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from queue_runner import config, times, units
 from queue_runner.monitor import eta, listing
-from queue_runner.monitor.history import ALIKE, History
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from queue_runner.store.history import ALIKE, History
 from queue_runner.submit.plan import Plan
 
 

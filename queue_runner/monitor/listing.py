@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import units
+from queue_runner import redact, units
 from queue_runner.analysis import stats
 from queue_runner.errors import UsageError
-from queue_runner.model import Ending, Outcome, Row, Selector, State
+from queue_runner.model import PREFLIGHT, Ending, Outcome, Row, Selector, State
 from queue_runner.monitor.attempts import last_attempts
+from queue_runner.spec import mode_word
 from queue_runner.store import read
 
 _AS_STORED = (
@@ -55,6 +56,8 @@ _AS_STORED = (
     "sys_s",
     "slept_s",
     "max_rss_bytes",
+    "peak_reserved_bytes",
+    "peak_allocated_bytes",
     "n_iters",
     "n_measure",
     "median_s",
@@ -68,14 +71,17 @@ _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype
 
 @dataclass(frozen=True)
 class Filter:
-    """Filters of `mpsq list`; None does not filter. `state` is a state or an outcome. Deleted jobs are shown with
-    `deleted`, then alone, and if one of them is named itself."""
+    """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome.
+    Deleted jobs are shown with `deleted`, then alone, and if one of them is named itself. `before` is the id of a job:
+    only older ones. Each word of `text` must be in the name, the question, the command, the note or the tags."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
     tags: tuple[str, ...] = ()
     limit: int | None = None
     deleted: bool = False
+    before: int | None = None
+    text: str | None = None
 
 
 def run_object(row: Row) -> dict[str, Any]:
@@ -86,6 +92,7 @@ def run_object(row: Row) -> dict[str, Any]:
         "tags": row["tags"].split(",") if row["tags"] else [],
         "taints": row["taints"].split(",") if row["taints"] else [],
         "valid": bool(row["valid"]),
+        "replaced": bool(row["replaced"]),
     }
 
 
@@ -96,7 +103,9 @@ def asked(row: Row) -> dict[str, Any]:
     key = spec.get("find_max", "").partition("=")[0]
     if key in found:
         found[key] = found.pop(key)
-    return {"sets": found, "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}}
+    return {"sets": found, "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}} | {
+        "compile_mode": spec.get("compile_mode") or None
+    }
 
 
 def boolean(value: int | None) -> bool | None:
@@ -106,7 +115,7 @@ def boolean(value: int | None) -> bool | None:
 
 def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
-    runs = [run_object(row) for row in rows]
+    runs = [run_object(row) for row in rows if row["number"] != PREFLIGHT]
     first, last = runs[0], last_attempts(runs)
     times = [r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
     return (
@@ -114,13 +123,14 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
         | {name: first[name] for name in _OF_JOB}
         | {
             "compile": first["compile"],
-            **{name: first[name] for name in ("sets", "env_name", "mps")},
+            **{name: first[name] for name in ("sets", "env_name", "mps", "compile_mode")},
             "tags": first["tags"],
-            "state": state_of(runs),
+            "state": state_of(rows),
             "ok": _ok(last),
             "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
             "repeats": len(last),
             "median_s": stats.median(times) if times else None,
+            "command": redact.redact(json.loads(rows[0]["spec_json"])["argv"]) or None,
             "runs": runs,
         }
     )
@@ -158,9 +168,19 @@ def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]
     return [job_object(group) for group in found.values()]
 
 
+_HAS_WORD = (
+    "instr(lower(j.name || char(10) || ifnull(j.workload, '') || char(10) || ifnull(j.framework, '') || char(10)"
+    " || ifnull(j.device, '') || char(10) || ifnull(j.dtype, '') || char(10) || ifnull(j.config, '') || char(10)"
+    " || ifnull(j.note, '') || char(10) || json_extract(j.spec_json, '$.params', '$.argv', '$.env_name') || char(10)"
+    " || ifnull((SELECT group_concat(tag, char(10)) FROM job_tags t WHERE t.job_id = j.id), '')), lower(?)) > 0"
+)
+"""Whether a job has a word. Not in its captured environment, which is nobody's to look through."""
+
+
 def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
     """Return SQL for the ids of the matching jobs, each once."""
-    terms, values = ["1"], []
+    terms: list[str] = ["1"]
+    values: list[Any] = []
     if wanted.deleted:
         terms.append("j.deleted_at IS NOT NULL")
     elif not any(selector.job is not None for selector in wanted.selectors):
@@ -168,6 +188,12 @@ def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, lis
     for tag in wanted.tags:
         terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
         values.append(tag)
+    if wanted.before is not None:
+        terms.append("r.job_id < ?")
+        values.append(wanted.before)
+    for word in (wanted.text or "").split():
+        terms.append(_HAS_WORD)
+        values.append(word)
     if wanted.state is not None:
         word = wanted.state.upper()
         if word in Outcome.__members__:
@@ -225,17 +251,27 @@ def fate(row: Row, after: str = "") -> str:
     return f"{told}{after}: {reason}" if reason else f"{told}{after}"
 
 
+def tried(row: Row) -> str:
+    """Return "preflight: " for a preflight, else nothing."""
+    return "preflight: " if row["number"] == PREFLIGHT else ""
+
+
 def hook_ending(call: Row) -> str:
-    """Return the state of a hook call in words: "failed (3) after 0.2 s"."""
-    what = "notification" if call["kind"] == "notify" else call["command"]
-    code = f" ({call['exit_code']})" if call["exit_code"] else ""
+    """Return which hook was called and how that ended: "hook_done: its command failed with exit code 3 after 0.2 s:
+    notify.sh". A run that failed and a hook that failed must not read alike."""
+    notifies = call["kind"] == "notify"
+    called = f"notification of {call['event']}" if notifies else f"hook_{call['event']}"
+    code = f" with exit code {call['exit_code']}" if call["exit_code"] else ""
     after = f" after {units.duration(call['dur_s'])}" if call["dur_s"] is not None else ""
-    return f"{call['state'].replace('_', ' ')}{code}{after}: {what}"
+    state = call["state"].replace("_", " ")
+    if state in ("failed", "timed out"):
+        state = f"its command {state}"
+    return f"{called}: {state}{code}{after}" + ("" if notifies else f": {call['command']}")
 
 
 def question(item: Row) -> str:
     """Return the question of a run or job in a few words: "cpu, compiled, tiny, max_iters=20"."""
-    compiled = {True: "compiled", False: "eager", None: None}[item["compile"]]
+    compiled = mode_word(item.get("compile_mode") or item["compile"])
     dtype = None if item["dtype"] == "fp32" else item["dtype"]
     words = [item["device"], compiled, dtype, item["config"], *(f"{k}={v}" for k, v in item["sets"].items())]
     words += [f"env={name}"] if (name := item.get("env_name")) else []

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import redact
-from queue_runner.analysis import stats
+from queue_runner.analysis import utilization
+from queue_runner.host.load import START_KEYS
 from queue_runner.model import Row
+from queue_runner.monitor import run_losses, run_mfu
 from queue_runner.monitor.listing import boolean, run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import read, resume_chain
+from queue_runner.submit import interpreter
 from queue_runner.submit.find_max import next
 from queue_runner.workloads import command_line
 
@@ -36,6 +39,7 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[st
         "argv": redact.redact(command_line.build_argv(spec, layout.snapshots)),
         "cwd": spec.cwd,
         "python": spec.python,
+        "torch": interpreter.torch_of(spec.python) if spec.python else None,
         "env": sorted({*spec.env, *spec.secrets}),
         "seed": spec.seed,
         "timeout_s": spec.timeout_s,
@@ -65,15 +69,32 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[st
         "backoff_s": row["backoff_s"],
         "retry_on": row["retry_on"],
         "search": _search(connection, row["job_id"], spec),
-        "gpu_busy_share": _gpu_busy_share(connection, run_id),
+        "evaluation": run_losses.last_evaluation(connection, run_id),
+        "mfu": run_mfu.of_run(layout, connection, row),
+        **_use(connection, row),
+        "start": _start(connection, run_id),
     }
 
 
-def _gpu_busy_share(connection: sqlite3.Connection, run_id: int) -> float | None:
-    """Return the median of the samples of GPU utilisation, by this run and all others; None if there are none."""
+def _use(connection: sqlite3.Connection, row: Row) -> dict[str, Any]:
+    """Return the use of the GPU by phase, and of the measured one by itself."""
+    samples, marks = (read.detail(connection, table, row["run_id"]) for table in ("conditions", "phases"))
+    uses = utilization.by_phase(samples, marks, row["started_at"], row["real_s"])
+    measured = utilization.measured(uses)
+    return {
+        "gpu_busy_share": measured.busy_share if measured else None,
+        "gpu_use": [
+            {"phase": use.phase, "samples": use.n_samples, "busy_share": use.busy_share, "dips_share": use.dips_share}
+            for use in uses
+            if use.busy_share is not None
+        ],
+    }
+
+
+def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
+    """Return what was recorded of the run's start (load.START_KEYS)."""
     samples = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run_id)]
-    known = [float(share) for one in samples if isinstance(share := one.get("gpu_busy_share"), int | float)]
-    return stats.median(known) if known else None
+    return {key: one[key] for one in samples for key in START_KEYS if key in one}
 
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:

@@ -126,8 +126,8 @@ def hooks(found: Status) -> list[tuple[str, str]]:
     to_do = found.hooks.pending + found.hooks.running
     lines = [f"{to_do} pending"] if to_do else []
     for call in found.hooks.troubled:
-        of = f" of run {call['run']}" if call["run"] else ""
-        lines.append(tables.shorten(one_line(f"{call['event']}{of}: {listing.hook_ending(call)}"), 68))
+        of = f"after run {call['run']}, " if call["run"] else ""
+        lines.append(tables.shorten(one_line(f"{of}{listing.hook_ending(call)}"), 68))
     return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
 
 
@@ -183,7 +183,7 @@ def _ended(row: Row) -> dict[str, Any]:
 
 def _question(row: Row) -> dict[str, Any]:
     name = tables.elide(one_line(row["name"]), _NAME)
-    return {"run": row["run"], "name": name, "asks": listing.question(listing.run_object(row))}
+    return {"run": row["run"], "name": name, "asks": listing.tried(row) + listing.question(listing.run_object(row))}
 
 
 def fit(line: str, columns: int) -> str:

@@ -67,6 +67,20 @@ def left(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["state"] != State.DONE and row["stopped"] is None]
 
 
+def open_jobs(layout: Layout) -> list[Selector]:
+    """Return every job with a run that has not ended. Raises: MpsqError where there is no queue."""
+    with read.reading(layout.db) as connection:
+        found = connection.execute("SELECT DISTINCT job_id AS job FROM runs WHERE state <> 'DONE' ORDER BY 1")
+        return [Selector(str(row["job"]), job=row["job"]) for row in found]
+
+
+def awaited_sentence(rows: Sequence[Row]) -> str:
+    """Return what is waited for, where no id said it."""
+    groups = list(dict.fromkeys(f"g{row['group_id']}" for row in rows))
+    names = ", ".join(groups[:5]) + (", ..." if len(groups) > 5 else "")
+    return f"waiting for {names}: {units.counted(len(left(rows)), 'run')} to end"
+
+
 def held(rows: Sequence[Row]) -> list[Row]:
     """Return the runs that do not start until they are released."""
     return [row for row in rows if row["state"] == State.HELD]

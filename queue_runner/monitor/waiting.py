@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
-from queue_runner.model import Condition, Row, State
+from queue_runner.model import DEFAULT_LANE, Condition, Row, State
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
+from queue_runner.store import read
 from queue_runner.store.behind import UNDECIDED, behind
 from queue_runner.times import clock
 
@@ -50,7 +51,7 @@ def _stopped(row: Row, stuck: Mapping[int, int]) -> str | None:
 def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:
     """Return, by run id, a reason for every row of `rows` (from store.read.queue) that has not started."""
     found: dict[int, Reason] = {}
-    ahead = [row["run"] for row in rows if row["state"] == State.RUNNING]
+    ahead = [row["run"] for row in rows if row["state"] == State.RUNNING and row["lane"] == DEFAULT_LANE]
     unmet: dict[int, list[Row]] = {}
     for row in rows:
         if row["state"] not in (State.HELD, State.QUEUED):
@@ -58,7 +59,7 @@ def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Ro
         job = row["job_id"]
         if job not in unmet:
             unmet[job] = list(connection.execute(_UNMET, [job]))
-        own = _of_itself(row, unmet[job], now)
+        own = _of_itself(row, unmet[job], now) or _elsewhere(connection, row, queue)
         found[row["run_id"]] = own or _of_the_queue(row, queue, ahead)
         if own is None:
             ahead.append(row["run"])
@@ -85,6 +86,23 @@ def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
             return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", "")
         return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --no-at removes the time")
     return None
+
+
+def of_block(connection: sqlite3.Connection, row: Row) -> str:
+    """Return what is known of the block of a run that is sent elsewhere; "" for a run of this machine."""
+    if row["lane"] == DEFAULT_LANE:
+        return ""
+    return read.lane(connection, row["lane"])["blocked_reason"] or f"to be sent as a block, {row['lane']}"
+
+
+def _elsewhere(connection: sqlite3.Connection, row: Row, queue: QueueState) -> Reason | None:
+    if not (said := of_block(connection, row)):
+        return None
+    if not queue.worker:
+        return Reason("worker", "a worker", "no worker runs this queue: nothing is sent", START_A_WORKER)
+    if row["cancel_requested_at"]:
+        said = f"its cancellation was requested and is in progress ({said})"
+    return Reason("remote", said, said, f"mpsq cancel {row['job_id']} cancels it")
 
 
 def _of_others(job: int, unmet: Sequence[Row]) -> Reason:

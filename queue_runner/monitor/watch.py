@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn
@@ -86,11 +86,12 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def look_again(layout: Layout, waiting: int) -> Iterator[Observation | None]:
-    """Yield a look per step; None if there is nothing new to show. Never waits. Raises: MpsqError (store)."""
+def look_again(layout: Layout, waiting: int, patience_s: float = 30.0) -> Generator[Observation | None]:
+    """Yield a look per step; None if there is nothing new to show. Never waits, but `patience_s` seconds for a database
+    that is locked. Raises: MpsqError (store)."""
     turn = 0
     while True:
-        with read.reading(layout.db) as connection:
+        with read.reading(layout.db, patience_s=patience_s) as connection:
             file = _identity(layout)
             looks = _Looks(layout, connection, waiting, turn)
             while _identity(layout) == file:

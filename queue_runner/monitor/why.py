@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from queue_runner import config, units
-from queue_runner.model import Outcome, Row, Selector, State
+from queue_runner.model import NOT_FAILED, PREFLIGHT, Outcome, Row, Selector, State
 from queue_runner.monitor import eta, queue_state, waiting
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.progress import Tracker
@@ -31,6 +32,7 @@ class Around:
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
+    remote: str = ""  # what is known of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
 
 
@@ -78,6 +80,8 @@ def _waiting(around: Around) -> tuple[str, str]:
 
 
 def _running(row: Row, around: Around) -> tuple[str, str]:
+    if around.remote:
+        return _running_elsewhere(row, around)
     if row["cancel_requested_at"]:
         if around.queue.worker or around.supervised:
             return "its cancellation was requested and is in progress", "mpsq wait {run}"
@@ -94,6 +98,14 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
             return "it continues under its warden, but no worker is running to record it", START_A_WORKER
         return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
     return "the worker started it and it has not ended", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
+
+
+def _running_elsewhere(row: Row, around: Around) -> tuple[str, str]:
+    if not around.queue.worker:
+        return "it runs on a node, but no worker is running here to record it", START_A_WORKER
+    if row["cancel_requested_at"]:
+        return f"its cancellation was requested and is in progress ({around.remote})", "mpsq wait {run}"
+    return f"its node started it ({around.remote})", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
 
 
 def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
@@ -144,6 +156,7 @@ _SKIPPED = {
     "dependency": "fix the job it depended on, then mpsq retry {run}",
     "device": "mpsq doctor tries every device; then mpsq retry {run}",
     "deadline": "mpsq rerun {job} runs it without the deadline",
+    "preflight": "{remedy}; then mpsq retry {{job}}",
 }
 """Next step by the kind of reason for which a run was skipped."""
 
@@ -155,9 +168,28 @@ def _done(row: Row) -> tuple[str, str]:
         taints = row["taints"].replace(",", ", ")
         return f"it succeeded{ran}, but its numbers are not valid ({taints})", "mpsq show {run} says why"
     sentence, step = _ENDED[outcome]
+    if row.get("kind") == "import" and outcome is not Outcome.SUCCEEDED:
+        sentence = "how it ended is unknown{told}" if outcome is Outcome.LOST else sentence
+        step = "mpsq show {run} shows what the log tells; mpsq report --all includes its numbers"
     if outcome is Outcome.SKIPPED:
         step = _SKIPPED.get((row["reason"] or "").partition(":")[0], "mpsq retry {run}")
+        if NOT_FAILED in (row["reason"] or ""):
+            step = "nothing is wrong: it was for the case of a failure; mpsq rerun {job} runs it all the same"
+        if (reason := row["reason"] or "").startswith("preflight: "):
+            step = step.format(remedy=_remedy_of_preflight(reason.removeprefix("preflight: ")))
     return sentence.format(row=row, ran=ran, told=f": {row['reason']}" if row["reason"] else ""), step
+
+
+_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+
+def _remedy_of_preflight(ended: str) -> str:
+    """Return what to do about a preflight that `ended` so, as in "FAILED(1): no data"."""
+    if found := _MISSING_MODULE.search(ended):
+        return f"install {found[1].partition('.')[0]} for the interpreter that mpsq show {{job}} names"
+    outcome = re.match(r"[A-Z_]+", ended)
+    step = _ENDED[Outcome(outcome[0])][1] if outcome and outcome[0] in Outcome.__members__ else _LOGS
+    return step.partition(", then mpsq retry")[0].replace("{run}", f"{{job}}.{PREFLIGHT}")
 
 
 def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
@@ -241,4 +273,5 @@ def _around(
         schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
         starting=starting.get(name, ""),
+        remote=waiting.of_block(connection, row),
     )

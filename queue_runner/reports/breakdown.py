@@ -1,4 +1,8 @@
-"""Real time by phase: setup + compile + warmup + measure + eval + checkpoint + other + slept = real."""
+"""Real time by phase: setup + compile + warmup + measure + eval + checkpoint + other + slept = real.
+
+A log of a foreign trainer has no phases. What it tells of the real time is shown in a table of its own: the first
+iteration, iterations with an evaluation, the other ones that it shows, and the rest, of which it says nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from queue_runner import units
 from queue_runner.analysis import comparison
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import other_remark
-from queue_runner.reports._common import arm_tables, prepare, select_runs
+from queue_runner.reports._common import arm_tables, cpu_phases, from_logs, prepare, select_runs
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.tables import Column, elide
@@ -35,14 +39,22 @@ def finish(rows: list[Row], context: Context) -> Result:
     """Build tables of the mean over the runs of each arm, because means add up and medians do not."""
     families = comparison.families(prepare.prepare(rows, context), prepare.question(rows, context)) if rows else []
     raw: list[dict[str, Any]] = []
-    sections, notes = [], []
+    sections: list[Section] = []
+    notes: list[str] = []
+    logs = from_logs.read([row for family in families for arm in family.arms for row in arm.shown], context)
     for family in families:
-        tables = [_rows(arm) for arm in family.arms if _timed(arm)]
-        raw += [row for table in tables for row in table]
-        title = arm_tables.caption(family)
-        for k, group in enumerate(_side_by_side(tables)):
-            sections.append(_section("" if k else f"{title}: seconds and % of real", group))
-        notes += [note for arm in family.arms for note in _notes(arm)]
+        told = {arm.label: from_logs.of(arm, logs) for arm in family.arms}
+        timed = [_rows(arm) for arm in family.arms if _timed(arm) and not told[arm.label]]
+        logged = [_parts(log.seconds, arm, log.runs) for arm in family.arms if (log := told[arm.label])]
+        raw += [row for table in (*timed, *logged) for row in table]
+        title = f"{arm_tables.caption(family)}: seconds and % of real"
+        for tables, what in ((timed, title), (logged, f"{title}, as far as the logs tell")):
+            sections += [_section("" if k else what, group) for k, group in enumerate(_side_by_side(tables))]
+        sections += cpu_phases.section(family.arms, context)
+        for arm in family.arms:
+            notes += log.notes if (log := told[arm.label]) else _notes(arm)
+    if any(row["part"] == from_logs.FIRST for row in raw):
+        notes.append(from_logs.EXPLAINED)
     if any(len(_timed(arm)) > 1 for family in families for arm in family.arms):
         notes.insert(0, "rows of several runs: mean, because medians do not add up")
     return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
@@ -61,7 +73,12 @@ def _rows(arm: Arm) -> list[Row]:
     if any(row["other_s"] is not None for row in runs):
         known["slept"] = [value or 0.0 for value in known["slept"]]
     means = {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
-    real_s, fixed = means["real"], {"label": arm.label, "runs": [row["run"] for row in runs]}
+    return _parts(means, arm, [row["run"] for row in runs])
+
+
+def _parts(means: Mapping[str, float | None], arm: Arm, runs: Sequence[str]) -> list[Row]:
+    """Return the rows of an arm from seconds by part, `real` among them."""
+    real_s, fixed = means["real"], {"label": arm.label, "runs": list(runs)}
     return [
         {**fixed, "part": part, "dur_s": dur_s, "share": dur_s / real_s if dur_s is not None and real_s else None}
         for part, dur_s in means.items()

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.explained import Explained
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
-from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.reports._common import (
+    arm_tables,
+    footnotes,
+    lettering,
+    losses,
+    mean_steps,
+    prepare,
+    printed_mfu,
+    select_runs,
+    sweeps,
+)
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.peaks import Peaks
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.tables import Column
 
 NAME = "devices"
@@ -21,7 +33,7 @@ SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number
 
 COLUMNS = columns(
     "workload config label framework framework_version device device_name compile dtype factors runs n_runs n_valid "
-    "compared median_s spread_s spread_over q1_s q3_s n_measure tokens_per_s samples_per_s flops_per_s mfu "
+    "compared time_of median_s spread_s spread_over q1_s q3_s n_measure tokens_per_s samples_per_s flops_per_s mfu "
     "peak_flops peak_source first_iter_s",
     Column("compile_cost_s", "compile cost", units.short_duration, True),
     Column("compile_cache", "cache"),
@@ -29,7 +41,8 @@ COLUMNS = columns(
     Column("break_even_iters", "break-even", units.count, True),
     "real_s user_s sys_s max_rss_bytes n_iters",
     Column("loss_first", "first loss", units.loss, True),
-    "loss_last val_loss_last projected_real_s is_baseline speedup speedup_low speedup_high p p_corrected verdict",
+    "loss_last val_loss_last eval_train_loss eval_val_loss eval_step_first eval_step_last projected_real_s "
+    "is_baseline speedup speedup_low speedup_high p p_corrected verdict same_within seen",
     "taints",
 )
 
@@ -41,20 +54,24 @@ MOST_DETAILED = 64
 
 def finish(rows: list[Row], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
-    rows = prepare.windowed(rows, context)
-    families = newest_first(compare(rows, prepare.question(rows, context)))
+    declared = "name" in context.options.vs
+    rows = sweeps.add(losses.add(prepare.windowed(rows, context), context), context, declared)
+    if context.options.printed_mfu:
+        rows = printed_mfu.add(rows, context)
+    families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
     shown = families if context.options.chosen else families[:MOST_FAMILIES]
     found = footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
     tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
-    sections: list[Section] = []
-    lines: list[str] = []
-    for family, table in zip(shown, tables, strict=False):
-        sections += arm_tables.sections(family, table, found)
-        findings = describe(family, details)
-        if len(families) > 1 and findings:
-            lines.append(arm_tables.caption(family, table) + ":")
-        lines += findings
+    sections, lines = lettering.together(
+        [
+            (arm_tables.sections(family, table, found), [*describe(family, details), *losses.findings(family, context)])
+            for family, table in zip(shown, tables, strict=False)
+        ]
+    )
+    means = mean_steps.sections(shown, context)
+    sections = [*sections, *means]
+    lines = [*lines, *([mean_steps.SENTENCE] if means else [])]
     if not rows:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
@@ -63,9 +80,14 @@ def finish(rows: list[Row], context: Context) -> Result:
     notes = [*footnotes.few(shown_rows), *footnotes.notes(shown, shown_rows, found, context)]
     if n_left := len(families) - len(shown):
         older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
-        notes.append(f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all")
+        text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
+        notes.append(Explained(text, f"{older} -> mpsq report g4"))
     raw = [row for table in tables for row in table]
-    return Result(COLUMNS, raw, sections, lines, notes, text=None if sections or not rows else "")
+    shown_columns = COLUMNS
+    if context.options.printed_mfu:
+        shown_columns = (*COLUMNS, *columns("mfu_printed"))
+        notes.append(printed_mfu.note(shown_rows))
+    return Result(shown_columns, raw, sections, lines, notes, text=None if sections or not rows else "", families=shown)
 
 
 def _details(families: Sequence[Family], context: Context) -> RunDetails:

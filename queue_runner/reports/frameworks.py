@@ -12,10 +12,10 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare, judge
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
-from queue_runner.analysis.grouping import Arm, by_key, word
+from queue_runner.analysis.grouping import Arm, by_key, is_mode, word
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import arm_tables, divergence, footnotes, prepare, select_runs
+from queue_runner.reports._common import arm_tables, divergence, footnotes, lettering, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.peaks import Peaks
@@ -29,7 +29,7 @@ SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framew
 COLUMNS = columns(
     "workload config device device_name dtype label framework framework_version compile factors runs n_runs n_valid "
     "compared median_s spread_s spread_over tokens_per_s samples_per_s first_iter_s is_baseline speedup speedup_low "
-    "speedup_high p_corrected verdict n_iters",
+    "speedup_high p_corrected verdict same_within seen n_iters",
     Column("loss_mean", "loss", units.loss, True),
     Column("loss_iterations", "loss iterations", units.count, True),
     Column("loss_apart", "loss difference", units.percent, True),
@@ -56,14 +56,14 @@ def finish(rows: list[Row], context: Context) -> Result:
     peaks, taints = Peaks(context), footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
     losses = cache(lambda run_id: divergence.losses(run_id, context))
     tables = [_rows(family, peaks) for family in families]
-    sections: list[Section] = []
-    lines: list[str] = []
+    blocks: list[lettering.Block] = []
     for family, table in zip(shown, tables, strict=False):
         for arm, row in zip(family.arms, table, strict=True):
             row |= _loss(arm, family.baseline, losses)
         title = f"{arm_tables.caption(family, table)} ({table[0]['device']})"
-        sections += [_section(title, family, table, taints), *arm_tables.verdicts(family, table)]
-        lines += [*([f"{title}:"] if len(families) > 1 else []), *_findings(family, table, context)]
+        tables_of = [_section(title, family, table, taints), *arm_tables.verdicts(family, table)]
+        blocks.append((tables_of, [*_findings(family, table, context)]))
+    sections, lines = lettering.together(blocks)
     if not families:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [select_runs.nothing(context, which)]
@@ -72,7 +72,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     notes = [*_unlike(all_families), *footnotes.few(shown_rows), *footnotes.notes(shown, raw, taints, context)]
     if any(row["loss_mean"] is not None for row in shown_rows):
         notes.append(f"loss: mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
-    return Result(COLUMNS, raw, sections, lines, notes)
+    return Result(COLUMNS, raw, sections, lines, notes, families=shown)
 
 
 def _families(rows: Sequence[Row], context: Context) -> list[Family]:
@@ -159,10 +159,9 @@ def _section(title: str, family: Family, table: Sequence[Mapping[str, Any]], tai
 
 def _label(row: Mapping[str, Any]) -> str:
     """Return the label with framework and mode but without the device, which is in the title."""
-    mode = {"eager", "compiled"}
     framework, device = str(row["framework"]), str(row["device"])
-    rest = [part for part in row["label"].split(" ") if part not in {framework, device, *mode}]
-    return " ".join([framework, *(["compiled"] if row["compile"] else []), *rest])
+    rest = [part for part in row["label"].split(" ") if part not in (framework, device) and not is_mode(part)]
+    return " ".join([framework, *([word("compile", row["compile"])] if row["compile"] else []), *rest])
 
 
 def _why(family: Family) -> str:
@@ -176,7 +175,7 @@ def _findings(family: Family, found: Sequence[Mapping[str, Any]], context: Conte
     """Return the answer, followed by its caveats."""
     if (n := sum(bool(arm.times) for arm in family.arms)) < 2:
         yield f"nothing to compare: {'only one' if n else 'no'} row has a valid run with a time"
-    yield from _fastest(family, found)
+    yield from _fastest(family, found, context)
     by_framework = by_key((arm for arm in family.arms if arm.times), lambda arm: arm.key["framework"])
     best = {min(arms, key=lambda arm: _cost(family, arm)) for arms in by_framework.values()}
     pairs = sorted((pair for pair in family.pairs if pair.arm in best), key=lambda pair: -pair.ratio)
@@ -202,7 +201,7 @@ def _findings(family: Family, found: Sequence[Mapping[str, Any]], context: Conte
     yield from _differing_defaults(family, context)
 
 
-def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _fastest(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
     """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
     able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: _cost(family, arm))
     if family.per_work:
@@ -210,7 +209,7 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]]) -> Iterable[str
     if len(able) < 2:
         return
     first, second = able[:2]
-    verdict = judge(combinations(able, 2), family.per_work)[first, second]
+    verdict = judge(combinations(able, 2), family.per_work, context.options.same_within)[first, second]
     version = {row["label"]: row["framework_version"] for row in found}
     words = str(verdict) if verdict.decided else f"no verdict, {verdict}"
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"

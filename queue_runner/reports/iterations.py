@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue_runner import units
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.store import resume_chain
 from queue_runner.tables import Column
@@ -17,7 +17,7 @@ COLUMNS = columns(
     Column("dur_s", "ms", lambda dur_s: units.seconds(dur_s * 1e3), True),
     "loss",
     Column("phase", "phase"),
-    Column("synced", "synced"),
+    RowColumn("synced", "synced", words=lambda row: "unknown" if row["synced"] is None else str(row["synced"])),
     "allocated_bytes",
 )
 REDONE = Column("redone_by", "repeated by")
@@ -50,7 +50,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         resumed = f"resumed from a checkpoint of {row['run']}, at iteration"
         lines += [f"{segment.run} {resumed} {segment.first_i}" for segment in again]
         for iteration in iterations:
-            iteration["synced"] = bool(iteration["synced"])
+            iteration["synced"] = None if iteration["synced"] is None else bool(iteration["synced"])
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
         found += iterations
     if not found:

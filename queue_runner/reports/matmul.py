@@ -20,6 +20,12 @@ SQL = microbench.sql("matmul")
 _N = Column("n", "n", units.count, True)
 _SHARE = Column("share_of_peak", "of peak", units.percent, True)
 _TIMES = Column("naive_times", "naive / true", units.ratio, True)
+_BLOCK = (
+    Column("block_calls", "products", units.count, True),
+    Column("guide_block_s", "guide", units.short_duration, True),
+    Column("naive_block_s", "naive", units.short_duration, True),
+    Column("block_s", "true", units.short_duration, True),
+)
 COLUMNS = columns(
     "framework framework_version device device_name compile dtype settings",
     _N,
@@ -28,7 +34,14 @@ COLUMNS = columns(
     "peak_flops peak_source",
     Column("naive_flops_per_s", "FLOP/s without synchronization", units.flops_per_s, True),
     _TIMES,
+    *_BLOCK,
     "valid taints",
+)
+
+
+_GUIDE = (
+    "guide: the first block of the process by time.time(), without synchronization; naive and true: the median of the "
+    "measured blocks, without and with it"
 )
 
 
@@ -51,11 +64,15 @@ def finish(rows: list[Row], context: Context) -> Result:
             both = microbench.rates(naive, flops_per_s="true", naive_flops_per_s="naive")
             title = "the naive loop of many guides, which reads the clock without synchronizing the device"
             sections.append(Section(title, columns(label, "dtype", _N, *both, _TIMES), naive))
+        if guides := [row for row in shown if row["guide_block_s"] is not None]:
+            title = "the guide's loop, as it prints it: the seconds of one block of products"
+            sections.append(Section(title, columns(label, "dtype", _N, *_BLOCK), guides))
         lines += _fastest([row for row in shown if row["valid"] or context.options.include_invalid])
     notes = [
         "TFLOP/s = 2 n^3 / t / 10^12, where t is the time of one product, synchronized",
         *microbench.spreads(rows),
         *(["naive: speed without synchronization"] if any(row["naive_times"] for row in rows) else []),
+        *([_GUIDE] if any(row["guide_block_s"] is not None for row in rows) else []),
         *footnotes.peaks(rows, "peak:"),
     ]
     return Result(COLUMNS, rows, sections, lines, [*notes, *found.notes])
@@ -64,13 +81,14 @@ def finish(rows: list[Row], context: Context) -> Result:
 def _order(row: Row) -> tuple[Any, ...]:
     return (
         str(row["machine"]), microbench.caption(row), row["dtype"] != "fp32", str(row["dtype"]), row["n"],
-        str(row["framework"]), str(row["framework_version"]), str(row["device"]), bool(row["compile"]),
+        str(row["framework"]), str(row["framework_version"]), str(row["device"]), str(row["compile"] or False),
     )  # fmt: skip
 
 
 def _row(row: Row, peaks: Peaks) -> Row:
     peak = peaks.find(row["machine"], row["device"], row["device_name"], row["dtype"], or_measured=True)
     flop, naive_s = row["facts"].get("flop"), row["facts"].get("time_unsynced")
+    calls = row["facts"].get("calls")
     return {
         **row,
         "n": int(row["cell"].removeprefix("n")),
@@ -79,6 +97,10 @@ def _row(row: Row, peaks: Peaks) -> Row:
         "peak_source": peak.source if peak else None,
         "naive_flops_per_s": flop / naive_s if naive_s and flop is not None else None,
         "naive_times": row["median_s"] / naive_s if naive_s else None,
+        "block_calls": calls,
+        "guide_block_s": row["facts"].get("block_unsynced"),
+        "naive_block_s": naive_s * calls if naive_s and calls else None,
+        "block_s": row["median_s"] * calls if naive_s and calls else None,
     }
 
 

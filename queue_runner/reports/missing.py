@@ -15,7 +15,8 @@ from queue_runner.tables import Column
 NAME = "missing"
 HELP = "grid cells without a valid result, and why; --submit queues them again"
 SQL = (
-    "SELECT job_id, group_id, repeat, spec_hash, name, workload, framework, device, compile, dtype, config, spec_json"
+    f"SELECT {select_runs.ASKED}, job_id, group_id, repeat, spec_hash, name,"
+    " workload, framework, device, compile, dtype, config, spec_json"
     " FROM v_run WHERE {chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
     " ORDER BY job_id, number"
 )
@@ -68,7 +69,7 @@ def _row(gap: Gap) -> Row:
     last = gap.last
     cell = {**gap.first, **listing.asked(gap.first), "compile": listing.boolean(gap.first["compile"])}
     return {
-        "label": " ".join(filter(None, [gap.first["workload"] or gap.first["name"], listing.question(cell)])),
+        "label": " ".join(filter(None, [select_runs.subject(gap.first), listing.question(cell)])),
         "jobs": list(gap.jobs),
         "wanted": gap.wanted,
         "valid": gap.valid,

@@ -11,7 +11,7 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
@@ -62,14 +62,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     for row in rows:  # losses of a failed run are usable up to its end
         row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
     families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
-    sections: list[Section] = []
-    lines: list[str] = []
+    blocks: list[lettering.Block] = []
     raw: list[dict[str, Any]] = []
     shown: list[Divergence] = []
     reference = _reference(rows, context)
     n_left = 0
     for family in families:
-        if len(sections) >= _MOST_FAMILIES and not context.options.chosen:
+        if len(blocks) >= _MOST_FAMILIES and not context.options.chosen:
             n_left += len(family.arms) > 1
             continue
         base = _baseline(family)
@@ -78,9 +77,8 @@ def finish(rows: list[Row], context: Context) -> Result:
             continue
         raw += [row for divergence in found for row in _rows(divergence)]
         shown += found
-        sections.append(_section(family, base, found, reference))
-        title = [arm_tables.caption(family) + ":"] if len(families) > 1 else []
-        lines += [*title, *_findings(base, found)]
+        blocks.append(([_section(family, base, found, reference)], [*_findings(base, found)]))
+    sections, lines = lettering.together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])

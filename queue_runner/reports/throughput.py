@@ -32,7 +32,7 @@ COLUMNS = columns(
     Column("mode", "mode"),
     "config label framework framework_version device device_name compile dtype factors runs n_runs n_valid "
     "samples_per_s tokens_per_s median_s spread_s spread_over n_measure flops_per_s mfu peak_flops peak_source "
-    "is_baseline speedup speedup_low speedup_high p p_corrected verdict taints",
+    "is_baseline speedup speedup_low speedup_high p p_corrected verdict same_within seen taints",
 )
 _SUFFIX = "-eval"
 """Suffix of a workload's name in mode=eval (docs/methodology.md)."""
@@ -73,7 +73,13 @@ def finish(rows: list[Row], context: Context) -> Result:
     taints = footnotes.Taints(rows, (row for family in families for row in family.shown), context)
     tables = _tables(families, Peaks(context))
     raw = [row for table in tables for row in table.rows]
-    notes = footnotes.notes(families, raw, taints, context, "rate: at the median iteration, synchronized")
+    notes = footnotes.notes(
+        families,
+        raw,
+        taints,
+        context,
+        "rate: at the median iteration (several runs: the geometric mean of their medians), synchronized",
+    )
     notes.append(
         "training: forward, backward and optimizer step; evaluation: forward only (mode=eval); FLOP: convolutions and"
         " matrix products, the backward counted as two forwards"
@@ -84,6 +90,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         [section for table in tables for section in _sections(table, taints)],
         [line for table in tables for line in (*_answers(table), *_doubts(table))],
         notes,
+        families=families,
     )
 
 

@@ -1,37 +1,77 @@
-"""Times of each run in the format of time(1): `real`, `user` and `sys` seconds, a dash where unknown."""
+"""Times of each run as a table: `real`, `user` and `sys` seconds, a dash where unknown, and the most memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from queue_runner import units
-from queue_runner.reports._common import select_runs
+from queue_runner.reports._common import cpu_phases, select_runs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.report import Context, Result, Row
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "time"
 HELP = "real, user and sys time of each run, as by time -p"
 SQL = (
-    "SELECT run, name, workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s, slept_s,"
-    " max_rss_bytes FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
+    f"SELECT {select_runs.ASKED}, run_id, run, name,"
+    " workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s,"
+    " slept_s, max_rss_bytes, peak_reserved_bytes, json_extract(spec_json, '$.compile_mode') AS compile_mode,"
+    " (SELECT group_concat(t.kind || ': ' || t.detail, '; ') FROM taints t"
+    " WHERE t.run_id = v_run.run_id AND t.severity = 'invalid') AS invalid"
+    " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
+_PREPARED = Column("prepared_s", "prepared", units.seconds, True)
 COLUMNS = columns(
     "run label outcome real_s user_s sys_s",
     Column("slept_s", "slept", units.seconds, True),
-    "max_rss_bytes",
+    "max_rss_bytes peak_reserved_bytes",
+    Column("invalid", "invalid", flexible=True),
+    Column("cpu_s_by_phase", "CPU by phase", str),
+    _PREPARED,
+    Column("prepared_cpu_s", "its user + sys", units.seconds, True),
 )
+_SHOWN = columns(
+    "run", Column("label", "", flexible=True), "outcome", Column("mark", ""), "real_s user_s sys_s",
+    Column("slept_s", "slept", units.seconds, True), "max_rss_bytes peak_reserved_bytes", _PREPARED,
+)  # fmt: skip
+_ALWAYS = frozenset({"run", "label", "real_s", "user_s", "sys_s"})
+MOST_LISTED = 8
+"""Maximum number of runs of which it is said why they are invalid, or their CPU time by phase."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
-    """Format a block for each run, with `slept` only if the machine slept."""
+    """Build one table of all runs: outcome, sleep and memory of the GPU only where there is any to tell."""
+    known = cpu_phases.read(rows, context) if rows else {}
     for row in rows:
         row["label"] = select_runs.label(row)
-    text = "\n\n".join(_block(row) for row in rows)
-    return Result(COLUMNS, rows, text=text, lines=[] if rows else [select_runs.nothing(context)])
+        del row["compile_mode"]
+        used = known.get(row.pop("run_id"), cpu_phases.Used({}, {}))
+        row["cpu_s_by_phase"], row["phases"] = dict(used.seconds), used.phases()
+        row["prepared_s"] = used.prepared.get("real_s")
+        row["prepared_cpu_s"] = (
+            used.prepared.get("user_s", 0.0) + used.prepared.get("sys_s", 0.0) if used.prepared else None
+        )
+        row["mark"] = "!" if row["invalid"] else ""
+    if not rows:
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
+    shown = [column for column in _SHOWN if column.key in _ALWAYS or any(_is_shown(row[column.key]) for row in rows)]
+    return Result(COLUMNS, rows, [Section("", shown, rows, ["real, user, sys: seconds"])], [*_said(rows)])
 
 
-def _block(row: Row) -> str:
-    lines = [f"{row['run']} {row['label']}".rstrip()]
-    lines += [f"{name} {units.seconds(row[f'{name}_s'])}" for name in ("real", "user", "sys")]
-    if (row["slept_s"] or 0) >= 0.005:  # less rounds to 0.00
-        lines.append(f"slept {units.seconds(row['slept_s'])}")
-    return "\n".join(lines)
+def _is_shown(value: object) -> bool:
+    """Return whether a value is worth a column: less than 5 ms asleep rounds to 0.00."""
+    return value not in (None, "", "SUCCEEDED") and (not isinstance(value, float) or value >= 0.005)
+
+
+def _said(rows: Sequence[Row]) -> Iterator[str]:
+    """Say which runs are invalid and why, and what the phases of each used of the CPU."""
+    yield from _listed([f"! {row['run']} is invalid: {row['invalid']}" for row in rows if row["invalid"]])
+    yield from _listed([f"{row['run']}: user + sys by phase: {row['phases']}" for row in rows if row["phases"]])
+    if any(row["prepared_s"] is not None for row in rows):
+        yield "prepared: seconds before the run, in no time beside it"
+
+
+def _listed(lines: Sequence[str]) -> Iterator[str]:
+    yield from lines[:MOST_LISTED]
+    if (n_more := len(lines) - MOST_LISTED) > 0:
+        yield f"... and of {units.counted(n_more, 'more run')} (--format json has all)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
-from tests.cli_support import Cli, empty_queue, schemas, use_toy_workloads
+from tests.cli_support import Cli, schemas, use_toy_workloads
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
 
@@ -23,11 +24,6 @@ diff --git a/train.py b/train.py
 -print(1)
 +print("\x1b[31m2")
 """
-
-
-@pytest.fixture
-def layout(home: Path) -> Layout:
-    return empty_queue(home)
 
 
 @pytest.fixture
@@ -127,7 +123,9 @@ def test_rerun_takes_over_what_was_asked(mpsq: Cli, layout: Layout, code: Path) 
     by_job = {row["job_id"]: row for row in rows}
     order = {g: [(r["device"], r["repeat"]) for r in rows if r["group_id"] == g] for g in (1, 2)}
     assert order[1] == order[2]
-    assert (by_job[3]["spec_json"], by_job[3]["rerun_of"]) == (by_job[1]["spec_json"], 1)
+    old, new = (json.loads(by_job[job]["spec_json"]) for job in (1, 3))
+    assert (new | {"layout_seed": 0}, by_job[3]["rerun_of"]) == (old | {"layout_seed": 0}, 1)
+    assert old["layout_seed"] != new["layout_seed"]  # drawn anew
     same = by_job[3]
     assert (same["priority"], same["tags"], same["retries"], same["state"]) == (3, "old", 1, "QUEUED")
     again = by_job[5]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from queue_runner.cli.main import COMMANDS, EXIT_BROKEN_PIPE, SECTIONS, app, main
+from queue_runner.cli.main import COMMANDS, EXIT_BROKEN_PIPE, FIRST, SECTIONS, app, main
 from tests.cli_support import Cli, empty_queue, full_queue, use_toy_workloads
 
 pytestmark = pytest.mark.process
@@ -89,6 +89,10 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["import", __file__, "--tag", "a b"], "--tag 'a b' is not a word"),
         (["import", __file__, "--tag", "t" * 101], "a tag of 101 characters is too long"),
         (["import"], "missing argument 'FILE...'"),
+        (["import", __file__, "--run", "1.1"], "add --parser macmon or powermetrics"),
+        (["import", __file__, "--parser", "macmon", "--name", "x"], "macmon only adds to runs"),
+        (["import", __file__, "--parser", "macmon"], "there is no output of macmon in it"),
+        (["import", "/no/log", "--parser", "powermetrics"], "/no/log cannot be read"),
         (["submit", "toy", "--name", "two\nlines"], "--name contains a line break"),
         (["submit", "toy", "--tag", "a\x1b[31m"], "is not a word"),
         (["config", "get", "grace"], "did you mean"),
@@ -271,8 +275,17 @@ def test_help_lists_every_command_and_each_says_what_the_list_says(capsys: pytes
     assert {name: root.get_command(context, name).help.splitlines()[0] for name in COMMANDS} == COMMANDS
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(f"  {name} " in out for commands in SECTIONS.values() for name in commands)
+    listed = [name for name in COMMANDS if f"\n  {name} " in out]
+    assert sorted(listed) == sorted(FIRST) and f"mpsq help all lists all {len(COMMANDS)} commands" in out
     assert max(map(len, out.splitlines())) <= 80
+    assert main(["help", "all"]) == 0
+    every = capsys.readouterr().out
+    assert all(f"  {name} " in every for commands in SECTIONS.values() for name in commands)
+    assert max(map(len, every.splitlines())) <= 80
+    assert main(["help", "why"]) == 0
+    explained = capsys.readouterr().out
+    assert main(["why", "--help"]) == 0 and capsys.readouterr().out == explained
+    assert main(["help"]) == 0 and capsys.readouterr().out == out
     assert main([]) == 0 and capsys.readouterr().out == out
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("mpsq ")
     assert main(["db"]) == 0 and "backup" in capsys.readouterr().out

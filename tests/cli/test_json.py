@@ -34,6 +34,8 @@ LINES = {
     "mpsq.retry/1": ["retry", "g1", "--json"],
     "mpsq.delete/1": ["delete", "1", "--json"],
     "mpsq.gc/1": ["gc", "--keep", "last:0", "--dry-run", "--json"],
+    "mpsq.sql/1": ["sql", "SELECT run FROM v_run", "--json"],
+    "mpsq.export/1": ["export", "--to", "csv", "out", "1", "--json"],
     "mpsq.report/1": ["report", "--json"],
     "mpsq.reports/1": ["report", "--list", "--json"],
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],
@@ -112,6 +114,7 @@ def test_every_reading_command_has_json() -> None:
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
     without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "pause", "resume", "drain", "env"}
+    without |= {"help", "web", "plot"}
     for name in set(COMMANDS) - without:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
-@pytest.fixture
 def queue(home: Path) -> Layout:
     return full_queue(home)
 
@@ -104,6 +99,32 @@ def test_a_sweep_is_told_apart_in_80_columns(queue: Layout, mpsq: Cli, monkeypat
         assert "=16" in out and "DEVICE_UNAVAILABLE" in out
 
 
+def test_a_list_says_what_differs_how_old_and_how_long_and_marks_what_is_invalid(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    before = mpsq.ok("list").out
+    assert {"what", "age", "took"} <= set(before.splitlines()[0].split()) and "!" not in before
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute(
+            "INSERT INTO taints (run_id, kind, severity, detail)"
+            " SELECT run_id, 'contended', 'invalid', 'busy' FROM v_run WHERE run = '1.1'"
+        )
+    for command in (["list"], ["list", "--runs"], ["show", "g1"]):
+        out = mpsq.ok(*command).out
+        lines = [line for line in out.splitlines() if line.endswith("!")]
+        assert len(lines) == 1 and "ok" in lines[0] and "! not valid: mpsq show" in out, out
+    assert "1 run (contended 1): in no comparison" in mpsq.ok("show", "g1").out
+
+
+def test_show_of_a_group_is_its_summary(queue: Layout, mpsq: Cli) -> None:
+    out = mpsq.ok("show", "g1").out
+    assert "g1: 4 jobs" in out and "1 FAILED(3) (2.1)" in out and "\nsubmitted " in out
+    assert out.count("KILLED(9)") == 2 and "\ncommand " not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert len(mpsq.ok("show", "g1", "--json").json()["runs"]) > 4
+    assert "\nstate " in mpsq.ok("show", "1.1").out
+
+
 def test_show_says_once_what_the_runs_of_a_job_share(queue: Layout, mpsq: Cli) -> None:
     runs = mpsq("show", "1", "--json").json()["runs"]
     out = mpsq.ok("show", "1").out
@@ -137,10 +158,33 @@ def test_show_tells_how_busy_the_gpu_was(queue: Layout, mpsq: Cli) -> None:
     samples = ('{"gpu_busy_share": 0.9}', '{"gpu_busy_share": 1.0}', '{"gpu_busy_share": null}', "{}")
     with sqlite3.connect(queue.db) as connection:
         (run_id,) = connection.execute("SELECT run_id FROM v_run WHERE run = '1.1'").fetchone()
+        connection.execute("DELETE FROM phases WHERE run_id = ?", [run_id])
         for at, sample in enumerate(samples):
             connection.execute("INSERT INTO conditions (run_id, at, data_json) VALUES (?, ?, ?)", (run_id, at, sample))
-    assert "GPU busy       95.0 % (median of the samples, all programs)" in mpsq.ok("show", "1.1").out
+    assert "GPU busy       whole run 95.0 % (2): median by all programs (samples)" in mpsq.ok("show", "1.1").out
     assert mpsq.ok("show", "1.1", "--json").json()["runs"][0]["gpu_busy_share"] == 0.95
+
+
+def test_how_busy_the_gpu_was_is_told_by_phase(queue: Layout, mpsq: Cli) -> None:
+    """A run that is mostly setup: its median over all samples would be 0 %."""
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        run_id, started = connection.execute("SELECT run_id, started_at FROM v_run WHERE run = '1.1'").fetchone()
+        connection.execute("DELETE FROM phases WHERE run_id = ?", [run_id])
+        for offset, (t_s, name, edge) in enumerate(
+            ((0, "setup", "begin"), (60, "setup", "end"), (60, "measure", "begin"), (80, "measure", "end"))
+        ):
+            mark = (run_id, offset, t_s, name, edge)
+            connection.execute("INSERT INTO phases (run_id, offset, t_s, name, edge) VALUES (?, ?, ?, ?, ?)", mark)
+        for t_s in range(2, 80, 4):
+            sample = '{"gpu_busy_share": %s}' % (0.0 if t_s < 60 else 0.97 if t_s != 70 else 0.6)
+            values = (run_id, started + t_s, sample)
+            connection.execute("INSERT INTO conditions (run_id, at, data_json) VALUES (?, ?, ?)", values)
+    assert "GPU busy       setup 0 % (15), measure 97.0 % (5)" in mpsq.ok("show", "1.1").out
+    one = mpsq.ok("show", "1.1", "--json").json()["runs"][0]
+    assert one["gpu_busy_share"] == 0.97
+    assert one["gpu_use"][1] == {"phase": "measure", "samples": 5, "busy_share": 0.97, "dips_share": 0.2}
 
 
 def test_show_never_calls_the_last_finite_loss_of_a_nan_run_its_last(queue: Layout, mpsq: Cli) -> None:

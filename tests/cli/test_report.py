@@ -73,6 +73,22 @@ def test_import(mpsq: Cli, tmp_path: Path) -> None:
     assert mpsq("import", tmp_path / "eager.log", "--set", "device=tpu").code == 2
 
 
+def test_a_log_that_ends_in_a_traceback_has_not_succeeded(mpsq: Cli, tmp_path: Path) -> None:
+    log = "".join(LOG.format(i, 9 - i, 20) for i in range(5))
+    (tmp_path / "failed.log").write_text(
+        f"{log}Traceback (most recent call last):\n  File 'x'\nValueError: so it said\n"
+    )
+    ran = mpsq.ok("import", tmp_path / "failed.log", "--set", "device=cuda", "--json")
+    (run,) = ran.json()["runs"]
+    assert (run["outcome"], run["reason"]) == ("LOST", "the log ends in a traceback: ValueError: so it said")
+    assert "ValueError: so it said" in mpsq.ok("show", run["run"]).out
+    (row,) = mpsq.ok("report", run["run"], "--json").json()["rows"]
+    assert (row["n_valid"], row["compared"]) == (0, False)
+    (row,) = mpsq.ok("report", run["run"], "--all", "--json").json()["rows"]
+    assert row["compared"]
+    assert "how it ended is unknown" in mpsq.ok("why", run["run"]).out
+
+
 def test_what_never_ends_is_not_imported(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("fifo")
@@ -87,3 +103,26 @@ def test_what_never_ends_is_not_imported(mpsq: Cli, tmp_path: Path, monkeypatch:
 def test_the_list_of_reports_fits_a_terminal(mpsq: Cli) -> None:
     shown = mpsq.ok("report", "--list").out
     assert max(map(len, shown.splitlines())) <= 80 and all(name in shown for name in ("breakdown", "devices", "time"))
+
+
+def test_html_is_one_file_that_says_how_it_was_made(mpsq: Cli, tmp_path: Path) -> None:
+    page = tmp_path / "out.html"
+    done = mpsq.ok("report", "1", "--html", str(page))
+    assert done.out == "" and f"wrote {page} (" in done.err
+    text = page.read_text("utf-8")
+    assert text.startswith("<!doctype html>") and f"mpsq report 1 --html {page}" in text
+    assert page.stat().st_mode & 0o777 == 0o644
+
+
+def test_html_goes_with_no_other_output(mpsq: Cli, tmp_path: Path) -> None:
+    for other in (["--json"], ["--format", "csv"]):
+        ran = mpsq("report", "--html", tmp_path / "out.html", *other)
+        assert ran.code == 2 and "--html writes a page" in ran.err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_html_into_no_folder_is_a_sentence(mpsq: Cli, tmp_path: Path) -> None:
+    missing = mpsq("report", "--html", tmp_path / "missing" / "out.html")
+    assert missing.code == 1 and "cannot be written: No such file or directory" in missing.err
+    folder = mpsq("report", "--html", tmp_path)
+    assert folder.code == 1 and "cannot be written" in folder.err

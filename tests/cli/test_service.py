@@ -20,11 +20,6 @@ def worker_log(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "worker.log"
 
 
-@pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 def test_its_commands(mpsq: Cli, worker_log: Path) -> None:
     for command in ("start", "stop", "restart", "uninstall"):
         assert mpsq.ok("service", command).out == f"it did {command}\n"

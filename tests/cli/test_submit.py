@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import locks
+from queue_runner.ingest import parsers
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import logs
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store.read import reading
-from tests.cli_support import Cli, empty_queue, end_running_run, full_queue, use_toy_workloads
+from tests.cli_support import Cli, end_running_run, full_queue, use_toy_workloads
 
 pytestmark = pytest.mark.process
 
@@ -26,11 +27,6 @@ def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     use_toy_workloads(tmp_path / "jobs", monkeypatch)
     monkeypatch.chdir(tmp_path)
     return Cli(capsys)
-
-
-@pytest.fixture
-def layout(home: Path) -> Layout:
-    return empty_queue(home)
 
 
 @pytest.fixture
@@ -80,7 +76,9 @@ def test_a_grid_is_one_group_in_a_seeded_order(layout: Layout, mpsq: Cli) -> Non
     again = mpsq.ok("submit", *grid, "--json").json()
     assert (again["group"], again["jobs"], len(again["runs"]), again["seed"]) == (2, [*range(9, 17)], 24, 5)
     with reading(layout.db) as connection:
-        order = [row["run"] for row in connection.execute("SELECT run FROM v_run WHERE group_id = 2 ORDER BY position")]
+        rows = connection.execute("SELECT run, number FROM v_run WHERE group_id = 2 ORDER BY position").fetchall()
+    assert [row["run"] for row in rows[:8]] == [f"{job}.0" for job in again["jobs"]]  # the preflights
+    order = [row["run"] for row in rows[8:]]
     assert order == again["runs"]
     jobs = mpsq.ok("list", "g1", "--json").json()["jobs"]
     asked = {(job["device"], job["compile"], job["sets"]["lr"]) for job in jobs}
@@ -217,6 +215,12 @@ def test_logs_of_a_job_are_those_of_its_newest_run(queue: Layout, mpsq: Cli) -> 
 def test_tail_is_found_from_the_end(text: bytes, lines: int) -> None:
     offset = logs.tail_offset(io.BytesIO(text), lines)
     assert text[offset:] == b"".join(text.splitlines(keepends=True)[-lines or len(text) + 1 :])
+
+
+@pytest.mark.parametrize("command", ["submit", "run", "import"])
+def test_help_names_every_parser(command: str, mpsq: Cli) -> None:
+    text = " ".join(mpsq.ok(command, "--help").out.split())
+    assert ", ".join(parsers.names()) in text and len(parsers.names()) >= 4
 
 
 def test_worker_becomes_the_daemon(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.doctor import examine, queue_checks
-from queue_runner.host import compiler, locks, torch_probe
+from queue_runner.host import compiler, locks, smoke_test, torch_probe
 from queue_runner.paths import Layout
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
@@ -47,6 +47,69 @@ def test_a_device_that_kills_or_hangs_its_user(tmp_path: Path) -> None:
     hung = torch_probe.probe(program(tmp_path / "hangs", f"{answers}\nexec sleep 60"), timeout_s=0.2)
     assert hung.devices["mps"][0] == "died" and "did not answer" in hung.devices["mps"][1]
     assert hung.devices["cpu"] == ("computes", "")
+
+
+def test_smoke_tests_on_a_real_torch() -> None:
+    (check,) = examine._smoke(torch_probe.Torch("2", devices={"cpu": ("computes", "")}), sys.executable)
+    assert (check.name, check.verdict) == ("smoke cpu", "ok") and "3 x 3 addition and Linear(3, 1)" in check.finding
+    found = smoke_test.smoke(sys.executable, "mps")  # of a torch that has no Metal here
+    assert found.failed == "addition" or sys.platform == "darwin", found
+    assert "torch" not in sys.modules
+
+
+STEPS = [{"step": "import", "right": True}, {"step": "addition", "right": True}, {"step": "linear", "right": True}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "failed", "said"),
+    [
+        (said(*STEPS), None, ""),
+        (said(*STEPS[:2]) + "\necho Metal is gone >&2\nexit 134", "linear", "status 134: Metal is gone"),
+        (said(*STEPS[:1]) + "\nexec sleep 60", "addition", "did not answer"),
+        (said(*STEPS[:1], {"step": "addition", "error": "MPS backend out of memory"}), "addition", "out of memory"),
+        (said(*STEPS[:2], {"step": "linear", "right": False, "apart": 0.5}), "linear", "0.5 from the CPU's"),
+        ("exit 0", "import", "ended early"),
+    ],
+)
+def test_a_smoke_test_says_what_failed(answer: str, failed: str | None, said: str, tmp_path: Path) -> None:
+    """Stand-ins for an interpreter whose device is not here."""
+    python = program(tmp_path / "p", answer)
+    found = smoke_test.smoke(python, "mps", timeout_s=0.5)
+    assert found.failed == failed and said in found.trouble
+    torch = torch_probe.Torch("2.13.0", mps_built=True, devices={"mps": ("computes", "")})
+    if failed != "addition":  # which would wait for the whole time limit
+        (check,) = examine._smoke(torch, python)
+        assert check.verdict == ("fail" if failed else "ok") and bool(check.fix) == bool(failed)
+
+
+def test_smoke_tests_are_for_devices_that_are_there(tmp_path: Path) -> None:
+    torch = torch_probe.Torch("2.13.0", devices={"mps": ("absent", "")})
+    (check,) = examine._smoke(torch, "/no/python")
+    assert check.verdict == "ok" and "not tried" in check.finding
+    (check,) = examine._smoke(torch_probe.Torch(), "/no/python")
+    assert check.verdict == "fail" and "pip install torch" in check.fix
+
+
+def test_doctor_smoke(tmp_path: Path, home: Path, mpsq: Cli) -> None:
+    python = program(
+        tmp_path / "p",
+        f'case "$2" in *allclose*) {said(*STEPS)}\n;; *) {said(HEAD, {"device": "cpu", "state": "computes"})}\n;; esac',
+    )
+    assert "ok    smoke cpu" in mpsq.ok("doctor", "--smoke", "--python", python).out
+    assert "smoke cpu" not in mpsq.ok("doctor", "--python", python).out
+
+
+def test_an_interpreter_tells_of_conda_and_its_processor(tmp_path: Path) -> None:
+    """A folder laid out as conda lays it out; the interpreter in it is a real one."""
+    (tmp_path / "conda-meta").mkdir()
+    (tmp_path / "conda-meta" / "python-3.12.4-h99e199e_1_cpython.json").write_text('{"subdir": "osx-arm64"}')
+    (tmp_path / "conda-meta" / "python-dateutil-2.9.json").write_text('{"subdir": "noarch"}')
+    prefix = f"import sys; sys.base_prefix = {str(tmp_path)!r}; import platform; platform.processor = lambda: 'arm'"
+    python = program(tmp_path / "p", f"""exec {sys.executable} -c "{prefix}; exec(sys.argv[1])" "$2" """)
+    found = torch_probe.interpreter(python)
+    assert (found.conda, found.processor, found.trouble) == ("osx-arm64", "arm", None)
+    assert torch_probe.interpreter(sys.executable).conda is None
+    assert found.translated is None or sys.platform == "darwin"
 
 
 def test_an_interpreter_without_torch(tmp_path: Path) -> None:

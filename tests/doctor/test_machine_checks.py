@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from queue_runner.doctor import examine, machine_checks
+from queue_runner.doctor.check import Check
 from queue_runner.host.command import Ask
 from queue_runner.host.power import Power
 from queue_runner.host.torch_probe import Torch
 from queue_runner.paths import Layout
+from tests.stand_in_nvml import Gpu, StandInNvml
 
 SYSCTL = {
     "machdep.cpu.brand_string": "Apple M1 Max",
@@ -132,13 +135,41 @@ def test_an_intel_python_on_apple_silicon(built_for: str, arm64: str, verdict: s
     assert found.verdict == verdict and (verdict == "ok" or "arm64 Python" in found.fix)
 
 
-def test_a_card_that_is_hot_and_used(home: Path) -> None:
-    def nvidia(argv: Sequence[str]) -> str | None:
-        return "45, 88\n3, 40\n" if argv[0] == "nvidia-smi" and "utilization" in argv[1] else None
+@pytest.mark.parametrize(
+    ("python", "verdict", "said"),
+    [
+        (Torch(machine="arm64", processor="arm", translated=False, conda="osx-arm64"), "ok", "from conda (osx-arm64)"),
+        (Torch(machine="arm64", processor="arm", translated=False), "ok", "platform.processor() arm"),
+        (Torch(machine="arm64", processor="i386", translated=False), "warn", "Lightning takes MPS only where"),
+        (Torch(machine="x86_64", processor="i386", translated=True, conda="osx-64"), "fail", "CONDA_SUBDIR=osx-arm64"),
+        (Torch(machine="x86_64", processor="i386", translated=True), "fail", "install an arm64 Python"),
+        (Torch(machine="x86_64", processor="i386", conda="osx-64"), "ok", "built for x86_64"),
+    ],
+)
+def test_what_a_python_of_a_mac_says_of_itself(python: Torch, verdict: str, said: str) -> None:
+    """The last one is of an Intel Mac, whose sysctl has no hw.optional.arm64 and no sysctl.proc_translated."""
+    ask = mac(**{"hw.optional.arm64": "1" if "arm" in str(python) or python.translated else "0"})
+    found = examine._python(python, ask=ask, system="darwin")
+    assert found.verdict == verdict and said in f"{found.finding} {found.fix}"
 
-    found = {c.name: c for c in machine_checks.of_machine(Layout(home), ask=nvidia, system="linux", variables={})}
+
+def test_a_card_that_is_hot_and_used(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+
+    def checks() -> dict[str, Check]:
+        found = machine_checks.of_machine(
+            Layout(home), ask=lambda argv: None, root=tmp_path, system="linux", variables={}
+        )
+        return {check.name: check for check in found}
+
+    nvml = StandInNvml(Gpu(busy_percent=45, heat_c=88), Gpu(busy_percent=3, heat_c=40))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
+    found = checks()
     assert found["thermal"].verdict == found["gpu use"].verdict == "warn"
     assert "45%" in found["gpu use"].finding and "88 degrees" in found["thermal"].finding
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+    assert "mpsq[nvidia]" in checks()["gpu use"].fix
 
 
 def test_a_container_that_may_use_half_a_core() -> None:

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import Engine, insert, update
 
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb
-from queue_runner.monitor import eta, history
+from queue_runner.monitor import eta
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.forecast import forecast
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, read, results
+from queue_runner.store import history, jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.schema import job_events, runs
 from queue_runner.submit.plan import Plan

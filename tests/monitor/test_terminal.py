@@ -8,12 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
-from queue_runner.paths import Layout
 from tests.process_support import NOW
 from tests.queue_support import Queue
 from tests.terminal_support import Terminal
@@ -30,13 +28,6 @@ while [ ! -e go ]; do
     i=$((i + 1)); sleep 0.05
 done
 """
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    queue.close()
 
 
 @pytest.fixture

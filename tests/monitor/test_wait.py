@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,20 +18,10 @@ from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.schema import runs
-from tests.cli_support import SPEC, Cli, empty_queue
+from tests.cli_support import SPEC, Cli
 
 FAILED = Ending(Outcome.FAILED, 1, reason="no luck")
 OK = Ending(Outcome.SUCCEEDED, 0)
-
-
-@pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
-@pytest.fixture
-def layout(home: Path) -> Layout:
-    return empty_queue(home)
 
 
 @pytest.fixture

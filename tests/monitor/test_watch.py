@@ -33,11 +33,6 @@ from queue_runner.text import width
 from tests.cli_support import Cli, end_running_run, full_queue
 
 
-@pytest.fixture
-def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 @pytest.fixture(autouse=True)
 def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda _more: 0)

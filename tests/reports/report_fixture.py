@@ -25,7 +25,8 @@ _template: dict[str, Path] = {}
 
 
 class Store:
-    """A queue's database. `run` adds a run that ended; several with equal arguments are repeats of one job."""
+    """A queue's database. `run` adds a run that ended; several with equal arguments are repeats of one job.
+    A text for `compile` is a mode of torch.compile."""
 
     def __init__(self, folder: Path, template_folder: Path | None = None) -> None:
         self.layout = Layout(folder)
@@ -56,7 +57,7 @@ class Store:
     def run(
         self,
         device: str | None = "cpu",
-        compile: bool | None = False,
+        compile: bool | str | None = False,
         median_s: float | None = 0.1,
         *,
         workload: str | None = "nanogpt",
@@ -67,6 +68,7 @@ class Store:
         params: Mapping[str, Any] | None = None,
         argv: Sequence[str] = (),
         env_name: str = "",
+        find_max: str = "",
         outcome: str | None = "SUCCEEDED",
         exit_code: int | None = None,
         reason: str | None = None,
@@ -78,23 +80,27 @@ class Store:
         summary: Mapping[str, Any] | None = None,
         ended_at: float = 1e9,
         tags: Sequence[str] = (),
+        group: int = 1,
+        name: str | None = None,
     ) -> int:
         """Add a run; returns its run_id. `summary` and others override what a quiet run would have."""
         spec = JobSpec(
             kind="workload" if workload else "command",
-            name=workload or "train.py",
+            name=name or workload or "train.py",
             workload=workload,
             framework=framework,
             device=device,
-            compile=compile,
+            compile=None if compile is None else bool(compile),
+            compile_mode=compile if isinstance(compile, str) else "",
             dtype=dtype,
             config=config,
             params=dict(params or {}),
             argv=tuple(argv),
             env_name=env_name,
+            find_max=find_max,
             env={"PATH": "/bin"},
         )
-        job, number = self._job(spec, tags)
+        job, number = self._job(spec, tags, group)
         done = outcome is not None
         run_id = self._insert(
             "runs",
@@ -118,19 +124,20 @@ class Store:
             self._results(run_id, spec, version, median_s, hello or {}, summary or {})
         if done:
             times = {"real_s": 30.0, "slept_s": 0.0, "user_s": 50.0, "sys_s": 2.0, "max_rss_bytes": 500_000_000}
-            self._insert("exits", run_id=run_id, exit_json="{}", **{**times, **(exit or {})})
+            self._insert("exits", run_id=run_id, **{"exit_json": "{}", **times, **(exit or {})})
         for kind, (severity, detail) in (taints or {}).items():
             self._insert("taints", run_id=run_id, kind=kind, severity=severity, detail=detail)
         return run_id
 
-    def _job(self, spec: JobSpec, tags: Sequence[str]) -> tuple[int, int]:
-        text = spec.content_hash() + ",".join(tags)
+    def _job(self, spec: JobSpec, tags: Sequence[str], group: int) -> tuple[int, int]:
+        self._insert("groups", or_="OR IGNORE", id=group, created_at=1e9, title="test", seed=0)
+        text = ",".join([spec.content_hash(), spec.name, str(group), *tags])
         if text not in self.jobs:
             columns = ("name", "kind", "workload", "framework", "device", "dtype", "config")
             named = {name: getattr(spec, name) for name in columns}
             self.jobs[text] = self._insert(
                 "jobs",
-                group_id=1,
+                group_id=group,
                 created_at=1e9,
                 spec_json=spec.to_json(),
                 spec_hash=spec.content_hash(),
@@ -183,13 +190,56 @@ class Store:
             **{f"{name}_s": dur_s for name, dur_s in phases.items()},
         }
         self._insert("summaries", run_id=run_id, **{**known, **summary})
+        for offset, (split, value) in enumerate((("train", 1.95), ("val", known["val_loss_last"]))):
+            at = {"offset": 10**9 + offset, "metric": "loss", "i": 105, "split": split, "value": value}
+            self._insert("evals", run_id=run_id, **at)
 
-    def iterations(self, run_id: int, times: Iterable[float], first: int = 0, phase: str = "measure") -> None:
+    def iterations(
+        self,
+        run_id: int,
+        times: Iterable[float],
+        first: int = 0,
+        phase: str = "measure",
+        losses: Sequence[float | None] = (),
+    ) -> None:
         number = PHASES.index(phase)
         self.db.executemany(
-            "INSERT INTO iterations (run_id, offset, i, dur_s, loss, phase, synced) VALUES (?, ?, ?, ?, 2.5, ?, 1)",
-            [(run_id, i * 100, i, dur_s, number) for i, dur_s in enumerate(times, start=first)],
+            "INSERT INTO iterations (run_id, offset, i, dur_s, loss, phase, synced) VALUES (?, ?, ?, ?, ?, ?, 1)",
+            [
+                (run_id, i * 100, i, dur_s, losses[i - first] if losses else 2.5, number)
+                for i, dur_s in enumerate(times, start=first)
+            ],
         )
+
+    def courses(
+        self,
+        run_id: int,
+        started_at: float,
+        phases: Iterable[tuple[str, float, float]],
+        samples: Iterable[Mapping[str, Any]],
+        every_s: float = 2.0,
+    ) -> None:
+        """Add phases (name, begin, end in seconds) and the course of the sensors of a run that began at that time."""
+        marks = [(t_s, name, edge) for name, *ends in phases for t_s, edge in zip(ends, ("begin", "end"), strict=True)]
+        for offset, (t_s, name, edge) in enumerate(marks):
+            self._insert("phases", run_id=run_id, offset=offset, t_s=t_s, name=name, edge=edge)
+        for k, sample in enumerate(samples):
+            self._insert("conditions", run_id=run_id, at=started_at + k * every_s, data_json=json.dumps(sample))
+
+    def watched(self, run_id: int, samples: Iterable[Mapping[str, Any]], every_s: float = 1.0) -> None:
+        """Add the course of the sensors of a run of 30 s, measured from 5.2 s to 25.2 s."""
+        self.db.execute("UPDATE runs SET started_at = 1e9 WHERE id = ?", [run_id])
+        marks = ((0.0, "setup", "begin"), (5.2, "setup", "end"), (5.2, "measure", "begin"), (25.2, "measure", "end"))
+        for offset, (t_s, name, edge) in enumerate(marks):
+            self._insert("phases", run_id=run_id, offset=offset, t_s=t_s, name=name, edge=edge)
+        for k, sample in enumerate(samples):
+            self._insert("conditions", run_id=run_id, at=1e9 + k * every_s, data_json=json.dumps(sample))
+
+    def cpu_borders(self, run_id: int, *borders: tuple[str, str, float]) -> None:
+        """Borders of phases, (name, edge, CPU seconds until then), as the ingest stores them."""
+        for offset, (name, edge, cpu_s) in enumerate(borders, start=1000):
+            self._insert("phases", run_id=run_id, offset=offset, t_s=0.0, name=name, edge=edge)
+            self._insert("metrics", run_id=run_id, offset=offset, name="cpu_s", value=cpu_s, unit="s")
 
     def metric(self, run_id: int, name: str, value: float) -> None:
         self._insert("metrics", run_id=run_id, offset=1, name=name, value=value, unit="nats")

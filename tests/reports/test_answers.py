@@ -83,7 +83,7 @@ def test_the_fastest_without_a_verdict_is_so_as_measured(store: Answers) -> None
 
 
 def shown(store: Store, name: str, **options: Any) -> str:
-    text = printing.as_text(name, store.report(name, **options), "table")
+    text = printing.as_text(name, store.report(name, **options), "table", explain=True)
     assert max(map(len, text.splitlines())) <= 80, text
     return " ".join(text.split())
 
@@ -249,7 +249,7 @@ def test_rows_of_memory_are_told_apart_by_what_they_are_not_by_how_long_they_ran
         for iters in (5, 30):
             told = {"params": {"channels_last": True, "max_iters": iters, "mode": "train"}, "framework": "torch"}
             store.memory(store.run("cuda", dtype=dtype, **told), [2 * MIB] * 9, [MIB] * 9)
-    lines = printing.as_text("memory", store.report("memory"), "table").splitlines()
+    lines = printing.as_text("memory", store.report("memory"), "table", explain=True).splitlines()
     assert [line.split()[:4] for line in lines[3:7]] == [
         ["cuda", "eager", dtype, run]
         for dtype, run in (("fp32", "1.1"), ("fp32", "2.1"), ("bf16", "3.1"), ("bf16", "4.1"))

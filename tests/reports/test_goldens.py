@@ -21,8 +21,14 @@ from tests.reports.test_throughput import Models, around
 GOLDENS = Path(__file__).resolve().parents[1] / "golden" / "reports"
 H200 = {"device_name": "NVIDIA H200"}
 BUSY = {"contended": ("invalid", "other programs used 60% of the machine's cores")}
-FEWER = {"breakdown": {"where": ["config=tiny"]}, "time": {"where": ["config=tiny", "device=mps"]}}
+FEWER: dict[str, dict[str, object]] = {
+    "missing": {"selectors": ["g1"]},
+    "breakdown": {"where": ["config=tiny"]},
+    "time": {"where": ["config=tiny", "device=mps"]},
+}
 """Options of reports whose output of all runs would be long."""
+EXPLAINED = ("devices", "frameworks", "throughput")
+"""Reports that have a golden of --explain, too."""
 BATTERY = {"battery": ("caveat", "the machine ran on battery")}
 
 
@@ -35,6 +41,13 @@ class Everything(Answers, Benches, Checks, Models):
         self._sweep()
         self._grid()
 
+    def _of_a_mac(self, compile: bool) -> Iterator[dict[str, object]]:
+        for t in range(31):
+            low = 0.8 if compile and t % 6 == 0 else 0.99
+            busy = {"gpu_busy_share": low if t > 5 else 0.02, "gpu_clock_hz": 1.296e9}
+            watts = {"gpu": 24.0, "cpu": 3.0, "ane": 0.0}
+            yield {**busy, "power_w": watts, "energy_j": {part: power * t for part, power in watts.items()}}
+
     def _micro_benchmarks(self) -> None:
         verdicts = {"add fp32 forward": "native", "svd fp32 forward": "fallback", "cumsum fp32 forward": "wrong"}
         notes = {"svd fp32 forward": "aten::linalg_svd", "cumsum fp32 forward": "off by 0.5"}
@@ -45,7 +58,8 @@ class Everything(Answers, Benches, Checks, Models):
             for _ in range(2):
                 self.matmul(device=device, times=times, hello=H200 if device == "cuda" else {})
         naive = self.matmul(n=4000, times=(2e-3, 2e-3), device="cuda", hello=H200, taints=BATTERY)
-        self.put(naive, "n4000.time_unsynced", 1e-5)
+        for name, value in (("time_unsynced", 1e-5), ("calls", 100.0), ("block_unsynced", 4e-3), ("block", 0.21)):
+            self.put(naive, f"n4000.{name}", value)
         kernels = self.run("cuda", workload="kernels", config="gpt2", hello=H200)
         self.cell(kernels, "linear.forward", (1e-3, 1.1e-3), flop=4e11, bytes=1e8)
         self.cell(kernels, "softmax.forward", (1e-3, 1.1e-3), flop=1e9, bytes=2e9)
@@ -62,8 +76,8 @@ class Everything(Answers, Benches, Checks, Models):
             self.evaluate(device, *around(2.5 * scale), taints=BATTERY)
         for device, rate in (("cpu", 100.0), ("mps", 300.0)):
             for k in range(4):
-                self.written(device, rate * 10 + k, rate + k, config="small")
-                self.run(device, median_s=16384 / rate / 4, config="small", hello={"params": 1000})
+                self.written(device, rate * 10 + k, rate + k, config="small", group=2)
+                self.run(device, median_s=16384 / rate / 4, config="small", hello={"params": 1000}, group=2)
 
     def _sweep(self) -> None:
         for batch, median_s in ((8, 0.1), (16, 0.12), (32, 0.2), (64, 0.39)):
@@ -79,6 +93,8 @@ class Everything(Answers, Benches, Checks, Models):
                     times = median_s * (0.8 if compile else 1) * (1 + k / 1000)
                     run_id = self.run(device, compile, times, hello=cache, summary=summary)
                     self.losses(run_id, [4 / (i + 1) * (1 + (device == "mps") * i * 1e-4) for i in range(20)])
+                    if device == "mps":
+                        self.watched(run_id, [*self._of_a_mac(compile)])
             self.run("mps", framework="mlx", version="0.31.0", median_s=0.2 * (1 + k / 1000))
         leak = self.run("mps", median_s=0.5, taints=BUSY)
         self.memory(leak, [2**30 + i * 2**20 for i in range(30)], [2**29 + i * 2**20 for i in range(30)])
@@ -93,10 +109,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
     made.db.close()
 
 
-@pytest.mark.parametrize("name", reports.names())
-def test_a_report_reads_as_its_golden(store: Everything, name: str) -> None:
-    text = printing.as_text(name, store.report(name, **FEWER.get(name, {})), "table") + "\n"
-    golden = GOLDENS / f"{name}.txt"
+@pytest.mark.parametrize(
+    ("name", "explain"), [*((name, False) for name in reports.names()), *((name, True) for name in EXPLAINED)]
+)
+def test_a_report_reads_as_its_golden(store: Everything, name: str, explain: bool) -> None:
+    result = store.report(name, **FEWER.get(name, {}))
+    text = printing.as_text(name, result, "table", explain=explain) + "\n"
+    golden = GOLDENS / f"{name}{'.explained' * explain}.txt"
     if os.environ.get("MPSQ_WRITE_GOLDENS"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
@@ -106,4 +125,5 @@ def test_a_report_reads_as_its_golden(store: Everything, name: str) -> None:
 
 
 def test_every_golden_is_of_a_report() -> None:
-    assert {path.stem for path in GOLDENS.iterdir()} == set(reports.names())
+    explained = {f"{name}.explained" for name in EXPLAINED}
+    assert {path.stem for path in GOLDENS.iterdir()} == {*reports.names(), *explained}

@@ -47,7 +47,7 @@ def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def shown(store: Store, name: str, **options: Any) -> str:
-    text = printing.as_text(name, store.report(name, **options), "table")
+    text = printing.as_text(name, store.report(name, **options), "table", explain=True)
     assert max(map(len, text.splitlines())) <= 80, text
     return text
 
@@ -114,6 +114,18 @@ def test_what_the_unsynchronised_clock_says_stands_beside_the_truth(store: Bench
     assert row["naive_times"] == pytest.approx(100) and row["naive_flops_per_s"] == pytest.approx(200e12)
     text = shown(store, "matmul")
     assert "100 x" in text and "naive TFLOP/s" in text
+
+
+def test_the_guides_block_stands_beside_both(store: Benches) -> None:
+    run = store.matmul()
+    for name, value in {"time_unsynced": 1e-5, "calls": 100.0, "block_unsynced": 0.004, "block": 0.12}.items():
+        store.put(run, f"n1000.{name}", value)
+    (row,) = store.report("matmul").rows
+    assert (row["block_calls"], row["guide_block_s"], row["naive_block_s"]) == (100, 0.004, pytest.approx(1e-3))
+    assert row["block_s"] == pytest.approx(0.1)
+    text = " ".join(shown(store, "matmul").split())
+    assert "the guide's loop, as it prints it" in text and "100 4.000 ms 1.000 ms 100.0 ms" in text
+    assert "guide: the first block of the process" in text
 
 
 def test_runs_that_do_not_count_are_shown_only_where_no_other_does(store: Benches) -> None:

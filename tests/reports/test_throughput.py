@@ -82,7 +82,7 @@ def test_a_ratio_without_a_verdict_was_measured_and_doubts_name_their_model(stor
         store.train("cuda", 0.1, **few)
     text = words(store.report("throughput"))
     assert "cuda eager measured 100 x as fast as cpu eager: no verdict, too few repeats" in text
-    assert "resnet50 full: fewer than 10 measured iterations" in text and "geometric" not in text
+    assert "resnet50 full: fewer than 10 measured iterations" in text and "ratio of the geometric means" not in text
 
 
 def test_the_kind_of_mean_stands_with_the_speed_ups(store: Models) -> None:

@@ -13,7 +13,7 @@ Candidate = tuple[str, str]
 
 _FIXED = {
     "device": ("cpu", "mps", "cuda", "cuda:0", "cuda:1", "auto"),
-    "compile": ("off", "on", "both"),
+    "compile": ("off", "on", "both", "reduce-overhead", "max-autotune", "no-cudagraphs"),
     "dtype": ("fp32", "bf16", "fp16"),
     "snapshot": ("off", "copy"),
     "retry_on": ("failed", "lost", "stalled"),

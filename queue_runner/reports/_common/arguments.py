@@ -18,7 +18,7 @@ _COLUMNS = ("device", "dtype", "config")
 def arguments_by_run(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
     """Return by run the factor `arguments`: the arguments in which commands of the same subject differ."""
     commands = (row for row in rows if row["kind"] == "command")
-    subjects = by_key(commands, lambda row: row["workload"] or row["name"])
+    subjects = by_key(commands, lambda row: row["name"])
     found: dict[int, dict[str, Any]] = {}
     secrets: dict[str, int] = {}
     for runs in subjects.values():

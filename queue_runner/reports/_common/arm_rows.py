@@ -9,6 +9,7 @@ from queue_runner.analysis.comparison import Family, break_even_iters, compile_c
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.peaks import mfu
 from queue_runner.analysis.significance import Verdict
+from queue_runner.reports._common import losses
 from queue_runner.reports._common.peaks import Peaks
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
@@ -27,12 +28,13 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
     median_s, (spread_s, spread_over) = arm.median_s, arm.spread_s
     peak = peaks.of(arm)
     flops = arm.median("flops_per_iter")
-    twin, pair = family.twin(arm), family.pair(arm)
+    twin, pair, against = family.twin(arm), family.pair(arm), family.twin_pair(arm)
     cache = main_cache(arm)
     cost_s = compile_cost_s(arm, twin, cache)
     return {
         "workload": key["subject"],
         "config": key["config"],
+        "time_of": key.get("time_of") or "iteration",
         "label": arm.label,
         **{name: _shared(arm, name) for name in _COPIED},
         "factors": _factors(key),
@@ -44,18 +46,20 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
         "spread_s": spread_s,
         "spread_over": spread_over,
         **{name: arm.median(name) for name in _MEDIANS},
+        **losses.of_arm(arm),
         **{name: None if (x := arm.median(name)) is None else round(x) for name in _WHOLE_MEDIANS},
         "tokens_per_s": _rate(arm.median("tokens_per_iter"), median_s),
         "samples_per_s": _rate(arm.median("samples_per_iter"), median_s),
         "flops_per_s": _rate(flops, median_s),
         "mfu": mfu(flops, median_s, peak),
+        "mfu_printed": arm.median("mfu_printed") if arm.shown and "mfu_printed" in arm.shown[0] else None,
         "peak_flops": peak.flops if peak else None,
         "peak_source": peak.source if peak else None,
         "first_iter_s": first_iter_s(arm, cache),
         "compile_cost_s": cost_s,
         "compile_cache": cache,
         "compile_cost_warm_s": compile_cost_s(arm, twin, "warm") if cache == "cold" else None,
-        "break_even_iters": break_even_iters(arm, twin, cost_s),
+        "break_even_iters": break_even_iters(arm, twin, cost_s) if against is not None and against.pays_off else None,
         "is_baseline": arm is family.baseline,
         **values_of(pair.verdict if pair else None),
         **({"speedup": 1.0} if arm is family.baseline and arm.times else {}),
@@ -73,12 +77,14 @@ def values_of(verdict: Verdict | None) -> dict[str, Any]:
         "p": verdict.p if verdict else None,
         "p_corrected": verdict.p_corrected if verdict else None,
         "verdict": str(verdict) if verdict else None,
+        "same_within": verdict.same_within if verdict else None,
+        "seen": verdict.seen if verdict else None,
         "judged": verdict,
     }
 
 
 def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
-    named = ("machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name")
+    named = ("machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name", "time_of")
     return {name: value for name, value in key.items() if name not in named and value is not None}
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import MAIN, SUBJECT, word
+from queue_runner.analysis.comparison import TIME, Family
+from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, word
+from queue_runner.analysis.significance import Word
+from queue_runner.reports._common import losses
 from queue_runner.reports._common.columns import RowColumn, columns, short
 from queue_runner.reports._common.footnotes import Taints
 from queue_runner.reports._common.prepare import DETAILS
 from queue_runner.reports._common.report import Section
-from queue_runner.tables import Column, elide
+from queue_runner.tables import Column, elide, room, table_width
 
 Raw = Mapping[str, Any]
 
@@ -29,6 +32,10 @@ def _speedup(row: Raw) -> str:
     return "baseline" if row["is_baseline"] else units.ratio(row["speedup"])
 
 
+def _wall(row: Raw) -> str:
+    return spread(row["median_s"], row["spread_s"], row["spread_over"])
+
+
 def _ms(row: Raw) -> str:
     return spread(row["median_s"], row["spread_s"], row["spread_over"], 1e-3)
 
@@ -37,20 +44,27 @@ LABEL = Column("label", "", flexible=True)
 RUNS = RowColumn("runs", "runs", lambda row: f"{row['n_valid']}/{row['n_runs']}", True)
 MS = RowColumn("ms", "ms/iter", _ms, True)
 SPEEDUP = RowColumn("speedup", "speedup", _speedup, True)
+STEP = RowColumn("eval_step", "at step", losses.steps, True)
 TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
+WALL_S = RowColumn("ms", "wall s", _wall, True)
+RSS = Column("max_rss_bytes", "RSS", units.size, True)
+INTERVAL = RowColumn("interval", "95 % CI", lambda row: _interval(row), True)
+RATIO = RowColumn("speedup", "speedup", lambda row: units.ratio(row["speedup"]), True)
+WITHIN = RowColumn("interval", "95 % CI", lambda row: _interval(row).removesuffix(" x"), True)
+VERDICT = RowColumn("verdict", "verdict", lambda row: _spoken(row), style=lambda row: _style(row))
 
 
 def sections(family: Family, rows: Sequence[Raw], taints: Taints) -> list[Section]:
-    """Return speed, verdicts if any, cost and outcome; nothing before a run has ended."""
+    """Return speed with verdicts, and to be explained tests, cost and outcome; nothing before a run has ended."""
     if not any(row["n_runs"] for row in rows):
         return []
-    outcome = Section("", columns(LABEL, "n_iters loss_last val_loss_last projected_real_s"), rows)
-    others = (without_empty(_cost(rows)), without_empty(outcome))
-    return [
-        without_empty(_speed(family, rows, taints)),
-        *verdicts(family, rows),
-        *(section for section in others if len(section.columns) > 1),
-    ]
+    outcome = Section(
+        "", columns(LABEL, "n_iters loss_last eval_train_loss eval_val_loss", STEP, "projected_real_s"), rows
+    )
+    work = Section("", columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu mfu_printed"), rows)
+    others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
+    explained = [*verdicts(family, rows), *(section for section in others if len(section.columns) > 1)]
+    return [*speed(family, rows, taints), *(replace(section, explained=True) for section in explained)]
 
 
 def without_empty(section: Section) -> Section:
@@ -71,14 +85,22 @@ def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
         values = {row[name] for row in shown} - {None}
         return str(values.pop()) if len(values) == 1 else None
 
-    subject = ", ".join(dict.fromkeys(str(arm.key["subject"]) for arm in family.arms))
+    subjects = {str(arm.key["subject"]) for arm in family.arms}
+    if len(subjects) > 1:  # the rows name them, and only what all have is in common
+        values = [{row[name] for row in shown} for name in ("framework", "dtype", "config", "device")]
+        common = [str(value) for of in values if len(of) == 1 for value in of if value is not None]
+        return ", ".join(filter(None, [*common, family.arms[0].runs[0]["where"]])) or ", ".join(sorted(subjects))
+    (subject,) = subjects
     framework, version, device = only("framework"), only("framework_version"), only("device_name")
-    words = [_joined(subject, family.common["config"]), _joined(framework, framework and version), only("dtype")]
-    words += [word(n, value) for n, value in family.common.items() if n not in SUBJECT and value is not None]
-    for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS}):
-        values = {arm.key[name] for arm in family.arms}
-        if len(values) == 1 and values != {None}:
-            words.append(word(name, *values))
+    words = [_joined(subject, only("config")), _joined(framework, framework and version), only("dtype")]
+    said = {part for arm in family.arms for part in arm.label.split(" ")}
+    shared = [{word(name, arm.key.get(name)) for arm in family.arms if name in arm.key} for name in PLACE]
+    words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in said)))
+    words += [word(n, value) for n, value in family.common.items() if n not in (*SUBJECT, *TIME) and value is not None]
+    for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS, *SUBJECT}):
+        told = {arm.key[name] for arm in family.arms}
+        if len(told) == 1 and told != {None}:
+            words.append(word(name, *told))
     return ", ".join(filter(None, [*words, device and f"on {device}", family.arms[0].runs[0]["where"]]))
 
 
@@ -86,17 +108,44 @@ def _joined(*words: object) -> str:
     return " ".join(str(word) for word in words if word)
 
 
-def _speed(family: Family, rows: Sequence[Raw], taints: Taints) -> Section:
+def speed(family: Family, rows: Sequence[Raw], taints: Taints) -> list[Section]:
+    """Return the table of an answer: time with its spread, ratio, interval and verdict, and the rest if there is room;
+    what a command used is else a table below it."""
     has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
     rate = "samples_per_s" if has == {"samples"} else "tokens_per_s"
-    lines = []
+    title = caption(family, rows)
+    counts = {(row["n_valid"], row["n_runs"]) for row in rows}
+    alike = len(rows) > 1 and len(counts) == 1 and all(n == of for n, of in counts)
+    if alike:
+        title += f", {units.counted(rows[0]['n_valid'], 'run')} each"
+    lines: list[str] = []
     if family.baseline is not None:
         per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
         tested = any(row["speedup_low"] is not None for row in rows)
         of = "; ratio of the geometric means of the run medians" if tested else ""
-        lines.append(f"speedup: relative to {family.baseline.label} ({family.why}){per}{of}")
-    shown = columns(LABEL, RUNS, MS, *taints.columns(rows), rate, TFLOPS, "mfu", SPEEDUP)
-    return Section(caption(family, rows), shown, rows, lines)
+        text = f"speedup: relative to {family.baseline.label} ({family.why}){per}{of}"
+        lines.append(Explained(text, f"speedup: in time per {family.per_work}" if family.per_work else ""))
+    times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
+    judged = (RATIO, WITHIN, VERDICT) if any(row["speedup"] is not None for row in rows) else ()
+    shown = columns(LABEL, *(() if alike else (RUNS,)), times[0], *taints.columns(rows), *times[1:], *judged)
+    kept = without_empty(Section(title, shown, rows, lines)).columns
+    used = [column for column in columns("user_s sys_s", RSS) if column in kept]
+    found = [Section(title, kept, rows, lines)]
+    if table_width(rows, kept) > room():
+        kept = [column for column in kept if column.key not in (rate, "mfu", *(column.key for column in used))]
+        found = [replace(found[0], columns=kept), *([Section("", (LABEL, *used), rows)] if used else [])]
+    return found
+
+
+def _spoken(row: Raw) -> str:
+    return "baseline" if row["is_baseline"] else row["judged"].brief if row["judged"] else units.MISSING
+
+
+def _style(row: Raw) -> str:
+    verdict = row["judged"]
+    if verdict is None:
+        return ""
+    return {Word.FASTER: "good", Word.SLOWER: "bad"}.get(verdict.word, "" if verdict.decided else "doubt")
 
 
 def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> list[Section]:
@@ -109,10 +158,39 @@ def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> list[Secti
 
 def verdict_table(rows: Sequence[Raw], heading: str, title: str = "", *more: Column) -> Section:
     """Return a table of the speedups of `rows` with interval, p-value and verdict; `more` columns follow the label."""
-    interval = RowColumn("interval", "95 % CI", _interval, True)
-    verdict = RowColumn("verdict", "verdict", lambda row: row["judged"].short if row["judged"] else units.MISSING)
-    shown = columns(replace(LABEL, title=heading), *more, "speedup", interval, "p_corrected", verdict)
-    return Section(title, shown, rows)
+    verdict = RowColumn("verdict", "verdict", _short, style=_style)
+    shown = columns(replace(LABEL, title=heading), *more, "speedup", INTERVAL, "p_corrected", verdict)
+    return Section(title, shown, rows, [*powers(rows), *_margins(rows)])
+
+
+def powers(rows: Sequence[Raw]) -> Iterable[str]:
+    """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
+    able = [row["judged"] for row in rows if row["judged"] and row["judged"].seen]
+    enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
+    for of in (enough, [] if enough else able):
+        if of:
+            low, high = (units.percent(pick(verdict.seen for verdict in of), 2) for pick in (min, max))
+            runs = {n for v in of for n in ((v.n, v.n_baseline) if enough else (v.need,))}
+            each = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
+            difference = f"a difference of {low}" if low == high else f"differences of {low} to {high}, by row,"
+            spread = "this spread" if low == high else "their spread"
+            yield f"with {each} and {spread} {difference} would be seen in 80 % of cases"
+
+
+def _margins(rows: Sequence[Raw]) -> Iterable[str]:
+    """Say how far apart the rows may be that were not shown to differ."""
+    alike = [row for row in rows if row["judged"] and row["judged"].word in (Word.NO_DIFFERENCE, Word.SAME)]
+    each = [
+        f"{row['label']} {units.PLUS_MINUS}{units.percent(row['same_within'], 2)}"
+        for row in alike
+        if row["same_within"] is not None
+    ]
+    if each:
+        yield f"the same within: {', '.join(each)}"
+
+
+def _short(row: Raw) -> str:
+    return row["judged"].short if row["judged"] else units.MISSING
 
 
 def _interval(row: Raw) -> str:
@@ -120,14 +198,18 @@ def _interval(row: Raw) -> str:
 
 
 def _cost(rows: Sequence[Raw]) -> Section:
-    """Build the cost table. Cold and warm are states of the compiler's cache; logs without it have one column."""
-    titles = {"cold": "compile, cold", "warm": "compile, warm", None: "compile", "mixed": "compile, mixed"}
+    """Build the cost table. Cold and warm are states of the compiler's cache; without them there is no cost."""
+    titles = {"cold": "compile, cold", "warm": "compile, warm", "mixed": "compile, mixed"}
     states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
     compiling = []
     if any(row["compile_cache"] == "cold" and row["first_iter_s"] is not None for row in rows):
         compiling.append("1st iter: of compiled rows, with a cold cache")
-    if known := [state for state in states if state]:
-        compiling.append(f"compile: time added to the first iteration with a {' or '.join(known)} compiler cache")
+    if states:
+        compiling.append(f"compile: time added to the first iteration with a {' or '.join(states)} compiler cache")
+    if any(row["compile"] and row["compile_cache"] is None and row["first_iter_s"] is not None for row in rows):
+        compiling.append(
+            "compile cost: unknown, because the trainer does not tell whether the compiler's cache was cold"
+        )
     metal = []
     if any(row["device"] == "mps" and row["first_iter_s"] is not None for row in rows):
         metal.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
@@ -138,16 +220,16 @@ def _cost(rows: Sequence[Raw]) -> Section:
         Column("first_iter_s", "1st iter", short, True),
         *(_compile_column(state, titles[state]) for state in states),
         "real_s user_s sys_s",
-        Column("max_rss_bytes", "RSS", units.size, True),
+        RSS,
     )
     return Section("", shown, rows, ["; ".join(parts) for parts in (compiling, metal, measured) if parts])
 
 
-def _compile_column(state: str | None, title: str) -> Column:
+def _compile_column(state: str, title: str) -> Column:
     return RowColumn(f"compile_{state}", title, lambda row: short(_compile(row, state)), True)
 
 
-def _compile(row: Raw, state: str | None) -> float | None:
+def _compile(row: Raw, state: str) -> float | None:
     """Return the compile cost with the cache in that state."""
     if state == "warm" and row["compile_cost_warm_s"] is not None:
         return float(row["compile_cost_warm_s"])

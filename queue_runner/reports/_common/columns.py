@@ -27,6 +27,11 @@ def short(x_s: Any) -> str:
     return units.short_duration(x_s, 3)
 
 
+def as_printed(share: float | None) -> str:
+    """Format a share of 1 as nanoGPT's train.py prints its mfu: "1.69 %", "0.19 %"."""
+    return units.MISSING if share is None else f"{share * 100:.2f} %"
+
+
 _SHARED = (
     Column("workload", "workload"),
     Column("model", "model"),
@@ -53,9 +58,14 @@ _SHARED = (
     Column("n_samples", "samples", units.count, True),
     Column("i", "i", units.count, True),
     Column("loss", "loss", units.loss, True),
-    Column("loss_last", "train loss", units.loss, True),
+    Column("loss_last", "batch loss", units.loss, True),
     Column("val_loss_last", "val loss", units.loss, True),
+    Column("eval_step_first", "first step", units.count, True),
+    Column("eval_step_last", "at step", units.count, True),
+    Column("eval_train_loss", "eval train", units.loss, True),
+    Column("eval_val_loss", "eval val", units.loss, True),
     Column("projected_real_s", "projected total", units.duration, True),
+    Column("time_of", "time of"),
     Column("median_s", "time", units.short_duration, True),
     Column("spread_s", "spread", units.short_duration, True),
     Column("spread_over", "spread over"),
@@ -67,12 +77,14 @@ _SHARED = (
     Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
     Column("bytes_per_s", "bytes/s", units.number, True),
     Column("mfu", "MFU", units.percent, True),
+    Column("mfu_printed", "printed MFU", as_printed, True),
     Column("peak_flops", "peak", units.flops_per_s, True),
     Column("peak_source", "peak source"),
     Column("real_s", "real", units.seconds, True),
     Column("user_s", "user", units.seconds, True),
     Column("sys_s", "sys", units.seconds, True),
     Column("max_rss_bytes", "max RSS", units.size, True),
+    Column("peak_reserved_bytes", "GPU memory", units.size, True),
     Column("allocated_bytes", "allocated", units.size, True),
     Column("is_baseline", "baseline"),
     Column("speedup", "speedup", units.ratio, True),
@@ -81,6 +93,8 @@ _SHARED = (
     Column("p", "p", lambda p: units.number(p, 2), True),
     Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
     Column("verdict", "verdict"),
+    Column("same_within", "same within", lambda share: units.percent(share, 2), True),
+    Column("seen", "would be seen", lambda share: units.percent(share, 2), True),
     Column("taints", "taints", " ".join),
 )
 _BY_KEY = {column.key: column for column in _SHARED}

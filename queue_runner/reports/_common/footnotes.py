@@ -9,7 +9,9 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.explained import Explained
 from queue_runner.analysis.grouping import MAIN, Arm, by_key, taints, value_of
+from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.listing import ending
 from queue_runner.reports._common.columns import RowColumn
@@ -51,20 +53,41 @@ class Taints:
 
     def notes(self) -> Iterable[str]:
         """Explain each letter by the details stored with the runs, and name these runs."""
+        marks = ", ".join(f"{letter} {kind}" for kind, letter in self._letters.items())
+        brief = f"caveat{'s' * (len(self._letters) > 1)}: {marks}"
         for kind, letter in self._letters.items():
             details = by_key(self._caveats[kind], lambda taint: taint["detail"])
             each = [f"{detail} ({named([taint['run'] for taint in of])})" for detail, of in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}"
+            yield Explained(f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}", brief)
 
     def excluded(self, rows: Iterable[Mapping[str, Any]], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
+        rows = list(rows)
         reasons = by_key(rows, self._why)
         if reasons:
             each = [f"{named([row['run'] for row in of])} {reason}" for reason, of in reasons.items()]
             if (more := len(each) - MOST_NAMED) > 0:
                 each[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
-            yield f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"
+            text = f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"
+            yield Explained(text, self._in_brief(rows, include_invalid))
+
+    def _in_brief(self, rows: Sequence[Mapping[str, Any]], include_invalid: bool) -> str:
+        """Count the runs, and say for what kinds of reason, and how to run them again."""
+        kinds = ", ".join(dict.fromkeys(kind for row in rows for kind in self._kinds(row)))
+        runs = units.counted(len({row["run_id"] for row in rows}), "run")
+        if include_invalid:
+            return f"{runs} included although invalid (--all): {kinds}"
+        again = sorted({row["group_id"] for row in rows if row["kind"] != "import"})
+        which = "".join(f" g{group}" for group in again[:MOST_NAMED])
+        remedy = f" -> mpsq report missing{which} --submit" if again else ""
+        return f"{EXCLUDED} {runs} left out: {kinds}{remedy}"
+
+    def _kinds(self, row: Mapping[str, Any]) -> list[str]:
+        if row["outcome"] != Outcome.SUCCEEDED:
+            return [ending(row)]
+        invalid = [taint["kind"] for taint in self._by_run.get(row["run_id"], []) if taint["severity"] == "invalid"]
+        return invalid or ["no results"]
 
     def _why(self, row: Mapping[str, Any]) -> str:
         """Return why a run is excluded: its outcome, or the taints that make it invalid."""
@@ -80,15 +103,21 @@ def notes(
     raw: Sequence[Mapping[str, Any]],
     found: Taints,
     context: Context,
-    times: str = "ms/iter: median",
+    times: str = "",
 ) -> list[str]:
     """Return all footnotes of compared families, those on the numbers first; `times` says what the spread is of."""
     arms = [arm for family in families for arm in family.arms]
+    if not times:
+        walls = {family.wall for family in families}
+        of = {False: "ms/iter: median, of several runs the geometric mean of their medians"}
+        of[True] = "wall s: real time of the runs, the geometric mean of several"
+        times = "; ".join(of[wall] for wall in sorted(walls))
     return [
         *spreads(times, {row["spread_over"] for row in raw}),
         *_window(context),
         *found.notes(),
         *_excluded(arms, found, context),
+        *_replaced(arms, context),
         *_pending(arms),
         *_mixed_first_iteration(arms),
         *peaks(raw, "MFU: relative to"),
@@ -100,6 +129,7 @@ def notes(
 def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Name rows whose runs measured no iterations, or too few for a reliable median."""
     several = len({(row["workload"], row["config"]) for row in raw}) > 1
+    several = several and not any(str(row["workload"]) in row["label"] for row in raw)  # which says it then
     yield from few_iterations(
         (" ".join(filter(None, [*([row["workload"], row["config"]] if several else []), row["label"]])), row)
         for row in raw
@@ -122,7 +152,7 @@ def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
         "samples": "(in parentheses): MAD of the samples of one run, not of several runs",
     }
     if used := [text for key, text in texts.items() if key in {*over}]:
-        yield "; ".join([subject, *used])
+        yield Explained("; ".join([subject, *used]))
 
 
 def _window(context: Context) -> Iterable[str]:
@@ -140,9 +170,41 @@ def named(names: Sequence[str]) -> str:
 def _excluded(arms: Sequence[Arm], found: Taints, context: Context) -> Iterable[str]:
     yield from found.excluded((row for arm in arms for row in arm.left_out), False)
     if any(not arm.used and arm.median_s is not None for arm in arms):
-        yield "a row without valid runs shows its invalid ones and is not compared (--all includes them)"
+        brief = "a row without valid runs shows its invalid ones and is not compared"
+        yield Explained(f"{brief} (--all includes them)", brief)
     if context.options.include_invalid:
         yield from found.excluded((row for arm in arms for row in arm.used if not row["valid"]), True)
+
+
+def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
+    """Count the runs that new rounds have replaced (--until-valid), by arm. They are not among the rows."""
+    new = [row for arm in arms for row in arm.runs if row.get("replaces") is not None and not row["replaced"]]
+    if not new or context.options.include_invalid:
+        return
+    jobs = ", ".join(str(job) for job in sorted({row["job_id"] for row in new}))
+    columns = "run, job_id, outcome, reason, taints, replaces"
+    sql = f"SELECT {columns} FROM v_run WHERE replaced AND job_id IN ({jobs}) ORDER BY job_id, number"
+    old = by_key(((row, why) for row in context.read(sql) if (why := disturbance(row))), lambda pair: pair[0]["job_id"])
+    each, replaced, n_old, n_again = list[str](), list[Arm](), 0, 0
+    for arm in arms:
+        found = [pair for job in dict.fromkeys(row["job_id"] for row in arm.runs) for pair in old.get(job, [])]
+        if found:
+            runs = ", ".join(f"{row['run']} ({', '.join(why)})" for row, why in found[:MOST_NAMED])
+            more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+            replaced.append(arm)
+            each.append(f"{arm.label or arm.key['subject']} {runs}{more}")
+            n_old += sum(row["replaces"] is None for row, _ in found)
+            n_again += sum(row["replaces"] is not None for row, _ in found)
+    if each:
+        submitted = n_old + sum(row["replaces"] is None and not row["replaced"] for arm in arms for row in arm.runs)
+        again = f", and {n_again} of the replacements" if n_again else ""
+        text = f"{n_old} of {submitted} runs replaced{again}, as the machine disturbed them"
+        yield Explained(f"{text}: {'; '.join(each)}", text)
+    if busy := [arm.label or str(arm.key["subject"]) for arm in arms if not arm.used and arm in replaced]:
+        yield (
+            f"no verdict on {named(busy)}: the machine disturbed every run, and the runs that replaced them;"
+            " when it is quiet, mpsq report missing --submit runs them again"
+        )
 
 
 def _pending(arms: Sequence[Arm]) -> Iterable[str]:
@@ -153,23 +215,43 @@ def _pending(arms: Sequence[Arm]) -> Iterable[str]:
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
     if any("unsynced" in taints(row) and row["first_iter_s"] is not None for arm in arms for row in arm.shown):
-        yield "1st iter and compile include the first evaluation in logs not written by mpsq"
+        yield Explained("1st iter and compile include the first evaluation in logs not written by mpsq")
 
 
 def peaks(raw: Sequence[Mapping[str, Any]], subject: str) -> Iterable[str]:
     """Name each peak of the rows with its source."""
     known = {(row["device_name"] or row["device"], row["dtype"], row["peak_flops"], row["peak_source"]) for row in raw}
     for name, dtype, flops, source in sorted(peak for peak in known if peak[2] is not None):
-        yield f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})"
+        yield Explained(f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})")
 
 
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
     machines = {family.common["machine"]: family.arms[0].runs[0]["where"] for family in families}
     if len(machines) > 1:
-        yield f"runs of {len(machines)} machines: in separate tables, never compared"
-        yield from (f"{where}: {_machine(machine, context)}" for machine, where in machines.items() if machine)
+        separate = f"runs of {len(machines)} machines: in separate tables, "
+        yield Explained(separate + NEVER_COMPARED, separate + "never compared")
+        yield from _baselines_elsewhere(families)
+        yield from (Explained(f"{where}: {_machine(m, context)}") for m, where in machines.items() if m)
     if any(f.common["machine"] is None and len(f.arms) > 1 and any(arm.used for arm in f.arms) for f in families):
-        yield "imported logs do not name their machine and count as one (mpsq import --set machine=NAME separates them)"
+        brief = "imported logs do not name their machine and count as one"
+        yield Explained(f"{brief} (mpsq import --set machine=NAME separates them)", brief)
+
+
+NEVER_COMPARED = "never compared: processor, memory, cooling and system differ at once"
+
+
+def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
+    """Name the machines that have no row of their own for the baseline of --vs, which another machine has."""
+    for family in families:
+        alike = {**family.common, "machine": None}
+        others = [one for one in families if one.baseline and {**one.common, "machine": None} == alike]
+        if family.baseline is None and others and len({one.common["machine"] for one in families}) > 1:
+            there = others[0]
+            label = there.baseline.label if there.baseline else ""
+            yield (
+                f"{family.arms[0].runs[0]['where']} has no row {label} of its own: that of "
+                f"{there.arms[0].runs[0]['where']} is no baseline for it"
+            )
 
 
 def _machine(machine: str, context: Context) -> str:

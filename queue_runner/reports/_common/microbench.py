@@ -143,7 +143,7 @@ def _numbers(parts: Sequence[tuple[Row, Mapping[str, list[float]]]]) -> dict[str
 
 def label(row: Mapping[str, Any], device: bool = True) -> str:
     """Return where and how a row ran: "torch cpu", "torch cpu compiled"."""
-    compiled = "compiled" if row["compile"] else ""
+    compiled = word("compile", row["compile"]) if row["compile"] else ""
     words = [row["framework"], row["version"], row["device"] if device else "", compiled, row["settings"]]
     return " ".join(str(part) for part in words if part)
 

@@ -10,9 +10,11 @@ from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.reports._common.report import Options
+from queue_runner.spec import COMPILE_MODES
 
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
 _MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false": "0", "eager": "0", "0": "0"}
+_MODES |= {mode: mode for mode in COMPILE_MODES} | {f"compiled({mode})": mode for mode in COMPILE_MODES}
 
 
 def read_options(
@@ -27,6 +29,8 @@ def read_options(
     include_invalid: bool = False,
     peak_tflops: Mapping[str, float] | None = None,
     peak: str = "sourced",
+    printed_mfu: bool = False,
+    same_within: str | None = None,
     now: float | None = None,
 ) -> Options:
     """Parse options. Column names are checked later, against the store.
@@ -54,7 +58,20 @@ def read_options(
         include_invalid=include_invalid,
         peak_tflops=dict(peak_tflops or {}),
         peak=_peak(peak),
+        printed_mfu=printed_mfu,
+        same_within=None if same_within is None else _margin(same_within),
     )
+
+
+def _margin(text: str) -> float:
+    """Parse `1%`, `0.5 %` or a plain number of percent."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 50:
+        raise UsageError(f'--same-within: "{text}" is not a margin', "use a number of percent, as in --same-within 1%")
+    return percent / 100
 
 
 def _peak(text: str) -> str:
@@ -64,7 +81,10 @@ def _peak(text: str) -> str:
 
 
 def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
-    """Parse `device=cpu,mps,compile=off` into device: cpu, mps and compile: 0. Raises: UsageError when malformed."""
+    """Parse `device=cpu,mps,compile=off` into device: cpu, mps and compile: 0; a mode of torch.compile stays its name.
+
+    Raises: UsageError when malformed.
+    """
     found: dict[str, tuple[str, ...]] = {}
     key = ""
     for part in text.split(","):
@@ -79,7 +99,7 @@ def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
 
 def _mode(value: str, option: str) -> str:
     if value.lower() not in _MODES:
-        raise UsageError(f'{option}: compile cannot be "{value}"', "use compile=on or compile=off")
+        raise UsageError(f'{option}: compile cannot be "{value}"', f"use compile=on, off, {', '.join(COMPILE_MODES)}")
     return _MODES[value.lower()]
 
 

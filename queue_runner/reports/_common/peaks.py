@@ -6,16 +6,17 @@ import json
 from typing import Any
 
 from queue_runner.analysis.grouping import Arm, by_key
-from queue_runner.analysis.peaks import Peak, peak
+from queue_runner.analysis.peaks import Peak, known
 from queue_runner.reports._common.report import Context, Row
 
 _PEAKS = (
-    "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value"
+    "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value,"
+    " json_extract(r.spec_json, '$.compile_mode') AS compile_mode"
     " FROM v_run r JOIN v_metric m ON m.run_id = r.run_id WHERE r.workload = 'matmul' AND m.name = 'peak'"
     " AND m.value > 0 AND r.outcome = 'SUCCEEDED' AND r.valid ORDER BY r.ended_at DESC, r.run_id DESC"
 )
 
-_DISTINCT = ("machine_hash", "device", "dtype", "framework", "compile")
+_DISTINCT = ("machine_hash", "device", "dtype", "framework", "compile", "compile_mode")
 
 
 class Peaks:
@@ -37,17 +38,11 @@ class Peaks:
     ) -> Peak | None:
         """Return the peak by the device's name; `or_measured` falls back to a measured one."""
         only_measured = self._context.options.peak == "measured"
-        known = None if only_measured else self._known(machine, device, name, dtype)
-        return known or (self._measured_on(machine, device, dtype) if only_measured or or_measured else None)
+        found = None if only_measured else self._known(machine, device, name, dtype)
+        return found or (self._measured_on(machine, device, dtype) if only_measured or or_measured else None)
 
     def _known(self, machine: str | None, device: str | None, name: str | None, dtype: str | None) -> Peak | None:
-        given = self._context.options.peak_tflops
-        for key in (str(device), str(device).partition(":")[0], str(name)):
-            if key in given:
-                return Peak(given[key] * 1e12, "given by the user")
-        if device is None or device == "cpu":  # a CPU may have the name of the chip, and so of its GPU
-            return None
-        return peak(name, self._gpu_cores(machine, name), dtype)
+        return known(self._context.options.peak_tflops, device, name, self._gpu_cores(machine, name), dtype)
 
     def _measured_on(self, machine: str | None, device: str | None, dtype: str | None) -> Peak | None:
         """Return the highest of the newest valid peaks of each framework and mode, so that a slower framework does

@@ -16,16 +16,19 @@ from queue_runner.reports._common.report import Context, Row
 from queue_runner.workloads import mps_switches
 
 RUN = (
-    "run_id, run, job_id, number, group_id, name, kind, workload, framework, framework_version, device, "
+    f"{select_runs.ASKED}, "
+    "run_id, run, job_id, number, group_id, name, workload, framework, framework_version, device, "
     "device_name, compile, dtype, config, seed, repeat, spec_hash, "
     "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.env_name') AS env_name, "
+    "json_extract(spec_json, '$.compile_mode') AS compile_mode, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
-    "outcome, exit_code, signal, reason, state, "
+    "outcome, exit_code, signal, reason, state, attempt, created_at, started_at, ended_at, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
     "tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
-    "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, first_third_median_s, "
-    "last_third_median_s, drift_ratio, loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
-    "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
+    "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, "
+    "(SELECT detail FROM taints WHERE run_id = v_run.run_id AND kind = 'drift') AS drift, "
+    "loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
+    "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from, replaces, replaced"
 )
 """Columns that a comparison needs; the rest of v_run, such as the whole specification, is not read."""
 _FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
@@ -34,7 +37,8 @@ DETAILS = ("data_name", "device_name", "optimizer")
 
 
 def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows.
+    """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows, and in
+    `compile` the mode of torch.compile by name, where it is not the default.
 
     A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
     None and count as runs of one machine.
@@ -46,15 +50,17 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
     machines = [row["machine_hash"] or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)
+    cells = _planned_cells(context) if rows else {}
     for row, machine in zip(rows, machines, strict=True):
         text, environment = row.pop("params_json"), row.pop("env_name") or None
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
-        row["subject"] = row["workload"] or row["name"]
+        row["subject"] = select_runs.subject(row)
         if row["loss_last"] is None and "diverged" in taints(row):
             row["loss_last"] = math.nan  # SQLite has no NaN, so the summary omits it
         row["machine"] = machine
-        row["compile"] = None if row["compile"] is None else bool(row["compile"])
+        row["compile"] = row.pop("compile_mode") or (None if row["compile"] is None else bool(row["compile"]))
+        row["planned_cells"] = cells.get(row["job_id"])
         row["where"] = where(machine) if len({*machines}) > 1 else ""
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
@@ -63,6 +69,16 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         if row["resumed_from"]:
             row["factors"]["resumed"] = True
     return rows
+
+
+def _planned_cells(context: Context) -> dict[int, int]:
+    """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: how many
+    pairs are compared decides the test, which must not depend on what is looked at."""
+    sql = (
+        "SELECT id, count(*) OVER (PARTITION BY group_id, workload) AS n FROM jobs"
+        " WHERE group_id IN (SELECT group_id FROM v_run WHERE {chosen})"
+    )
+    return {row["id"]: row["n"] for row in context.read(sql)}
 
 
 def uncompared(rows: Iterable[Row], context: Context, who: str) -> list[Row]:
@@ -96,13 +112,27 @@ def question(rows: Sequence[Row], context: Context) -> Question:
         if "resumed" in others and "resumed" not in names:
             names = [*names, "resumed"]  # a partial training is never pooled with complete ones
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
+    if "machine" in vs:
+        raise UsageError(
+            "--vs machine: runs of two machines never form a ratio, since processor, memory, cooling and system differ "
+            "at once and no setting explains it",
+            "compare what each has of its own: MFU, or the speed-up over its own CPU; --where machine=... selects one",
+        )
     for name in vs:
         if rows and name not in names and name not in SUBJECT:
             hint = f"use --group-by {','.join([*names[:3], name])}"
             raise UsageError(f"--vs: {name} does not distinguish the rows", hint)
     if "compile" in vs:
-        vs["compile"] = vs["compile"] == "1"
-    return Question(names, [name for name in settings if name in names], vs, options.include_invalid)
+        vs["compile"] = {"1": True, "0": False}.get(vs["compile"], vs["compile"])
+    fixed = [name for name in settings if name in names]
+    return Question(
+        names,
+        fixed,
+        vs,
+        declared="name" in options.vs,
+        include_invalid=options.include_invalid,
+        same_within=options.same_within,
+    )
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -115,8 +145,8 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
         return name
     if name == "tag":
         raise UsageError(f"{option}: tags select runs, they do not distinguish rows", "use --where tag=NAME")
-    if name in ("workload", "machine"):
-        return "subject" if name == "workload" else "machine"
+    if name in ("workload", "name", "machine"):
+        return "machine" if name == "machine" else "subject"
     return select_runs.resolve(context.connection, name, option) or name
 
 

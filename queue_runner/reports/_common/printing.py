@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from queue_runner import tables
+from queue_runner.analysis.explained import Explained
 from queue_runner.reports._common.report import Result, Section
 from queue_runner.text import plain
 
 WIDTH = 80
 
 
-def as_text(name: str, result: Result, format: str) -> str:
-    """Format the `result` of the report `name`. Raises: UsageError when `format` is not in tables.formats()."""
+def as_text(name: str, result: Result, format: str, *, explain: bool = False, colour: bool = False) -> str:
+    """Format the `result` of the report `name`: for people in short, whole with `explain`.
+
+    Raises: UsageError when `format` is not in tables.formats().
+    """
     tables.check_format(format)
     if format == "json":
         return as_json(name, result)
@@ -21,19 +26,35 @@ def as_text(name: str, result: Result, format: str) -> str:
     if format == "table" and result.text is not None:
         parts = [result.text]
     else:
-        parts = [_section(section, format) for section in result.sections or [Section("", result.columns, result.rows)]]
-    parts += ["\n".join(_sentence(line, format) for line in lines) for lines in (result.lines, result.notes)]
+        sections = result.sections or [Section("", result.columns, result.rows)]
+        parts = [_section(one, format, explain, colour) for one in sections if explain or not one.explained]
+    both = [_lines(lines, explain) for lines in (result.lines, result.notes)]
+    if not explain and _has_more(result):
+        both[-1].append("--explain shows everything behind this: costs, losses, tests, footnotes")
+    parts += ["\n".join(_sentence(line, format) for line in lines) for lines in both]
     return "\n\n".join(part.rstrip() for part in parts if part.strip())
 
 
-def _section(section: Section, format: str) -> str:
+def _lines(lines: Iterable[str], explain: bool) -> list[str]:
+    """Return the sentences to print: without `explain` each in brief, once."""
+    if explain:
+        return list(lines)
+    return list(dict.fromkeys(filter(None, (line.brief if isinstance(line, Explained) else line for line in lines))))
+
+
+def _has_more(result: Result) -> bool:
+    lines = (*result.lines, *result.notes, *(line for section in result.sections for line in section.lines))
+    return any(section.explained for section in result.sections) or any(isinstance(line, Explained) for line in lines)
+
+
+def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
     parts = []
     if section.title:
         parts.append(f"### {section.title}" if format == "md" else _sentence(section.title, format))
     if section.rows:
-        parts.append(tables.table(section.rows, section.columns, format))
-    if section.lines:
-        parts.append("\n".join(_sentence(line, format) for line in section.lines))
+        parts.append(tables.table(section.rows, section.columns, format, colour=colour))
+    if lines := _lines(section.lines, explain):
+        parts.append("\n".join(_sentence(line, format) for line in lines))
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import by_key
 from queue_runner.model import Selector
 from queue_runner.tables import Column
@@ -26,8 +27,12 @@ class Options:
     iters: tuple[int, int] | None = None
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    same_within: float | None = None
+    """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.significance"""
     peak: str = "sourced"
     """the peak for MFU: sourced (or given in the configuration), or measured by matmul on the same machine"""
+    printed_mfu: bool = False
+    """whether the report devices shows what nanoGPT's train.py printed beside MFU"""
 
     @property
     def chosen(self) -> bool:
@@ -37,12 +42,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of a report for people; `lines` are printed below it."""
+    """A table of a report for people; `lines` are printed below it. With `explained` only --explain prints it."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
     lines: Sequence[str] = ()
+    explained: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Result:
 
     `columns` and `rows` hold all values, raw and in SI units, for csv and json. `sections` are tables for people (none:
     one table of all columns); `text` replaces the tables in the table format. `lines` are findings in words, `notes`
-    are footnotes.
+    are footnotes. `families` are the compared arms that the sections show, for pages with charts of their runs.
     """
 
     columns: Sequence[Column]
@@ -60,6 +66,7 @@ class Result:
     lines: Sequence[str] = ()
     notes: Sequence[str] = ()
     text: str | None = None
+    families: Sequence[Family] = ()
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from queue_runner.analysis.grouping import word
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.model import Ending, Outcome, State
+from queue_runner.model import PREFLIGHT, Ending, Outcome, State
 from queue_runner.reports._common.report import Context, Options
+from queue_runner.spec import COMPILE_MODES
 from queue_runner.store import read
 
 COLUMNS = (
@@ -40,7 +42,7 @@ _ALIASES = {"group": "group_id", "job": "job_id", "machine": "machine_hash", "so
 
 def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, list[Any]]:
     """Return a condition on v_run and its values. Raises: UsageError when a name or selector does not exist."""
-    terms: list[str] = ["1"]
+    terms: list[str] = [f"number <> {PREFLIGHT}"]
     values: list[Any] = []
     if options.selectors:
         parts = []
@@ -49,6 +51,8 @@ def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, li
             parts.append(part)
             values += found
         terms.append("(" + " OR ".join(f"({part})" for part in parts) + ")")
+    if not options.include_invalid and all(selector.number is None for selector in options.selectors):
+        terms.append("NOT replaced")
     if options.since is not None:
         terms.append("COALESCE(ended_at, created_at) >= ?")
         values.append(options.since)
@@ -64,6 +68,10 @@ def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str])
     if name == "tag":
         tagged = " OR ".join("instr(',' || tags || ',', ',' || ? || ',')" for _ in wanted)
         return f"({tagged})", list(wanted)
+    if name == "compile" and {*wanted} & {*COMPILE_MODES}:
+        return f"COALESCE(NULLIF(json_extract(spec_json, '$.compile_mode'), ''), compile) IN ({marks})", [
+            int(value) if value in "01" else value for value in wanted
+        ]
     column = resolve(connection, name, "--where")
     if column == "group_id":
         wanted = [value.removeprefix("g") for value in wanted]
@@ -108,10 +116,32 @@ def settings(connection: sqlite3.Connection) -> list[str]:
     return [row["key"] for row in rows]
 
 
+ASKED = (
+    "kind, json_extract(spec_json, '$.workload') AS asked_workload, CASE kind WHEN 'import' THEN"
+    " (SELECT json_extract(hello_json, '$.log_name') FROM hellos h WHERE h.run_id = v_run.run_id) END AS log_name"
+)
+"""Columns that `subject` needs beside name and workload."""
+
+
+def subject(row: Mapping[str, Any]) -> str:
+    """Return what a run is called: the name that the user gave, else the workload that ran; of a command its script.
+
+    A workload in another mode than training says in its hello that it is another one, "nanogpt-eval"; so does a named
+    one, "mine-eval". An imported log is called as the log says, unless the user named it.
+    """
+    name, ran = str(row["name"]), row["workload"]
+    asked = PurePath(row["log_name"] or "").stem if row["kind"] == "import" else row["asked_workload"]
+    if row["kind"] == "command" or not ran:
+        return name
+    if name == asked:
+        return str(ran)
+    return name + (str(ran).removeprefix(asked) if asked and str(ran).startswith(f"{asked}-") else "")
+
+
 def label(row: Mapping[str, Any]) -> str:
     """Return a short description of a run: "nanogpt tiny cpu eager fp32"."""
-    mode = word("compile", row["compile"])
-    words = [row["workload"] or row["name"], row["config"], row["device"], mode, row["dtype"]]
+    mode = word("compile", row.get("compile_mode") or row["compile"])
+    words = [subject(row), row["config"], row["device"], mode, row["dtype"]]
     return " ".join(str(part) for part in words if part)
 
 

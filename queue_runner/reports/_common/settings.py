@@ -10,6 +10,7 @@ from queue_runner.reports._common.report import Context, Row
 
 LENGTH_SETTINGS = frozenset(
     {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
+    | {"eval_at_start", "num_samples"}
 )
 """Settings that change the length of a run but not its iterations, and the mode, which the workload's name includes."""
 FEW_ITERS = 10

@@ -51,6 +51,8 @@ KNEE = (
     f"knee: smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none if that is the"
     f" largest value, or with fewer than {FEWEST} values"
 )
+_UNTITLED = KNOWN | {"code"}
+"""Factors that titles leave out; where curves differ in their code alone, the short name of each has it."""
 _NAMED = ("config", "framework", "framework_version", "device", "device_name", "compile", "dtype")
 
 
@@ -135,7 +137,7 @@ def _title(curve: Curve) -> str:
     version = " ".join(filter(None, (first["framework"], first["framework_version"])))
     words = [f"{first['subject']} {key['config'] or ''}".strip(), version]
     words += [word(name, key[name]) for name in ("device", "compile", "dtype") if key[name] is not None]
-    words += [word(name, value) for name, value in key.items() if name not in KNOWN and value is not None]
+    words += [word(name, value) for name, value in key.items() if name not in _UNTITLED and value is not None]
     words = [part for part in words if part]
     words += [f"on {first['device_name']}"] if first["device_name"] else []
     return ", ".join([*words, *filter(None, [first["where"]])])
@@ -145,7 +147,15 @@ def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
     remarks = ["knee"] if row["is_knee"] else []
     remarks += ["largest that fits"] if row["is_largest"] and curve.too_large else []
     remarks += [row["outcome"]] if row["outcome"] != Outcome.SUCCEEDED else []
+    remarks += [_untimed(row)] if row["outcome"] == Outcome.SUCCEEDED and not row["valid"] else []
     return ", ".join(remarks)
+
+
+def _untimed(row: Mapping[str, Any]) -> str:
+    """Return why a value that fits has no time, or none that counts."""
+    if row["n_timed"]:
+        return f"invalid: {' '.join(row['taints'])}"
+    return "no iterations"
 
 
 def _ending(row: Row) -> str:
@@ -170,7 +180,7 @@ def _short(curve: Curve, curves: Sequence[Curve]) -> str:
     key = curve.key
     words = [key["subject"], key["config"], key["framework"], key["device"], word("compile", key["compile"])]
     differ = [n for n in key if n not in KNOWN and len({str(other.key.get(n)) for other in curves}) > 1]
-    words += [key["dtype"], *(word(n, key[n]) for n in differ)]
+    words += [key["dtype"], *(word(n, key[n]) for n in differ if key[n] is not None)]
     return " ".join(str(text) for text in [*words, curve.first["where"]] if text)
 
 
@@ -206,7 +216,10 @@ def _fit_words(curve: Curve) -> str:
     if largest and (size := largest.memory[0]):
         works += f", using {units.size(size)} ({largest.memory[1]})"
     if beyond is None:
-        return f"{works}; no larger value failed"
+        tried = max(point.value for point in curve.points)
+        if largest is not None and tried > largest.value:
+            return f"{works}; larger ones were tried and not decided, up to {_value(tried)}"
+        return f"{works}; it is the largest that was tried"
     row = beyond.decided[-1]
     reason = f": {row['reason']}" if row["reason"] else ""
     too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # success by swapping
@@ -231,7 +244,10 @@ def _notes(curves: Sequence[Curve], found: footnotes.Taints, context: Context) -
             " XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the size needs"
         )
     points = [(curve, point) for curve in curves for point in curve.points]
-    yield from footnotes.spreads("ms/iter: median", {spread_s(point.timed)[1] for _, point in points})
+    yield from footnotes.spreads(
+        "ms/iter: median, of several runs the geometric mean of their medians",
+        {spread_s(point.timed)[1] for _, point in points},
+    )
     yield from found.notes()
     bad = [row for _, point in points for row in point.runs if not row["valid"] and row["median_s"]]
     for note in found.excluded(bad, context.options.include_invalid):

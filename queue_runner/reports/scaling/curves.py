@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import knee, stats
-from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, by_key, middle, spread_s, taints, value_of
+from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, by_key, spread_s, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common.report import Context, Row
@@ -77,7 +77,8 @@ class Point:
 
     @property
     def median_s(self) -> float | None:
-        return middle(self.timed, "median_s")
+        """The geometric mean of the run medians, as in every report."""
+        return stats.geometric_mean([row["median_s"] for row in self.timed]) if self.timed else None
 
     @property
     def noise(self) -> float | None:
@@ -86,9 +87,9 @@ class Point:
         return stats.MAD_TO_SD * mad_s / self.median_s if mad_s is not None and self.median_s else None
 
     def rate(self, unit: str) -> float | None:
-        """Return tokens or samples per second at the runs' median time."""
+        """Return tokens or samples per second at the geometric mean of the runs' times."""
         times = [row["median_s"] / row[f"{unit}s_per_iter"] for row in self.timed if row[f"{unit}s_per_iter"]]
-        return 1 / stats.median(times) if times else None
+        return 1 / stats.geometric_mean(times) if times else None
 
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:
@@ -221,7 +222,11 @@ def _sets_length(name: str) -> bool:
 
 
 def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
-    names = [*SUBJECT, *MAIN, *sorted({other for row in rows for other in row["factors"]} - {name})]
+    others = {other for row in rows for other in row["factors"]} - {name}
+    if any(row["find_max"] for row in rows):  # one search is one curve: its answer is over all its probes
+        asked = {other for row in rows for other in row["settings"]}
+        others = {other for other in others if other in asked or not is_software(other)}
+    names = [*SUBJECT, *MAIN, *sorted(others)]
     well = [row for row in rows if row["median_s"] is not None]
     runs = by_key(well, lambda row: tuple(value_of(row, other) for other in names))
     for row in (row for row in rows if row["median_s"] is None and row["state"] == State.DONE):
@@ -232,6 +237,11 @@ def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
             runs.setdefault(known, []).append(row)
     curves = [Curve(name, dict(zip(names, key, strict=True)), _points(name, at, context)) for key, at in runs.items()]
     return [curve for curve in curves if len(curve.points) > 1 or curve.first["find_max"]]
+
+
+def is_software(name: str) -> bool:
+    """Return whether a factor that is no setting is a version, or the code: it follows from what was requested."""
+    return name not in ("env", "resumed", "arguments") and not name.startswith("mps_")
 
 
 def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import by_key, taints, word
-from queue_runner.analysis.significance import Verdict
-from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.analysis.significance import Verdict, Word
+from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
 from queue_runner.reports._common.arm_rows import values_of
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
@@ -37,7 +37,7 @@ COLUMNS = columns(
     Column("unit", "unit"),
     Column("spread", "spread", units.number, True),
     _TIMES_TRAINING,
-    "speedup speedup_low speedup_high p_corrected verdict taints",
+    "speedup speedup_low speedup_high p_corrected verdict same_within seen taints",
 )
 _PLACE = ("machine", "model", "config", "dtype", "n_params")
 """Names common to all rows of a table."""
@@ -54,17 +54,15 @@ def finish(rows: list[Row], context: Context) -> Result:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     raw: list[dict[str, Any]] = []
-    sections: list[Section] = []
-    lines: list[str] = []
+    blocks: list[lettering.Block] = []
     found = footnotes.Taints(rows, (row for arm in arms for row in arm.used), context)
     tables = by_key(arms, lambda arm: tuple(arm.key[name] for name in _PLACE))
     for table in tables.values():
-        verdicts = speedups.judge(table)
+        verdicts = speedups.judge(table, context.options.same_within)
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
         raw += rows_of_table
-        sections += _sections(table, rows_of_table, found)
-        findings = [*_findings(table, verdicts)]
-        lines += [_title(table[0]) + ":", *findings] if len(tables) > 1 and findings else findings
+        blocks.append(([*_sections(table, rows_of_table, found)], [*_findings(table, verdicts)]))
+    sections, lines = lettering.together(blocks)
     notes = [*_notes(arms, rows, found, context)]
     if n_left := sum(arm.alike not in inferred for arm in all_arms):
         rows_left = f"{n_left} row{'s' * (n_left > 1)} of training not shown"
@@ -173,7 +171,9 @@ def _relation(inference: Verdict, training: Verdict) -> str:
     times = inference.speedup / training.speedup
     text = f"{units.ratio(max(times, 1 / times))} {'higher' if times > 1 else 'lower'} than training"
     if inference.low is None or inference.high is None or training.low is None or training.high is None:
-        need = max(inference.need, training.need)
+        if Word.NOT_IN_TURN in (inference.word, training.word):
+            return f"{text} (no verdict: not interleaved with the CPU; submit both devices together with --repeats)"
+        need = max(inference.need or 0, training.need or 0)
         return f"{text} ({inference.n} and {training.n} runs: no verdict, use --repeats {need})"
     if inference.low > training.high or inference.high < training.low:
         return f"{text}; the CIs do not overlap"
@@ -187,8 +187,8 @@ def _notes(
     context: Context,
 ) -> Iterable[str]:
     yield (
-        f"throughput: at the median time of the runs, {units.PLUS_MINUS} MAD; prefill and decode are the two parts of"
-        " one iteration"
+        f"throughput: at the geometric mean of the run medians, {units.PLUS_MINUS} MAD; prefill and decode are the two"
+        " parts of one iteration"
     )
     if any(_times_training(arm, arms) for arm in arms):
         yield "vs training: relative to training on the same device, whose batch size and settings may differ"

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from queue_runner.analysis import significance, stats
-from queue_runner.analysis.comparison import FEWEST_BATCHES, fold
-from queue_runner.analysis.grouping import WORK, by_key, taints
+from queue_runner.analysis.grouping import WORK, by_key, round_of, taints
+from queue_runner.analysis.pairing import Runs
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
 from queue_runner.reports._common.report import Context, Row
@@ -48,13 +48,20 @@ class ThroughputArm:
 
     @property
     def rate(self) -> float:
-        """Rate at the median time of the runs, as in every report: for two runs it is not the mean of their rates."""
-        return 1 / stats.median(self._times)
+        """Rate at the geometric mean of the runs' times, as in every report: a speedup is the ratio of two."""
+        return 1 / stats.geometric_mean(self._times)
 
     @property
     def spread(self) -> float | None:
         """MAD of the runs' times, converted to the unit of the rate; None for a single run."""
         return stats.mad(self._times) * self.rate**2 if len(self.rates) > 1 else None
+
+    @property
+    def runs(self) -> Runs:
+        """The times of an item of work, with when their runs were planned and started."""
+        rounds = [round_of(row) for row in self.used]
+        started = [row["started_at"] for row in self.used]
+        return Runs(self._times, rounds, started, frozenset(key for key in rounds if key is not None))
 
     @cached_property
     def alike(self) -> tuple[Any, ...]:
@@ -94,7 +101,7 @@ def throughput_arms(rows: Sequence[Row], context: Context) -> list[ThroughputArm
             **{name: row[name] for name in ("machine", "config", "framework", "framework_version", "dtype")},
             **{name: row[name] for name in ("device", "device_name")},
             "model": str(row["subject"]).removesuffix(f"-{mode}"),
-            "compile": bool(row["compile"]),
+            "compile": row["compile"] or False,
             "n_params": row["params"],
             "settings": {name: value for name, value in row["factors"].items() if name not in LENGTH_SETTINGS},
         }
@@ -118,7 +125,7 @@ def _order(arm: ThroughputArm) -> tuple[Any, ...]:
     key = arm.key
     place = [str(key[name]) for name in ("machine", "model", "config", "framework", "framework_version", "dtype")]
     kind = KINDS.index(arm.kind)
-    return *place, key["compile"], kind, str(key["settings"]), key["device"] != "cpu", str(key["device"])
+    return *place, str(key["compile"]), kind, str(key["settings"]), key["device"] != "cpu", str(key["device"])
 
 
 def _rates(row: Row, mode: str, metrics: Iterable[Row]) -> Iterable[_Rate]:
@@ -137,7 +144,7 @@ def _trained(row: Row) -> bool:
     return row["loss_last"] is not None or "diverged" in taints(row)
 
 
-def judge(arms: Sequence[ThroughputArm]) -> dict[ThroughputArm, Verdict]:
+def judge(arms: Sequence[ThroughputArm], same_within: float | None) -> dict[ThroughputArm, Verdict]:
     """Compare each valid arm of another device with its CPU twin, judging all pairs together."""
     pairs: list[tuple[ThroughputArm, ThroughputArm]] = []
     for arm in arms:
@@ -146,6 +153,7 @@ def judge(arms: Sequence[ThroughputArm]) -> dict[ThroughputArm, Verdict]:
             pairs += [(arm, twins[0])] if len(twins) == 1 else []
     if not pairs:
         return {}
-    n_most = max(FEWEST_BATCHES, significance.needed_repeats(len(pairs)))
-    times = [fold([1 / r for r in arm.rates], [1 / r for r in twin.rates], n_most) for arm, twin in pairs]
-    return {arm: verdict for (arm, _), verdict in zip(pairs, significance.compare_all(times), strict=True)}
+    runs = [(arm.runs, twin.runs) for arm, twin in pairs]
+    planned = max((row["planned_cells"] or 0 for arm in arms for row in arm.used), default=0)
+    judged = significance.compare_all(runs, same_within, planned - 1)
+    return {arm: verdict for (arm, _), verdict in zip(pairs, judged, strict=True)}

@@ -1,0 +1,20 @@
+"""JSON lines: a file for each table, an object on each line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from queue_runner.export._common.selected import TABLES, Selected
+from queue_runner.tables import finite
+
+NAME = "jsonl"
+HELP = "a folder of files with a JSON object on each line: runs, iterations, evals, metrics"
+
+
+def write(found: Selected, folder: Path) -> None:
+    """Write the four files; numbers that JSON has no word for are texts, "nan", "inf" or "-inf", as in docs/json.md."""
+    for table in TABLES:
+        with (folder / f"{table.name}.jsonl").open("w", encoding="utf-8") as file:
+            for row in found.rows(table):
+                file.write(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,0 +1,91 @@
+"""MLflow's tracking store, by MLflow's own client: one SQLite file, without a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from queue_runner.export._common import scalars
+from queue_runner.export._common.library import need
+from queue_runner.export._common.selected import Row, Selected, is_valid
+from queue_runner.model import Outcome, State
+
+NAME = "mlflow"
+HELP = "a tracking store of MLflow in one SQLite file, without a server (mlflow-skinny)"
+FILE = "mlflow.db"
+_AT_ONCE = 1000
+"""Metrics of one log_batch: the most that MLflow takes."""
+_PARAMS = ("workload", "framework", "framework_version", "config", "device", "device_name", "compile", "dtype", "seed")
+_TAGS = (
+    "run",
+    "kind",
+    "name",
+    "state",
+    "outcome",
+    "exit_code",
+    "reason",
+    "taints",
+    "tags",
+    "note",
+    "argv",
+    "spec_hash",
+)
+_MOST_LETTERS = 5000
+_STATUS = {Outcome.SUCCEEDED: "FINISHED", Outcome.CANCELLED: "KILLED", Outcome.KILLED: "KILLED"}
+
+
+def write(found: Selected, folder: Path) -> None:
+    """Write an experiment for each workload or command, a run for each run. The time of every value is the run's start.
+
+    Raises: UsageError without mlflow.
+    """
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported: an export tells nobody
+    need("mlflow", "mlflow")
+    entities, tracking = need("mlflow.entities", "mlflow"), need("mlflow.tracking", "mlflow")
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    client = tracking.MlflowClient(tracking_uri=f"sqlite:///{(folder / FILE).absolute()}")
+    experiments: dict[str, str] = {}
+    for run in found.runs:
+        subject = run["workload"] or run["name"]
+        if subject not in experiments:
+            experiments[subject] = client.create_experiment(subject, artifact_location="./artifacts")
+        _write_run(client, entities, experiments[subject], found, run)
+
+
+def _write_run(client: Any, entities: Any, experiment: str, found: Selected, run: Row) -> None:
+    at_ms = round((run["started_at"] or run["ended_at"] or run["created_at"]) * 1000)
+    tags = {f"mpsq.{key}": str(run[key])[:_MOST_LETTERS] for key in _TAGS if run[key] is not None}
+    tags |= {"mpsq.valid": str(is_valid(run)).lower(), "mlflow.user": "mpsq", "mlflow.source.name": "mpsq export"}
+    made = client.create_run(experiment, start_time=at_ms, tags=tags, run_name=found.title(run))
+    params = {key: run[key] for key in _PARAMS if run[key] is not None}
+    settings = {f"set.{key}": value for key, value in _settings(run).items()}
+    names = scalars.Names()
+    written = [entities.Param(names.of(key), str(value)[:_MOST_LETTERS]) for key, value in (params | settings).items()]
+    for some in _batches(written, 100):
+        client.log_batch(made.info.run_id, params=some)
+    summary = [scalars.Scalar(key, 0, value) for key, value in scalars.of_summary(run).items()]
+    for values in (summary, scalars.of_run(found, run)):
+        metrics = (entities.Metric(one.name, one.value, at_ms, one.step) for one in values)
+        for some in _batches(metrics, _AT_ONCE):
+            client.log_batch(made.info.run_id, metrics=some)
+    if run["state"] == State.DONE:
+        ended_ms = round(run["ended_at"] * 1000) if run["ended_at"] else at_ms
+        client.set_terminated(made.info.run_id, _STATUS.get(Outcome(run["outcome"]), "FAILED"), ended_ms)
+    else:
+        client.update_run(made.info.run_id, "RUNNING" if run["state"] == State.RUNNING else "SCHEDULED")
+
+
+def _settings(run: Row) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run["params_json"])
+    return found
+
+
+def _batches(values: Iterable[Any], n: int) -> Iterator[list[Any]]:
+    rest = iter(values)
+    while some := list(islice(rest, n)):
+        yield some

@@ -1,0 +1,47 @@
+"""TensorBoard's event files, by tensorboardX: a folder for each run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from queue_runner.export._common import scalars
+from queue_runner.export._common.library import need
+from queue_runner.export._common.selected import Row, Selected
+
+NAME = "tensorboard"
+HELP = "a log directory of TensorBoard, a folder for each run (tensorboardX)"
+
+
+def write(found: Selected, folder: Path) -> None:
+    """Write a folder for each run, whose name says when the run is not valid.
+
+    The wall time of every value is that of the run's start: iterations have durations, not times of day. Values are
+    float32, as in every such file. Raises: UsageError without tensorboardX.
+    """
+    tensorboard_x = need("tensorboardX", "tensorboard")
+    for run in found.runs:
+        place = folder / _folder(found.title(run))
+        at = run["started_at"] or run["ended_at"] or run["created_at"]
+        writer = tensorboard_x.SummaryWriter(logdir=str(place), max_queue=1000, flush_secs=3600)
+        try:
+            writer.add_text("run", _facts(run), 0, at)
+            for name, value in scalars.of_summary(run).items():
+                writer.add_scalar(name, value, 0, at)
+            for one in scalars.of_run(found, run):
+                writer.add_scalar(one.name, one.value, one.step, at)
+        finally:
+            writer.close()
+        for path in place.glob("events.out.tfevents.*"):  # named by the library after this machine
+            path.rename(place / f"events.out.tfevents.{at:.0f}.mpsq")
+
+
+def _folder(title: str) -> str:
+    """Return the title of a run as the name of its folder."""
+    return re.sub(r"[^\w.=+()-]+", " ", title).strip()[:100]
+
+
+def _facts(run: Row) -> str:
+    """Return what is known of a run as a Markdown table."""
+    said = {name: str(value).replace("|", "\\|").replace("\n", " ") for name, value in run.items() if value is not None}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in said.items())])

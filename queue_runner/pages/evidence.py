@@ -1,0 +1,63 @@
+"""What the page knows of the runs of a report, read at once: rows, taints, phases, samples, code, fingerprints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queue_runner.analysis import comparison
+from queue_runner.analysis.comparison import Family
+from queue_runner.reports._common import prepare, select_runs
+from queue_runner.reports._common.arm_rows import newest_first
+from queue_runner.reports._common.report import Context, Options, Result, Row
+from queue_runner.reports.devices import MOST_FAMILIES
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The arms of a report and what is stored of their runs, by run_id."""
+
+    context: Context
+    families: Sequence[Family]
+    taints: Mapping[int, Sequence[Row]]
+    marks: Mapping[int, Sequence[Row]]
+    samples: Mapping[int, Sequence[tuple[float, Mapping[str, Any]]]]
+
+    @property
+    def runs(self) -> list[Mapping[str, Any]]:
+        """All runs of the arms, each once."""
+        return [*{row["run_id"]: row for family in self.families for arm in family.arms for row in arm.runs}.values()]
+
+    def details(self) -> dict[int, list[str]]:
+        """Return the taints of each run in words."""
+        return {run_id: [f"{one['kind']}: {one['detail']}" for one in found] for run_id, found in self.taints.items()}
+
+
+def gather(result: Result, connection: Any, options: Options) -> Evidence:
+    """Read what is stored of the runs of a report. Raises: UsageError as the report itself."""
+    condition, values = select_runs.condition(connection, options)
+    context = Context(options, connection, condition, values)
+    families = list(result.families) or _families(context)
+    runs = [row for family in families for arm in family.arms for row in arm.runs]
+    if not runs:
+        return Evidence(context, [], {}, {}, {})
+    samples = context.by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs}) ORDER BY at", runs)
+    return Evidence(
+        context,
+        families,
+        context.by_run("SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})", runs),
+        context.by_run("SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset", runs),
+        {run_id: [(row["at"], json.loads(row["data_json"])) for row in rows] for run_id, rows in samples.items()},
+    )
+
+
+def _families(context: Context) -> list[Family]:
+    """Return the chosen runs as arms, for a report that compares none itself."""
+    plain = replace(context, options=replace(context.options, vs={}, group_by=()))
+    rows = prepare.prepare(
+        plain.read(f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"), plain
+    )
+    found = newest_first(comparison.families(rows, prepare.question(rows, plain))) if rows else []
+    return found if context.options.chosen else found[:MOST_FAMILIES]

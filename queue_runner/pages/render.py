@@ -1,0 +1,108 @@
+"""Rendering of the templates: escaping, values for scripts, and the policy that admits our scripts and styles alone.
+
+The only importer of Jinja2, inside of functions: other commands start without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from queue_runner import __version__, units
+from queue_runner.tables import finite
+from queue_runner.text import plain
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+FOLDER = Path(__file__).parent
+STATIC = FOLDER / "static"
+"""The files that mpsq web serves under /static."""
+UPLOT = "uPlot/uPlot.iife.min.js"
+UPLOT_STYLE = "uPlot/uPlot.min.css"
+
+_IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+"""What ends a script element, opens a comment in one, or ends a line of JavaScript (HTML 4.12.1.3; ECMA-262 12.3)."""
+
+_CLOSED = (
+    "default-src 'none'; base-uri 'none'; form-action {form}; img-src {img}; style-src {style}; script-src {script}"
+)
+WEB_POLICY = (
+    _CLOSED.format(form="'self'", img="'self' data:", style="'self'", script="'self'")
+    + "; connect-src 'self'; frame-ancestors 'none'"
+)
+"""The header Content-Security-Policy of mpsq web: nothing inline, nothing from elsewhere, in no frame."""
+
+
+def page(template: str, *, static: str | None = None, **values: Any) -> str:
+    """Return a page. `static` is the address of the folder STATIC; None puts styles and scripts into the page."""
+    return _environment().get_template(template).render(static=static, version=__version__, **values)
+
+
+def shown(value: Any) -> Any:
+    """Return a value as pages show it: text without control characters and lone surrogates, "-" for None."""
+    if value is None:
+        return units.MISSING
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return plain(value).encode("utf-8", "replace").decode()
+    return value
+
+
+def as_json(value: Any) -> Markup:
+    """Return a value as JSON that may stand in a script element."""
+    from markupsafe import Markup
+
+    text = json.dumps(finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate(_IN_SCRIPTS))  # ASCII, and nothing in it can end the element
+
+
+@cache
+def asset(name: str) -> str:
+    """Return a file of STATIC."""
+    return (STATIC / name).read_text("utf-8")
+
+
+def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
+    """Return the Content-Security-Policy of a page that holds these styles and scripts, and requests nothing."""
+    return _CLOSED.format(form="'none'", img="data:", style=_hashes(styles), script=_hashes(scripts))
+
+
+def _hashes(names: Iterable[str]) -> str:
+    return " ".join(f"'sha256-{_hash(name)}'" for name in names) or "'none'"
+
+
+@lru_cache
+def _hash(name: str) -> str:
+    return base64.b64encode(hashlib.sha256(asset(name).encode()).digest()).decode()
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    formats: dict[str, Callable[..., str]] = {
+        "short_duration": units.short_duration,
+        "duration": units.duration,
+        "size": units.size,
+        "count": units.count,
+        "counted": units.counted,
+        "percent": units.percent,
+    }
+    made.filters.update(formats, json=as_json)
+    made.globals.update(policy=policy, asset=lambda name: Markup(asset(name)))
+    return made

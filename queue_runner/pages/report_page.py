@@ -1,0 +1,187 @@
+"""The page of a report: question, verdict, tables, charts, provenance, from the Result that a terminal shows."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from queue_runner import atomic_file, reports, units
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.grouping import MAIN, word
+from queue_runner.errors import MpsqError
+from queue_runner.pages import dots, provenance, render, series, timeline, trust
+from queue_runner.pages.evidence import Evidence, gather
+from queue_runner.paths import Layout
+from queue_runner.reports._common import arm_tables
+from queue_runner.reports._common.report import Options, Result, Section
+
+MOST_ROWS = 300
+"""Rows of one table; the rest is counted, and in csv."""
+MOST_NAMED = 4
+FOLDED_FROM = 24
+"""Runs from which on their phases are folded away."""
+
+
+_LETTER = re.compile(r"([A-Z]{1,2}): ")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report, with its letter, and the tables of the same rows that --explain adds."""
+
+    name: str
+    title: str
+    section: Section
+    more: list[Section]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of a family of runs: what they share, what was varied, which row is the baseline."""
+
+    shared: str
+    varied: Sequence[tuple[str, str]]
+    rows: int
+    baseline: str
+
+
+def build(
+    name: str,
+    layout: Layout,
+    connection: sqlite3.Connection,
+    options: Options,
+    *,
+    command: str,
+    now: float | None = None,
+    static: str | None = None,
+    **more: Any,
+) -> str:
+    """Return the page of the report `name`; `command` is the command line that asks for it, `static` as in render.page.
+
+    `more` are values of another layout than "base.html.j2": a template that extends that one, named by `layout_name`.
+    Raises: UsageError as the report itself.
+    """
+    result = reports.run(name, connection, options)
+    evidence = gather(result, connection, options)
+    details = evidence.details()
+    drawn = [(family, dots.charts(family, details)) for family in evidence.families]
+    charts = [(family, found) for family, found in drawn if found]
+    plots = series.plots(evidence)
+    courses, n_courses_left = timeline.courses(evidence)
+    bars, bar_ticks = timeline.bars(evidence)
+    submissions, n_submissions_left = provenance.submissions(evidence)
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
+    reasons = trust.reasons(evidence) if evidence.families else []
+    values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
+    return render.page(
+        "report.html.j2",
+        static=static,
+        name=name,
+        help=reports.load(name).HELP,
+        title=headline(name, evidence.families),
+        made=made,
+        asked=[_asked(family) for family in evidence.families],
+        ran=_ran(evidence),
+        result=result,
+        reasons=reasons,
+        sign=trust.sign(evidence.families),
+        answers=[line for line in result.lines if not isinstance(line, Explained)],
+        behind=[line for line in result.lines if isinstance(line, Explained)],
+        most_rows=MOST_ROWS,
+        tables=_lettered(result),
+        charts=[(arm_tables.caption(family) if len(charts) > 1 else "", found) for family, found in charts],
+        plots=plots,
+        courses=courses,
+        n_courses_left=n_courses_left,
+        bars=bars,
+        bar_ticks=bar_ticks,
+        folded=len(bars) > FOLDED_FROM,
+        machines=provenance.fingerprints(evidence, "machine"),
+        software=provenance.fingerprints(evidence, "software"),
+        submissions=submissions,
+        n_submissions_left=n_submissions_left,
+        programs=provenance.programs(evidence, layout),
+        command=command,
+        **values,
+    )
+
+
+def headline(name: str, families: Sequence[Family]) -> str:
+    """Return the question of the page."""
+    compared = [family for family in families if len(family.arms) > 1]
+    if name != reports.DEFAULT or len(compared) != 1:
+        text = reports.load(name).HELP
+        return text[:1].upper() + text[1:]
+    labels = [arm.label for arm in compared[0].arms]
+    if len(labels) > MOST_NAMED:
+        return f"Which of these {len(labels)} is fastest?"
+    return f"Which is fastest: {', '.join(labels[:-1])} or {labels[-1]}?"
+
+
+def _asked(family: Family) -> Asked:
+    names = _independent(family)
+    varied = [(_name(name), _values(name, family)) for name in names]
+    baseline = f"{family.baseline.label} ({family.why})" if family.baseline is not None else ""
+    return Asked(arm_tables.caption(family), varied, len(family.arms), baseline)
+
+
+def _independent(family: Family) -> list[str]:
+    """Return the names that distinguish the arms, without those that follow from others: the name of a device."""
+    differ = [name for name in family.arms[0].key if len({str(arm.key[name]) for arm in family.arms}) > 1]
+    names: list[str] = []
+    for name in sorted(differ, key=lambda name: name not in MAIN):
+        before = {tuple(str(arm.key[one]) for one in names) for arm in family.arms}
+        if len({tuple(str(arm.key[one]) for one in (*names, name)) for arm in family.arms}) > len(before):
+            names.append(name)
+    return names
+
+
+def _name(name: str) -> str:
+    return {"subject": "workload", "compile": "mode"}.get(name, name.replace("_", " "))
+
+
+def _values(name: str, family: Family) -> str:
+    values = dict.fromkeys(arm.key[name] for arm in family.arms)
+    texts = ["unset" if value is None else word(name, value).removeprefix(f"{name}=") for value in values]
+    return ", ".join(texts[:12]) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
+
+
+def _ran(evidence: Evidence) -> str:
+    """Return how many runs there are and when they ran."""
+    runs = evidence.runs
+    times = [row["ended_at"] or row["started_at"] for row in runs if row["ended_at"] or row["started_at"]]
+    if not times:
+        return units.counted(len(runs), "run")
+    first, last = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (min(times), max(times)))
+    return f"{units.counted(len(runs), 'run')}, ended {first}" + (f" to {last}" if last != first else "")
+
+
+def _lettered(result: Result) -> list[Table]:
+    """Return the tables as a terminal shows them, with its letters; below each those that only --explain prints."""
+    sections = result.sections or ([Section("", result.columns, result.rows)] if result.rows else [])
+    made: list[Table] = []
+    for section in sections:
+        if section.explained and made:
+            made[-1].more.append(section)
+            continue
+        lettered = _LETTER.match(section.title)
+        name = lettered[1] if lettered else ascii_uppercase[len(made)] if len(made) < len(ascii_uppercase) else ""
+        made.append(Table(name, section.title[lettered.end() :] if lettered else section.title, section, []))
+    return made
+
+
+def write(path: Path, page: str) -> None:
+    """Write a page to a file, which others may read. Raises: MpsqError when that is not possible."""
+    try:
+        with atomic_file.replacing(path, durable=False, mode=0o644) as partial:
+            partial.write_text(page, "utf-8", "replace")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise MpsqError(f"{path} cannot be written: {reason}", "--html takes the name of a file in a folder") from error

@@ -1,0 +1,136 @@
+// Time and loss over the iterations, by uPlot. The data are JSON in the page; labels are set as text, never as HTML.
+"use strict";
+(() => {
+  const source = document.getElementById("plots");
+  if (!source || typeof uPlot === "undefined") return;
+  const families = JSON.parse(source.textContent);
+  const root = document.documentElement;
+  root.classList.add("scripted");
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  const seconds = (s) => {
+    if (s == null || !isFinite(s)) return "";
+    if (s === 0) return "0";
+    for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["\u00b5s", 1e-6], ["ns", 1e-9]])
+      if (Math.abs(s) >= size * 0.9995 || unit === "ns") return +(s / size).toPrecision(3) + " " + unit;
+    return "";
+  };
+  const FAR = 8; // as in axis.py: from this ratio on an axis is logarithmic
+  const plain = (x) => (x == null || !isFinite(x) ? "" : String(+x.toPrecision(5)));
+
+  const span = (runs, kind) => {
+    let low = Infinity, high = -Infinity;
+    for (const run of runs)
+      for (const y of run[kind])
+        if (y != null) { if (y < low) low = y; if (y > high) high = y; }
+    return [low, high];
+  };
+
+  class Plot {
+    constructor(figure) {
+      this.figure = figure;
+      this.kind = figure.dataset.kind;
+      this.family = families[+figure.dataset.family];
+      this.runs = this.family.runs.filter((run) => run[this.kind].some((y) => y != null));
+      if (!this.runs.length) { figure.remove(); return; }
+      this.off = new Set();
+      this.box = figure.querySelector(".canvas");
+      this.whole = this.kind === "loss";
+      const [low, high] = span(this.runs, this.kind);
+      this.extent = [low, high];
+      const [from, to] = this.kind === "dur" ? this.family.measured : this.extent;
+      this.log = this.kind === "dur" && from > 0 && to / from >= FAR;
+      this.buttons();
+      this.draw();
+      new ResizeObserver(() => {
+        const width = this.box.clientWidth;
+        if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: this.plot.height });
+      }).observe(this.box);
+    }
+
+    button(text, className, pressed, act) {
+      const made = document.createElement("button");
+      made.type = "button";
+      made.className = className;
+      made.setAttribute("aria-pressed", String(pressed));
+      made.append(...text);
+      made.addEventListener("click", () => { act(made); });
+      this.figure.querySelector(".tools").append(made);
+      return made;
+    }
+
+    buttons() {
+      this.family.arms.forEach((arm, at) => {
+        if (!this.runs.some((run) => run.arm === at)) return;
+        const swatch = document.createElement("span");
+        swatch.className = "swatch";
+        const label = document.createElement("bdi");
+        label.textContent = arm.label;
+        this.button([swatch, label], "arm " + arm.colour, true, (made) => {
+          const hidden = !this.off.delete(at);
+          if (hidden) this.off.add(at);
+          made.setAttribute("aria-pressed", String(!hidden));
+          this.plot.batch(() => this.runs.forEach((run, k) => run.arm === at && this.plot.setSeries(k + 1, { show: !hidden })));
+        });
+      });
+      if (this.kind === "dur" && this.family.outside)
+        this.button(["whole range"], "choice", false, (made) => {
+          this.whole = !this.whole;
+          made.setAttribute("aria-pressed", String(this.whole));
+          this.draw();
+        });
+      if (this.extent[0] > 0)
+        this.button(["logarithmic"], "choice", this.log, (made) => {
+          this.log = !this.log;
+          made.setAttribute("aria-pressed", String(this.log));
+          this.draw();
+        });
+    }
+
+    range() {
+      const [low, high] = this.whole ? this.extent : this.family.measured;
+      const free = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
+      return this.log ? [low / 1.1, high * 1.1] : [low - free, high + free];
+    }
+
+    say() {
+      const out = this.family.outside;
+      const text = this.kind === "loss" ? "" : this.whole || !out
+        ? "" : `${out} iterations outside of the range of the measured ones (first, compile, warm-up) are beyond the edges: "whole range" shows them.`;
+      this.figure.querySelector(".said").textContent = text;
+    }
+
+    draw() {
+      const show = this.kind === "dur" ? seconds : plain;
+      if (this.plot) this.plot.destroy();
+      const many = this.runs.length > 12;
+      const axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 0.5 }, ticks: { stroke: () => css("--line"), width: 0.5 }, font: "12px system-ui, sans-serif" };
+      this.plot = new uPlot({
+        width: this.box.clientWidth || 340,
+        height: 300,
+        legend: { show: false },
+        cursor: { points: { show: false }, drag: { x: true, y: false } },
+        scales: { x: { time: false }, y: { distr: this.log ? 3 : 1, range: () => this.range() } },
+        axes: [
+          { ...axis, values: (u, marks) => marks.map((x) => (x == null ? "" : x.toLocaleString("en"))) },
+          { ...axis, size: 72, values: (u, marks) => marks.map(show) },
+        ],
+        series: [{}, ...this.runs.map((run) => ({
+          stroke: () => css("--" + this.family.arms[run.arm].colour),
+          width: many ? 0.75 : 1.25,
+          alpha: (run.used ? 1 : 0.35) * (many ? 0.6 : 0.9),
+          dash: run.used ? undefined : [4, 3],
+          spanGaps: true,
+          points: { show: this.family.x.length < 3 },
+          show: !this.off.has(run.arm),
+        }))],
+      }, [this.family.x, ...this.runs.map((run) => run[this.kind])], this.box);
+      this.say();
+    }
+  }
+
+  const plots = [...document.querySelectorAll("figure.plot")].map((figure) => new Plot(figure)).filter((one) => one.plot);
+  const redraw = () => plots.forEach((one) => one.plot.redraw(false, true));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  matchMedia("print").addEventListener("change", redraw);
+})();

@@ -1,0 +1,254 @@
+"""When the runs ran, in which phase, and what the machine did meanwhile: rectangles and lines over time. Pure.
+
+Runs of one submission share a time line, because they ran in turn; places are in percent of the width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.grouping import Arm, by_key, taints
+from queue_runner.analysis.phases import spans
+from queue_runner.model import Outcome
+from queue_runner.pages.axis import Tick, linear_ticks, place, ticked
+from queue_runner.pages.dots import colour
+from queue_runner.pages.evidence import Evidence
+
+MOST_LINES = 6
+"""Submissions that get a time line, the newest first."""
+MOST_POINTS = 600
+"""Points of a line of samples: more than a screen has columns for; beyond it, the lowest and highest of each column."""
+
+_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800)
+_SHARE = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """A line of samples: the key of a sample (host/conditions.py), its name, and its ends where they are fixed."""
+
+    key: str
+    name: str
+    ends: tuple[float, float] | None = _SHARE
+    unit: str = "%"
+
+    def show(self, value: float) -> str:
+        return units.percent(value, 2) if self.unit == "%" else f"{units.number(value, 3)} {self.unit}"
+
+
+SENSORS = (
+    Sensor("gpu_busy_share", "GPU busy, by all programs"),
+    Sensor("gpu_others_busy_share", "GPU busy, by other programs"),
+    Sensor("gpu_temperature_c", "heat of the GPU", None, "°C"),
+    Sensor("gpu_clock_share", "clock of the GPU, of its highest"),
+    Sensor("thermal_level", "thermal pressure, 0 to 4", (0.0, 4.0), ""),
+    Sensor("others_cpu_share", "CPU, by other programs"),
+    Sensor("job_cpu_share", "CPU, by the run"),
+    Sensor("swap_out_bytes_per_s", "written to swap", None, "B/s"),
+)
+"""What is drawn of the samples, as far as there are any."""
+_OFTEN_ZERO = ("thermal_level", "swap_out_bytes_per_s", "gpu_others_busy_share")
+"""Lines that are left out where they are 0 throughout."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A rectangle: its left edge and width in percent, its classes and what to say of it."""
+
+    x: float
+    width: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of samples as an SVG path in a box of 1000 x 100, and its median and extremes in words."""
+
+    name: str
+    path: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Course:
+    """The time line of a submission."""
+
+    title: str
+    length: str
+    ticks: Sequence[Tick]
+    blocks: Sequence[Block]
+    lines: Sequence[Line]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A run by its phases."""
+
+    run: str
+    label: str
+    colour: str
+    blocks: Sequence[Block]
+    length: str
+    invalid: Sequence[str]
+    caveats: Sequence[str]
+    outcome: str
+
+
+def courses(evidence: Evidence) -> tuple[list[Course], int]:
+    """Return the time lines of the newest submissions, and how many were left out."""
+    colours = _colours(evidence)
+    timed = [row for row in evidence.runs if row["started_at"] is not None and (_end(row) or 0) > row["started_at"]]
+    by_group = by_key(sorted(timed, key=lambda row: row["started_at"]), lambda row: row["group_id"])
+    newest = sorted(by_group, key=lambda group: -by_group[group][-1]["started_at"])
+    return [_course(group, by_group[group], evidence, colours) for group in newest[:MOST_LINES]], len(
+        newest[MOST_LINES:]
+    )
+
+
+def _colours(evidence: Evidence) -> dict[int, tuple[str, Arm]]:
+    return {
+        row["run_id"]: (colour(at), arm)
+        for family in reversed(evidence.families)
+        for at, arm in enumerate(family.arms)
+        for row in arm.runs
+    }
+
+
+def _end(row: Mapping[str, Any]) -> float | None:
+    """Return when a run ended: by its own clock, as the end that the queue stored is noticed later."""
+    if row["started_at"] is None:
+        return None
+    known = row["started_at"] + row["real_s"] if row["real_s"] is not None else row["ended_at"]
+    return None if known is None else float(known)
+
+
+def _course(
+    group: int, rows: Sequence[Mapping[str, Any]], evidence: Evidence, colours: Mapping[int, tuple[str, Arm]]
+) -> Course:
+    begin = min(row["started_at"] for row in rows)
+    end = max(_end(row) or 0 for row in rows)
+    samples = [(at, data) for row in rows for at, data in evidence.samples.get(row["run_id"], ())]
+    lines = [line for sensor in SENSORS if (line := _line(sensor, samples, begin, end)) is not None]
+    details = evidence.details()
+    blocks = [_block(row, *colours[row["run_id"]], begin, end, details.get(row["run_id"], ())) for row in rows]
+    drawn = "what is in % is drawn from 0 to 100 %, the rest from its lowest to its highest"
+    notes = [drawn if lines else "no samples of the machine are stored of these runs"]
+    if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
+        notes.append(f"of more than {MOST_POINTS} samples the lowest and the highest of each column are drawn")
+    return Course(f"g{group}", units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
+
+
+def _block(row: Mapping[str, Any], colour: str, arm: Arm, begin: float, end: float, details: Sequence[str]) -> Block:
+    ended = _end(row) or begin
+    x = place(row["started_at"], begin, end, edge=0)
+    width = max(0.1, round(place(ended, begin, end, edge=0) - x, 3))
+    words = [f"run {row['run']}, {arm.label}: {units.duration(ended - row['started_at'])}", *details]
+    return Block(x, width, colour if _is_used(row, arm) else f"{colour} out", "; ".join(words))
+
+
+def _is_used(row: Mapping[str, Any], arm: Arm) -> bool:
+    return any(one["run_id"] == row["run_id"] for one in arm.used)
+
+
+def time_ticks(length_s: float) -> list[Tick]:
+    """Return marks at round times from the beginning: seconds, minutes, hours or days."""
+    step = next((step for step in _STEPS_S if length_s / step <= 5), 604800 * max(1, int(length_s / 604800 / 5)))
+    if length_s < 1:
+        return [Tick(place(t, 0, length_s, edge=0), ticked(t)) for t in linear_ticks(0, length_s, 4)]
+    return [Tick(place(t, 0, length_s, edge=0), _round(t)) for t in range(0, int(length_s) + 1, int(step))]
+
+
+def _round(t_s: int) -> str:
+    """Format whole seconds in the unit that fits: "0", "30 s", "5 min", "1 h 30"."""
+    if t_s % 86400 == 0 and t_s:
+        return f"{t_s // 86400} d"
+    if t_s >= 3600:
+        return f"{t_s // 3600} h" + (f" {t_s % 3600 // 60:02d}" if t_s % 3600 else "")
+    return "0" if not t_s else f"{t_s // 60} min" if t_s % 60 == 0 else f"{t_s} s"
+
+
+def _of(sensor: Sensor, samples: Iterable[tuple[float, Mapping[str, Any]]]) -> list[tuple[float, float]]:
+    found = ((at, data.get(sensor.key)) for at, data in samples)
+    return [(at, float(value)) for at, value in found if isinstance(value, int | float)]
+
+
+def _line(sensor: Sensor, samples: Sequence[tuple[float, Mapping[str, Any]]], begin: float, end: float) -> Line | None:
+    points = [(at, value) for at, value in _of(sensor, samples) if begin <= at <= end]
+    if not points or (sensor.key in _OFTEN_ZERO and not any(value for _, value in points)):
+        return None
+    values = [value for _, value in points]
+    low, high = sensor.ends or (min(values), max(values))
+    if sensor.ends is None and low == high:
+        low, high = low - 1, high + 1
+    middle = sorted(values)[len(values) // 2]
+    about = f"median {sensor.show(middle)}, {sensor.show(min(values))} to {sensor.show(max(values))}"
+    return Line(sensor.name, _path(points, begin, end, low, high), about)
+
+
+def _path(points: Sequence[tuple[float, float]], begin: float, end: float, low: float, high: float) -> str:
+    """Return a path through the points. It is interrupted where samples are missing for long, as between two runs."""
+    gap = 3 * _usual_gap([at for at, _ in points])
+    words, before = [], None
+    for at, value in _thinned(points, begin, end):
+        x, y = 10 * place(at, begin, end, edge=0), 100 - place(value, low, high, edge=0)
+        words.append(f"{'M' if before is None or at - before > gap else 'L'}{x:.1f} {y:.1f}")
+        if words[-1][0] == "M":
+            words.append("h.5")  # a lone sample is seen, too
+        before = at
+    return "".join(words)
+
+
+def _usual_gap(times: Sequence[float]) -> float:
+    gaps = sorted(b - a for a, b in pairwise(times))
+    return gaps[len(gaps) // 2] if gaps else 0.0
+
+
+def _thinned(points: Sequence[tuple[float, float]], begin: float, end: float) -> list[tuple[float, float]]:
+    """Return the points; of more than MOST_POINTS, the lowest and the highest of each column."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    columns = MOST_POINTS // 2
+    found = by_key(points, lambda point: int((point[0] - begin) / (end - begin) * columns))
+    ends = [(min(of, key=lambda point: point[1]), max(of, key=lambda point: point[1])) for of in found.values()]
+    return [point for pair in ends for point in sorted({*pair})]
+
+
+def bars(evidence: Evidence) -> tuple[list[Bar], list[Tick]]:
+    """Return each run by its phases, on one scale of seconds, in the order of the arms; and the marks of the scale."""
+    longest = max((row["real_s"] or 0.0 for row in evidence.runs), default=0.0)
+    if not longest:
+        return [], []
+    found: dict[int, Bar] = {}
+    for family in evidence.families:
+        for at, arm in enumerate(family.arms):
+            for row in arm.runs:
+                if row["real_s"] and row["run_id"] not in found:
+                    found[row["run_id"]] = _bar(row, arm.label, colour(at), longest, evidence)
+    return [*found.values()], time_ticks(longest)
+
+
+def _bar(row: Mapping[str, Any], label: str, colour: str, longest: float, evidence: Evidence) -> Bar:
+    real_s = row["real_s"]
+    blocks = [Block(0.0, place(real_s, 0, longest, edge=0), "other", f"real time {units.duration(real_s)}")]
+    for span in spans(evidence.marks.get(row["run_id"], ()), real_s):
+        x = place(span.from_s, 0, longest, edge=0)
+        width = round(place(min(span.to_s, real_s), 0, longest, edge=0) - x, 3)
+        if width > 0:
+            blocks.append(
+                Block(x, width, span.name, f"{span.name}: {units.short_duration(span.to_s - span.from_s, 3)}")
+            )
+    found = evidence.taints.get(row["run_id"], ())
+    named = {kind: [f"{one['kind']}: {one['detail']}" for one in found if one["severity"] == kind] for kind in _KINDS}
+    outcome = "" if row["outcome"] == Outcome.SUCCEEDED else str(row["outcome"] or row["state"])
+    if not found and taints(row):
+        named["caveat"] = taints(row)
+    return Bar(row["run"], label, colour, blocks, units.duration(real_s), named["invalid"], named["caveat"], outcome)
+
+
+_KINDS = ("invalid", "caveat")

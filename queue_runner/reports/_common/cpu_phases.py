@@ -1,0 +1,80 @@
+"""CPU time of runs by phase, and of what was prepared before them, for the reports of time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
+from queue_runner.reports._common.report import Context, Section
+from queue_runner.tables import Column
+
+_BORDERS = """
+SELECT p.run_id, p.name, p.edge, m.value AS t_s FROM phases p
+JOIN metrics m ON m.run_id = p.run_id AND m.offset = p.offset AND m.name = 'cpu_s'
+WHERE p.run_id IN ({runs}) ORDER BY p.run_id, p.offset
+"""
+PARTS = (*RUN_PHASES, "other")
+_EXITS = "SELECT run_id, user_s, sys_s, exit_json FROM exits WHERE run_id IN ({runs})"
+
+
+@dataclass(frozen=True)
+class Used:
+    """CPU seconds, user and system, of a run by part: the phases, `other`, and `real` for all of it; and its
+    preparation, {} where it had none."""
+
+    seconds: Mapping[str, float]
+    prepared: Mapping[str, float]
+
+    def phases(self) -> str:
+        """Return the phases that used any, in words; empty if the run reported none."""
+        named = ((name, self.seconds.get(name, 0.0)) for name in PARTS)
+        return ", ".join(f"{name} {units.seconds(cpu_s)}" for name, cpu_s in named if cpu_s >= 0.005)
+
+
+def read(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, Used]:
+    """Return what is known of the runs in `rows`, by run_id."""
+    rows = list(rows)
+    borders = context.by_run(_BORDERS, rows)
+    return {
+        run_id: Used(_by_part(borders.get(run_id, []), exit_["user_s"], exit_["sys_s"]), _prepared(exit_["exit_json"]))
+        for run_id, (exit_,) in context.by_run(_EXITS, rows).items()
+    }
+
+
+def _by_part(borders: list[dict[str, Any]], user_s: float | None, sys_s: float | None) -> dict[str, float]:
+    """Return seconds by part; {} if the job reported none: the phases nest in CPU time as they do in real time."""
+    if not borders or user_s is None or sys_s is None:
+        return {}
+    total_s = user_s + sys_s
+    spent = phase_seconds(borders, total_s)
+    return {**spent, "other": total_s - math.fsum(spent.values()), "real": total_s}
+
+
+def _prepared(text: str) -> dict[str, float]:
+    said = json.loads(text).get("prepared")
+    if not isinstance(said, dict):
+        return {}
+    found = {name: said.get(name) for name in ("real_s", "user_s", "sys_s")}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def section(arms: Iterable[Arm], context: Context) -> list[Section]:
+    """Return the table of mean CPU seconds by phase, a row for each arm; none where no run reported them."""
+    arms = list(arms)
+    known = read([row for arm in arms for row in arm.shown], context)
+    rows: list[dict[str, Any]] = []
+    for arm in arms:
+        used = [one.seconds for row in arm.shown if (one := known.get(row["run_id"])) is not None and one.seconds]
+        if used:
+            means = {part: math.fsum(each.get(part, 0.0) for each in used) / len(used) for part in (*PARTS, "real")}
+            rows.append({"label": arm.label, **means})
+    shown = [Column("label", ""), *(Column(part, part, units.seconds, True) for part in PARTS)]
+    shown.append(Column("real", "user + sys", units.seconds, True))
+    kept = [column for column in shown if column.key == "label" or any(row[column.key] >= 0.005 for row in rows)]
+    return [Section("CPU seconds by phase", kept, rows)] if rows else []

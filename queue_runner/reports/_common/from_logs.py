@@ -1,0 +1,85 @@
+"""What the log of a foreign trainer tells of its real time, where no phases were reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.grouping import Arm
+from queue_runner.reports._common.report import Context, Row
+
+FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
+EXPLAINED = (
+    f"{FIRST}: of a log, with the first evaluation, if there is one, and compilation; {WITH_EVAL}: later iterations "
+    f"with an evaluation; {OTHERS}: the others that the log shows; {REST}: the rest of real, of which it tells nothing"
+)
+
+_SQL = (
+    "SELECT run_id, phase, COUNT(*) AS n, SUM(dur_s) AS sum_s, MIN(i) AS first_i, MAX(i) AS last_i FROM v_iteration"
+    " WHERE run_id IN ({runs}) GROUP BY run_id, phase"
+)
+_PART = {"eval_iter": WITH_EVAL, "measure": OTHERS}
+
+Logs = Mapping[int, Sequence[Row]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Mean seconds by part over the `runs` of an arm, `real` last; None is unknown."""
+
+    runs: Sequence[str]
+    seconds: Mapping[str, float | None]
+    notes: Sequence[str]
+
+
+def read(rows: Sequence[Mapping[str, Any]], context: Context) -> Logs:
+    """Return by run the iterations that its log shows, counted and summed by phase; of runs without phases only."""
+    without = [row for row in rows if row["other_s"] is None and row["n_iters"]]
+    return context.by_run(_SQL, without) if without else {}
+
+
+def of(arm: Arm, logs: Logs) -> Told | None:
+    """Return what the logs tell of an arm; None if it has runs that reported phases, or none with iterations.
+
+    Runs whose real time is known come first: of the others the rest is unknown.
+    """
+    if any(row["other_s"] is not None for row in arm.shown):
+        return None
+    runs = [row for row in arm.shown if row["run_id"] in logs]
+    runs = [row for row in runs if row["real_s"] is not None] or runs
+    if not runs:
+        return None
+    sums = [_sums(logs[row["run_id"]]) for row in runs]
+    parts: dict[str, float | None] = {part: _mean([one[part] for one in sums]) for part in (FIRST, WITH_EVAL, OTHERS)}
+    known = all(row["real_s"] is not None for row in runs)
+    real_s = _mean([row["real_s"] for row in runs]) if known else None
+    parts[REST] = None if real_s is None else real_s - sum(x for x in parts.values() if x is not None)
+    notes = [note for row in runs[:5] for note in _notes(row, logs[row["run_id"]])]
+    return Told([row["run"] for row in runs], {**parts, "real": real_s}, notes)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _sums(phases: Sequence[Row]) -> dict[str, float]:
+    found = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
+    for one in phases:
+        found[_PART.get(one["phase"], FIRST)] += one["sum_s"]
+    return found
+
+
+def _notes(row: Mapping[str, Any], phases: Sequence[Row]) -> list[str]:
+    """Say how many iterations the log does not show, and what they would take at the median of those that it does."""
+    shown = sum(one["n"] for one in phases)
+    passed = max(one["last_i"] for one in phases) - min(one["first_i"] for one in phases) + 1
+    said = [f"{row['run']}: real time unknown"] if row["real_s"] is None else []
+    if passed <= shown:
+        return said
+    text = f"{row['run']}: its log shows {units.count(shown)} of {units.count(passed)} iterations"
+    if row["median_s"] is not None:
+        rest = units.number((passed - shown) * row["median_s"])
+        text += f"; at its median of {units.ms(row['median_s'])} ms the others would take {rest} s"
+    return [*said, text]

@@ -1,0 +1,40 @@
+"""Letters of tables: where a report has several comparisons, A, B and C stand before their titles and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from string import ascii_uppercase
+
+from queue_runner.analysis.explained import Explained
+from queue_runner.reports._common.report import Section
+
+Block = tuple[Sequence[Section], Sequence[str]]
+"""The tables of one comparison, and what is said of it."""
+
+
+def together(blocks: Sequence[Block]) -> tuple[list[Section], list[str]]:
+    """Return all tables and all sentences; of several blocks with a letter for each, which has no table has none."""
+    shown = [block for block in blocks if block[0]]
+    letters = [_letters(n) for n in range(len(shown))] if len(shown) > 1 else [""] * len(shown)
+    sections: list[Section] = []
+    lines: list[str] = [line for tables, said in blocks if not tables for line in said]
+    for letter, ((first, *others), said) in zip(letters, shown, strict=True):
+        title = f"{letter}: {first.title}" if letter and first.title else first.title
+        sections += [replace(first, title=title), *others]
+        lines += [_lettered(letter, line) for line in said]
+    return sections, lines
+
+
+def _letters(n: int) -> str:
+    """Return A to Z, then AA, AB, ..."""
+    rest, at = divmod(n, len(ascii_uppercase))
+    return (_letters(rest - 1) if rest else "") + ascii_uppercase[at]
+
+
+def _lettered(letter: str, line: str) -> str:
+    if not letter or line.startswith(" "):  # an indented line continues another
+        return line
+    if isinstance(line, Explained):
+        return Explained(f"{letter}: {line}", f"{letter}: {line.brief}" if line.brief else "")
+    return f"{letter}: {line}"

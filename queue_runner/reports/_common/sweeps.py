@@ -1,0 +1,93 @@
+"""What one submission swept, and whether its runs are compared by iterations or by wall time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from queue_runner.analysis.comparison import WALL
+from queue_runner.model import Outcome
+from queue_runner.reports._common.report import Context, Row
+
+_OF_ITERATIONS = (
+    *("mad_s", "q1_s", "q3_s", "mean_s", "n_measure", "tokens_per_iter", "samples_per_iter", "flops_per_iter"),
+    *("first_iter_s", "first_iter_excess_s", "first_third_median_s", "last_third_median_s", "drift_ratio"),
+)
+"""Values of a row that say nothing of a whole run."""
+
+
+def add(rows: Iterable[Row], context: Context, declared: bool) -> list[Row]:
+    """Return prepared rows with `swept`, the keys that their submission swept, and with wall times where no iterations
+    were reported. `declared`: all names are compared, as --vs name=NAME says."""
+    rows = list(rows)
+    swept = _swept(context) if rows else {}
+    for row in rows:
+        row["swept"] = swept.get((row["group_id"], _what(row)), frozenset())
+    return _with_wall_times(rows, declared)
+
+
+def _what(row: Mapping[str, Any]) -> str | None:
+    return row["asked_workload"] if row["kind"] == "workload" else None
+
+
+def _swept(context: Context) -> dict[tuple[int, str | None], frozenset[str]]:
+    """Return what each submission swept, by submission and workload: of all its jobs, chosen now or not.
+
+    Names are swept where a submission has several for one workload, or a command beside what else it has: commands do
+    not say what they compute, and whoever submits them together compares them.
+    """
+    found: dict[tuple[int, str | None], dict[str, set[str]]] = {}
+    several: dict[int, set[str]] = {}
+    mixed: set[int] = set()
+    for job in context.read(
+        "SELECT group_id, name, kind, config, json_extract(spec_json, '$.workload') AS asked_workload,"
+        " json_extract(spec_json, '$.params') AS params FROM jobs"
+        " WHERE kind <> 'import' AND group_id IN (SELECT group_id FROM v_run WHERE {chosen})"
+    ):
+        values = found.setdefault((job["group_id"], _what(job)), {})
+        settings: dict[str, Any] = json.loads(job["params"])
+        values.setdefault("", set()).update(settings)
+        for name, value in {"subject": job["name"], "config": job["config"], **settings}.items():
+            values.setdefault(name, set()).add(json.dumps(value))
+        several.setdefault(job["group_id"], set()).add(str(job["name"]))
+        if job["kind"] == "command":
+            mixed.add(job["group_id"])
+    together: dict[int, set[str]] = {}
+    for (group, _), values in found.items():
+        if group in mixed and len(several[group]) > 1:
+            together.setdefault(group, {"subject", "config"}).update(values[""])
+    return {
+        (group, what): frozenset(name for name, of in values.items() if name and len(of) > 1)
+        | together.get(group, frozenset())
+        for (group, what), values in found.items()
+    }
+
+
+def _with_wall_times(rows: list[Row], declared: bool) -> list[Row]:
+    """Return rows with the real time as `median_s` where some run that they are compared with reports no iterations."""
+    together: dict[Any, Any] = {}
+
+    def root(of: Any) -> Any:
+        while together.setdefault(of, of) != of:
+            of = together[of]
+        return of
+
+    for row in rows:
+        subject = _subject(row)
+        together[root(subject)] = root(("all", row["machine"]) if declared else subject)
+        if "subject" in row["swept"] and row["kind"] != "import":
+            together[root(subject)] = root(("group", row["machine"], row["group_id"]))
+    ended = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
+    iterate = {_subject(row) for row in ended if row["median_s"] is not None}
+    wall = {root(_subject(row)) for row in ended if row["real_s"] is not None and _subject(row) not in iterate}
+    return [
+        {**row, **dict.fromkeys(_OF_ITERATIONS), "median_s": row["real_s"], "time_of": WALL}
+        if row["outcome"] == Outcome.SUCCEEDED and row["real_s"] is not None and root(_subject(row)) in wall
+        else row
+        for row in rows
+    ]
+
+
+def _subject(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return "name", row["machine"], row["subject"]

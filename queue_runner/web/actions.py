@@ -1,0 +1,106 @@
+"""What forms do to the queue, by the functions that the command line calls. The history names `web` as who did it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from queue_runner.control import cancel as cancelling
+from queue_runner.control import edit as changing
+from queue_runner.control import retry as retrying
+from queue_runner.errors import UsageError
+from queue_runner.host import ownership
+from queue_runner.model import Selector, parse_selector
+from queue_runner.paths import Layout
+
+ACTOR = "web"
+FORM_BYTES = 4096
+_WITHIN_S = 3.0
+"""How long a page waits for a run to end that was cancelled; it goes on ending after that."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form as it was sent: what to do (`verb`) to what (`id`)."""
+
+    verb: str
+    id: str
+    csrf: str
+    back: str
+    where: str
+
+
+def read_form(verb: str, body: bytes) -> Form:
+    """Return the form of a request's body. Raises: UsageError for anything else than a form of ours."""
+    if verb not in VERBS:
+        raise UsageError(f'there is no "{verb}" here', f"there are {', '.join(VERBS)}")
+    try:
+        given = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
+    except ValueError as error:
+        raise UsageError("the form cannot be read", "use the buttons of mpsq web") from error
+    if any(len(values) > 1 for values in given.values()):
+        raise UsageError("the form has a field twice", "use the buttons of mpsq web")
+    one = {name: values[0] for name, values in given.items()}
+    back = one.get("back", "/")
+    return Form(verb, one.get("id", ""), one.get("csrf", ""), _local(back), one.get("where", ""))
+
+
+def _local(back: str) -> str:
+    """Return where to go afterwards: the queue, or the page of a job."""
+    kind, _, name = back.removeprefix("/").partition("/")
+    if kind == "job" and name.replace(".", "", 1).isdecimal() and name.isascii():
+        return back
+    return "/"
+
+
+def do(layout: Layout, form: Form) -> str:
+    """Do what a form asks for. Returns what came of it. Raises: MpsqError, as the command does."""
+    ownership.secure(layout)
+    return VERBS[form.verb](layout, [parse_selector(form.id)], form)
+
+
+def _cancel(layout: Layout, selectors: list[Selector], _form: Form) -> str:
+    found = cancelling.cancel(layout, selectors, grace_s=None, within_s=_WITHIN_S, actor=ACTOR)
+    return _told((one.run, str(one.result)) for one in found)
+
+
+def _hold(layout: Layout, selectors: list[Selector], _form: Form) -> str:
+    return _changed(changing.hold(layout, selectors, actor=ACTOR))
+
+
+def _release(layout: Layout, selectors: list[Selector], _form: Form) -> str:
+    return _changed(changing.release(layout, selectors, actor=ACTOR))
+
+
+def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
+    from queue_runner.store.edit import Where
+
+    words: Mapping[str, Where] = {"top": Where.TOP, "bottom": Where.BOTTOM}
+    if form.where not in words:
+        raise UsageError(f'a run cannot be moved to "{form.where}"', f"use {' or '.join(words)}")
+    return _changed(changing.move(layout, selectors, words[form.where], actor=ACTOR))
+
+
+def _retry(layout: Layout, selectors: list[Selector], _form: Form) -> str:
+    notes: list[str] = []
+    found = retrying.retry(layout, selectors, note=notes.append, actor=ACTOR)
+    return ". ".join([_told((one.old, f"is retried as run {one.new}") for one in found), *notes])
+
+
+def _changed(found: list[changing.Changed]) -> str:
+    return _told((one.run, one.result) for one in found)
+
+
+def _told(results: Any) -> str:
+    return "; ".join(f"run {run} {result}" for run, result in results)
+
+
+VERBS: Mapping[str, Callable[[Layout, list[Selector], Form], str]] = {
+    "cancel": _cancel,
+    "hold": _hold,
+    "release": _release,
+    "move": _move,
+    "retry": _retry,
+}

@@ -1,0 +1,84 @@
+"""The page that compares chosen runs: the page of `mpsq report --html`, with the form that asks for another one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from queue_runner import config
+from queue_runner.paths import Layout
+from queue_runner.store import read
+
+if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
+
+DEFAULT = "devices"
+STATIC = {
+    "uPlot/uPlot.min.css": "text/css",
+    "uPlot/uPlot.iife.min.js": "text/javascript",
+    "plots.js": "text/javascript",
+}
+"""The files that its charts need."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the address asks for, as words of the command line."""
+
+    ids: tuple[str, ...]
+    vs: str
+    where: tuple[str, ...]
+    report: str
+
+    def command(self) -> list[str]:
+        """Return the command line that asks for the same."""
+        given = ["mpsq", "report", *([self.report] if self.report != DEFAULT else []), *self.ids]
+        given += ["--vs", self.vs] if self.vs else []
+        return [*given, *(word for one in self.where for word in ("--where", one))]
+
+
+def read_asked(given: QueryParams) -> Asked:
+    """Return what an address asks for: `id` once for each chosen job, or `ids` as they were typed."""
+    typed = re.split(r"[\s,]+", given.get("ids", "").strip())
+    ids = dict.fromkeys(word for word in (*given.getlist("id"), *typed) if word)
+    where = given.get("where", "").split()
+    return Asked(tuple(ids), given.get("vs", "").strip(), tuple(where), given.get("report") or DEFAULT)
+
+
+def form(asked: Asked) -> dict[str, Any]:
+    """Return the values of the form that asks for it."""
+    from queue_runner import reports
+
+    return {
+        "ids": " ".join(asked.ids),
+        "vs": asked.vs,
+        "where": " ".join(asked.where),
+        "report": asked.report,
+        "reports": reports.names(),
+    }
+
+
+def page(layout: Layout, asked: Asked, patience_s: float) -> str:
+    """Return the page. Raises: UsageError as the report itself, MpsqError (store)."""
+    from queue_runner.pages import report_page  # the statistics are 4 MB: loaded when they are used
+    from queue_runner.reports._common.options import read_options
+
+    options = read_options(
+        selectors=asked.ids,
+        where=asked.where,
+        vs=asked.vs or None,
+        peak_tflops=config.load(layout.config).peak_tflops,
+    )
+    with read.reading(layout.db, patience_s=patience_s) as connection:
+        return report_page.build(
+            asked.report,
+            layout,
+            connection,
+            options,
+            command=shlex.join(asked.command()),
+            static="/static",
+            layout_name="web/asked.html.j2",
+            form=form(asked),
+        )

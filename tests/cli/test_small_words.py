@@ -1,0 +1,163 @@
+"""Sentences of the command line that misled: each says now what is meant, and asks before it removes for good."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from queue_runner.cli import common
+from queue_runner.client import Client, Group
+from queue_runner.control.edit import Changed
+from queue_runner.errors import UsageError, WaitTimeout
+from queue_runner.monitor import listing
+from queue_runner.store import read
+from queue_runner.submit.python_words import in_python
+from tests.cli_support import Cli, full_queue, use_toy_workloads
+
+
+@pytest.fixture
+def mpsq(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    use_toy_workloads(tmp_path / "jobs", monkeypatch)
+    full_queue(home)
+    return Cli(capsys)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Have stdin be a terminal on which these answers are typed, and keep no question without one."""
+    found: list[bool] = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(common.typer, "confirm", lambda question, **_: found.pop(0))
+    return found
+
+
+def test_runs_of_several_jobs_do_not_read_as_one_job() -> None:
+    assert common.queued(4, [7], ["7.1", "7.2", "7.3"]) == "g4: 1 job, 3 runs queued (7.1 ... 7.3)"
+    assert common.queued(4, [7, 8], ["8.1", "7.1", "7.2", "8.2"]) == "g4: 2 jobs, 4 runs queued (jobs 7, 8)"
+    assert common.queued(4, [7, 8, 9], ["9.1", "7.1", "8.1"]) == "g4: 3 jobs, 3 runs queued (jobs 7 ... 9)"
+
+
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [
+        ("is held", "2 runs (1.1 ... 1.2) are held"),
+        ("is running: mpsq suspend suspends it", "2 runs (1.1 ... 1.2) are running: mpsq suspend suspends them"),
+        ("is running: it is not held", "2 runs (1.1 ... 1.2) are running: they are not held"),
+    ],
+)
+def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common.tell("mpsq.hold/1", [Changed("1.1", True, fate), Changed("1.2", True, fate)], json=False)
+    assert capsys.readouterr().out == f"{said}\n"
+
+
+def test_a_hook_that_failed_does_not_read_as_a_run_that_did() -> None:
+    call = {"event": "done", "kind": "hook", "command": "tell.sh", "state": "failed", "exit_code": 3, "dur_s": 0.2}
+    assert listing.hook_ending(call) == "hook_done: its command failed with exit code 3 after 200 ms: tell.sh"
+    call |= {"kind": "notify", "event": "failed", "state": "ok", "exit_code": 0}
+    assert listing.hook_ending(call) == "notification of failed: ok after 200 ms"
+
+
+def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:
+    refused = mpsq("submit", "ls", "-la")
+    assert refused.code == 2
+    assert "error: ls -la is a command: its options are not those of mpsq submit" in refused.err
+    assert "a command goes after --: mpsq submit -- ls -la" in refused.err
+    assert "a command goes after --: mpsq submit -- ls\n" in mpsq("submit", "ls").err
+    assert "--" not in mpsq("submit", "no-such-program-here").err.partition("hint")[2]
+
+
+def test_results_are_deleted_after_a_yes(mpsq: Cli, answers: list[bool]) -> None:
+    answers += [False]
+    refused = mpsq("delete", "1", "--results")
+    assert refused.code == 1 and "nothing was deleted" in refused.err
+    assert "deleted" in mpsq.ok("delete", "2").out  # the results stay: no question
+    assert "with all results" in mpsq.ok("delete", "1", "--results", "--yes").out
+
+
+def test_gc_asks_on_a_terminal_and_not_in_a_pipe(
+    mpsq: Cli, answers: list[bool], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stray = home / "runs" / "99.1"
+    stray.mkdir(parents=True)
+    os.utime(stray, (0, 0))
+    answers += [False, True]
+    refused = mpsq("gc")
+    assert refused.code == 1 and "nothing was removed" in refused.err and stray.exists()
+    assert "freed" in mpsq.ok("gc").out and not stray.exists()
+    stray.mkdir()
+    os.utime(stray, (0, 0))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    assert "freed" in mpsq.ok("gc").out and not stray.exists()
+
+
+def test_a_job_gets_another_name_and_stays_the_same_question(mpsq: Cli, home: Path) -> None:
+    from queue_runner import paths
+
+    def of_job() -> dict[str, object]:
+        with read.reading(paths.layout().db) as connection:
+            (row,) = connection.execute("SELECT name, spec_json, spec_hash FROM jobs WHERE id = 1").fetchall()
+        return dict(row)
+
+    before = of_job()
+    mpsq.ok("edit", "1", "--name", "baseline")
+    after = of_job()
+    assert after["name"] == "baseline" and '"name":"baseline"' in str(after["spec_json"])
+    assert after["spec_hash"] == before["spec_hash"]
+    assert "baseline" in mpsq.ok("show", "1").out and "name baseline" in mpsq.ok("show", "1").out
+    assert "a name needs a letter" in mpsq("edit", "1", "--name", " ").err
+
+
+def test_wait_says_what_it_waits_for_and_takes_all(mpsq: Cli) -> None:
+    waited = mpsq("wait", "--timeout", "0")
+    assert waited.code == 124 and "waiting for g" in waited.err
+    waited = mpsq("wait", "--all", "--timeout", "0")
+    assert waited.code == 124 and "have not ended" in waited.err
+    assert "takes no id" in mpsq("wait", "--all", "1").err
+
+
+def test_wait_all_has_nothing_to_do_where_all_has_ended(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mpsq = Cli(capsys)
+    mpsq.ok("submit", "--", "true")
+    mpsq.ok("cancel", "1")
+    assert mpsq.ok("wait", "--all").out == "nothing waits or runs\n"
+
+
+def test_workloads_is_a_list_of_names_with_their_frameworks(mpsq: Cli) -> None:
+    lines = mpsq.ok("workloads").out.splitlines()
+    assert lines[0].split() == ["name", "frameworks", "configs", "about"]
+    assert [line.split()[0] for line in lines[2:]].count("toy") == 1
+    assert any("mlx, torch" in line or "torch, mlx" in line for line in lines)
+
+
+def test_the_client_speaks_python(mpsq: Cli) -> None:
+    queue = Client()
+    assert repr(queue).startswith("Client('/") and repr(Group(4, (7, 8))) == "Group(id=4, jobs=(7, 8))"
+    with pytest.raises(UsageError) as refused:
+        queue.submit("toy", repeats=0)
+    assert refused.value.message == str(refused.value) == "repeats=0 would run nothing"
+    with pytest.raises(WaitTimeout) as late:
+        queue.wait(4, timeout=0)
+    assert "have not ended" in late.value.message and late.value.hint == "Client.status() shows them"
+    with pytest.raises(WaitTimeout):
+        queue.wait(4, timeout="0s")
+
+
+@pytest.mark.parametrize(
+    ("said", "python"),
+    [
+        ("for example --timeout 2h", 'for example timeout="2h"'),
+        ("a --timeout must be longer than 0", "a timeout must be longer than 0"),
+        ("use --set lr=1e-3", 'use set={"lr": 1e-3}'),
+        ("--device cpu,mps", 'device=["cpu", "mps"]'),
+        ("run --hold would wait forever", "run hold=True would wait forever"),
+        ("mpsq why 3.1", 'Client.why("3.1")'),
+        ("mpsq retry 3 --resume starts over", "mpsq retry 3 --resume starts over"),
+        ("mpsq workloads lists them", "mpsq workloads lists them"),
+        ("pass it as a variable: --secret NAME", "pass it as a variable: secret=NAME"),
+    ],
+)
+def test_options_become_arguments_and_verbs_methods(said: str, python: str) -> None:
+    assert in_python(said) == python

@@ -1,0 +1,174 @@
+"""Each target read back by the library that it is for, and what may not happen to what was there before."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner import export
+from queue_runner.errors import UsageError
+from queue_runner.export._common import selected
+from queue_runner.export._common.place import MANIFEST
+from queue_runner.reports._common.options import read_options
+from queue_runner.store import read
+from tests.export.export_support import TIMES, write
+from tests.reports.report_fixture import Store
+
+TARGETS = ("csv", "jsonl", "mlflow", "parquet", "tensorboard")
+
+
+def test_the_columns_are_those_of_the_views(store: Store) -> None:
+    for table in selected.TABLES:
+        names = [row[0] for row in store.db.execute("SELECT name FROM pragma_table_info(?)", [table.view])]
+        extra = {*selected.FROM_SPEC} if table is selected.RUNS else set()
+        mine = [field.name for field in table.fields]
+        assert {*mine} - extra == {*names} - {*selected.NOT_EXPORTED}, table.name
+        assert len(mine) == len({*mine})
+
+
+def test_every_target_is_known() -> None:
+    assert tuple(export.names()) == TARGETS
+    assert all(name == export.load(name).NAME and export.load(name).HELP for name in TARGETS)
+    with pytest.raises(UsageError, match='cannot export to "parket"') as error:
+        export.load("parket")
+    assert 'did you mean "parquet"' in error.value.hint
+
+
+@pytest.mark.parametrize("target", ["csv", "jsonl", "parquet"])
+def test_tables_are_read_back(store: Store, tmp_path: Path, target: str) -> None:
+    done = write(store, target, tmp_path / "out")
+    assert (done.rows, done.n_not_valid) == ({"runs": 3, "iterations": 9, "evals": 6, "metrics": 3}, 1)
+    tables = {name: _rows(target, tmp_path / "out", name) for name in done.rows}
+    assert {name: len(rows) for name, rows in tables.items()} == done.rows
+    assert [(row["run"], str(row["valid"])) for row in tables["runs"]] == [
+        ("1.1", "True"),
+        ("1.2", "False"),
+        ("2.1", "True"),
+    ]
+    assert [float(row["dur_s"]) for row in tables["iterations"] if row["run"] == "2.1"] == TIMES
+    assert tables["iterations"][1]["loss"] in (None, "")
+    assert tables["metrics"][0]["unit"] == "nats"
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert manifest["schema"] == "mpsq.export/1" and manifest["tables"]["iterations"]["units"]["dur_s"] == "s"
+
+
+def _rows(target: str, folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / f"{name}.{target}"
+    if target == "csv":
+        return list(csv.DictReader(path.open(encoding="utf-8")))
+    if target == "jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    import pyarrow.parquet
+
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
+
+
+def test_parquet_has_types_and_units(store: Store, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    write(store, "parquet", tmp_path / "out")
+    schema = pyarrow.parquet.read_schema(tmp_path / "out" / "runs.parquet")
+    assert schema.field("median_s").metadata == {b"unit": b"s"} and schema.field("median_s").type == pa.float64()
+    assert schema.field("valid").type == pa.bool_() and schema.field("seed").type == pa.int64()
+
+
+def test_a_selection(store: Store, tmp_path: Path) -> None:
+    assert write(store, "csv", tmp_path / "one", "1.1").rows["runs"] == 1
+    assert write(store, "csv", tmp_path / "two", where=["device=mps"]).rows["iterations"] == 3
+    with pytest.raises(UsageError, match="no run matches"):
+        write(store, "csv", tmp_path / "three", where=["device=cuda"])
+    with pytest.raises(UsageError, match="there is no job 9"):
+        write(store, "csv", tmp_path / "three", "9")
+    assert not (tmp_path / "three").exists()
+
+
+def test_secrets_are_hidden(store: Store, tmp_path: Path) -> None:
+    store.run(workload=None, framework=None, argv=["train.py", "--api-key=hunter2", "--token", "hunter2x"])
+    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'PASSWORD=hunter2'")
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.params.api_key', 'hunter2')")
+    for target in ("csv", "jsonl", "parquet"):
+        write(store, target, tmp_path / target)
+        for path in (tmp_path / target).rglob("*"):
+            assert "hunter2" not in str(path)
+            assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+    (row,) = [row for row in _rows("jsonl", tmp_path / "jsonl", "runs") if row["kind"] == "command"]
+    assert row["argv"] == "train.py '--api-key=[hidden]' --token '[hidden]'"
+
+
+@pytest.mark.parametrize("target", ["csv", "jsonl", "parquet"])
+def test_what_exists_is_not_replaced_without_force(store: Store, tmp_path: Path, target: str) -> None:
+    out = tmp_path / "out"
+    write(store, target, out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="exists already"):
+        write(store, target, out, "1.1")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert write(store, target, out, "1.1", force=True).rows["runs"] == 1
+    assert json.loads((out / MANIFEST).read_text())["tables"]["runs"]["rows"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "out"]
+
+
+def test_force_removes_nothing_but_exports(store: Store, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years")
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("x")
+    link.symlink_to(mine)
+    for out, said in ((mine, "is no export"), (file, "is no export"), (link, "is a link"), (mine / "a/b", "not exist")):
+        with pytest.raises(UsageError, match=said):
+            write(store, "csv", out, force=True)
+    assert (mine / "thesis.txt").read_text() == "years"
+    (mine / "thesis.txt").unlink()
+    write(store, "csv", mine)  # an empty folder is as good as none
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_nothing_half_written_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    out = tmp_path / "out"
+    if earlier:
+        write(store, "csv", out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    of_run = selected.Selected.of_run
+
+    def breaks(self: selected.Selected, table: selected.Table, run_id: int) -> Any:
+        if table is selected.EVALS:
+            raise OSError(28, "No space left on device")
+        return of_run(self, table, run_id)
+
+    monkeypatch.setattr(selected.Selected, "of_run", breaks)
+    with pytest.raises(OSError, match="No space left"):
+        write(store, "csv", out, force=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", *(["out"] if earlier else [])]
+
+
+def test_all_tables_are_of_one_moment(store: Store, tmp_path: Path) -> None:
+    store.db.execute("PRAGMA journal_mode=WAL")
+    with read.reading(store.layout.db) as connection:
+        found = selected.select(connection, read_options())
+        with sqlite3.connect(store.layout.db) as other:
+            other.execute("DELETE FROM iterations")
+        assert len(list(found.rows(selected.ITERATIONS))) == found.counts()["iterations"] == 9
+
+
+@pytest.mark.parametrize(
+    ("target", "module"), [("parquet", "pyarrow"), ("tensorboard", "tensorboardX"), ("mlflow", "mlflow")]
+)
+def test_a_missing_library_is_a_sentence(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, module: str
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(UsageError, match=f"{module} is not installed") as error:
+        write(store, target, tmp_path / "out")
+    assert error.value.hint == f"pip install 'mpsq[{target}]'"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,135 @@
+"""Exports and the store itself, opened by the programs that they are for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.errors import UsageError
+from queue_runner.export._common.place import MANIFEST
+from tests.export.export_support import TIMES, write
+from tests.reports.report_fixture import Store
+
+pytestmark = pytest.mark.process
+
+
+def test_tensorboard_reads_it(store: Store, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write(store, "tensorboard", tmp_path / "out")
+    folders = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert folders == [
+        "1.1 nanogpt tiny cpu eager fp32",
+        "1.2 nanogpt tiny cpu eager fp32 (not valid)",
+        "2.1 nanogpt tiny mps eager fp32",
+    ]
+    found = EventAccumulator(str(tmp_path / "out" / folders[0]), size_guidance={"scalars": 0})
+    found.Reload()
+    assert [(one.step, one.value) for one in found.Scalars("iteration/dur_s")] == [*enumerate(TIMES)]
+    assert [one.step for one in found.Scalars("iteration/loss")] == [0, 2]
+    assert found.Scalars("metric/reference_loss_device_nats")[0].value == 2.5
+    assert found.Scalars("eval/val/loss")[0].step == 105
+    assert found.Scalars("run/real_s")[0].wall_time == 1e9
+
+
+def test_mlflow_reads_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(store, "mlflow", tmp_path / "out")
+    from mlflow.tracking import MlflowClient
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mlflow.db", MANIFEST]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "locks", "out"]
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("nanogpt")
+    assert experiment is not None
+    runs = {run.data.tags["mpsq.run"]: run for run in client.search_runs([experiment.experiment_id])}
+    assert {name: run.data.tags["mpsq.valid"] for name, run in runs.items()} == {
+        "1.1": "true",
+        "1.2": "false",
+        "2.1": "true",
+    }
+    assert runs["1.2"].info.run_name == "1.2 nanogpt tiny cpu eager fp32 (not valid)"
+    first = runs["1.1"]
+    assert (first.data.params["device"], first.data.params["set.lr"]) == ("cpu", "0.1")
+    assert first.info.status == "FINISHED" and first.info.start_time == 1_000_000_000_000
+    history = client.get_metric_history(first.info.run_id, "iteration/dur_s")
+    assert sorted((one.step, one.value) for one in history) == [*enumerate(TIMES)]
+    assert first.data.metrics["run/real_s"] == 30.0
+
+
+@pytest.mark.parametrize("target", ["tensorboard", "mlflow"])
+def test_secrets_are_hidden_and_an_earlier_export_is_replaced(store: Store, tmp_path: Path, target: str) -> None:
+    store.run(workload=None, framework=None, argv=["train.py", "--api-key=hunter2", "--token", "hunter2x"])
+    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'PASSWORD=hunter2'")
+    out = tmp_path / "out"
+    write(store, target, out)
+    for path in out.rglob("*"):
+        assert "hunter2" not in str(path)
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+    with pytest.raises(UsageError, match="exists already"):
+        write(store, target, out, "1.1")
+    assert write(store, target, out, "1.1", force=True).rows["runs"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "locks", "out"]
+
+
+def test_duckdb_and_pandas_read_the_exports(store: Store, tmp_path: Path) -> None:
+    import duckdb
+    import pandas
+
+    for target in ("parquet", "csv", "jsonl"):
+        write(store, target, tmp_path / target)
+    for read, end in (("read_parquet", "parquet"), ("read_csv", "csv"), ("read_json", "jsonl")):
+        table = f"{read}('{tmp_path / end / 'iterations'}.{end}')"
+        assert duckdb.sql(
+            f"SELECT CAST(run AS TEXT), sum(dur_s) FROM {table} GROUP BY run ORDER BY run"
+        ).fetchall() == [(run, sum(TIMES)) for run in ("1.1", "1.2", "2.1")]
+    frame = pandas.read_parquet(tmp_path / "parquet" / "runs.parquet")
+    assert frame.groupby("device").median_s.median().to_dict() == {"cpu": 0.1, "mps": 0.1}
+
+
+@pytest.fixture
+def live(store: Store) -> Store:
+    """The store while another connection writes: its newest rows are in the log beside it, not in the file."""
+    store.db.execute("PRAGMA journal_mode=WAL")
+    store.db.execute("PRAGMA wal_autocheckpoint=0")
+    store.iterations(store.run("cuda"), TIMES)
+    assert store.layout.db.with_name(store.layout.db.name + "-wal").stat().st_size > 0
+    return store
+
+
+def test_duckdb_asks_the_store_through_pandas(live: Store) -> None:
+    """DuckDB's own reader of SQLite files is an extension that it downloads: this is the way without."""
+    import sqlite3
+
+    import duckdb
+    import pandas
+
+    with sqlite3.connect(f"file:{live.layout.db}?mode=ro", uri=True) as connection:
+        v_run = pandas.read_sql("SELECT run_id, device, median_s FROM v_run", connection)
+        v_iteration = pandas.read_sql("SELECT run_id, dur_s FROM v_iteration", connection)
+    assert len(v_run) == 4 and len(v_iteration) == 12
+    found = duckdb.sql(
+        "SELECT device, count(*) FROM v_run JOIN v_iteration USING (run_id) GROUP BY device ORDER BY device"
+    ).fetchall()
+    assert found == [("cpu", 6), ("cuda", 3), ("mps", 3)]
+
+
+def test_datasette_opens_the_store(live: Store) -> None:
+    import asyncio
+
+    from datasette.app import Datasette
+
+    async def ask() -> tuple[Any, Any]:
+        datasette = Datasette([str(live.layout.db)])
+        await datasette.invoke_startup()
+        name = live.layout.db.stem
+        rows = await datasette.client.get(f"/{name}/v_run.json?_shape=array&_sort=run&device=cuda")
+        sql = "select device, count(*) as n from v_run join v_iteration using (run_id) group by device"
+        grouped = await datasette.client.get(f"/{name}.json", params={"sql": sql, "_shape": "array"})
+        return rows.json(), grouped.json()
+
+    rows, grouped = asyncio.run(ask())
+    assert [(row["device"], row["median_s"]) for row in rows] == [("cuda", 0.1)]
+    assert {row["device"]: row["n"] for row in grouped} == {"cpu": 6, "cuda": 3, "mps": 3}

@@ -1,0 +1,213 @@
+"""Places, ticks, dots, time lines and series of the page: numbers in, places in percent out."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.analysis.comparison import Family
+from queue_runner.pages import axis, dots, series, timeline
+from queue_runner.pages.evidence import Evidence, gather
+from queue_runner.reports import run
+from queue_runner.reports._common.options import read_options
+from queue_runner.store import read
+from tests.pages.pages_fixture import BEGUN_AT, evening
+from tests.reports.report_fixture import Store
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(tmp_path / "home", tmp_path_factory.getbasetemp())
+
+
+def evidence_of(store: Store, name: str = "devices", **options: Any) -> Evidence:
+    with read.reading(store.layout.db) as connection:
+        wanted = read_options(**options)
+        return gather(run(name, connection, wanted), connection, wanted)
+
+
+def plots_of(store: Store, **options: Any) -> series.Plots:
+    with read.reading(store.layout.db) as connection:
+        wanted = read_options(**options)
+        return series.plots(gather(run("devices", connection, wanted), connection, wanted))
+
+
+def charts_of(store: Store) -> tuple[Family, list[dots.Chart]]:
+    evidence = evidence_of(store)
+    (family,) = evidence.families
+    return family, dots.charts(family, evidence.details())
+
+
+def test_ticks_are_round_and_inside() -> None:
+    made = axis.axis([0.0283, 0.0441], dots.ticked)
+    assert made and not made.log and made.about == "the axis does not begin at 0"
+    assert [tick.text for tick in made.ticks] == ["30 ms", "35 ms", "40 ms"]
+    assert all(axis.EDGE <= tick.x <= 100 - axis.EDGE for tick in made.ticks)
+
+
+def test_far_values_get_a_logarithmic_axis() -> None:
+    made = axis.axis([0.02, 0.5], dots.ticked)
+    assert made and made.log
+    assert made.at(0.02) == axis.EDGE and made.at(0.5) == 100 - axis.EDGE
+    assert made.at(0.1) == pytest.approx(50.0, abs=0.1)  # the geometric middle of the two
+    assert [tick.text for tick in made.ticks] == ["20 ms", "50 ms", "100 ms", "200 ms", "500 ms"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_axis_has_few_ticks_that_differ(seed: int) -> None:
+    draw = random.Random(seed)
+    low = 10 ** draw.uniform(-9, 4)
+    made = axis.axis([low, low * 10 ** draw.uniform(0, 6)], dots.ticked)
+    assert made and len(made.ticks) <= axis.MOST_TICKS
+    places = [tick.x for tick in made.ticks]
+    assert places == sorted(set(places))
+    assert len({tick.text for tick in made.ticks}) == len(made.ticks)
+
+
+def test_one_value_and_none() -> None:
+    one = axis.axis([3.0], str)
+    assert one and one.at(3.0) == 50.0
+    zero = axis.axis([0.0], str)
+    assert zero and zero.about == "axis from 0"
+    assert axis.axis([], str) is None and axis.axis([math.nan, math.inf], str) is None
+
+
+def test_an_interval_is_that_of_the_logarithms() -> None:
+    """scipy.stats.t.interval(0.95, 4, loc=mean, scale=sem) of the logarithms of these five."""
+    low, high = dots.interval([0.100, 0.102, 0.098, 0.101, 0.105]) or (0.0, 0.0)
+    assert (low, high) == (pytest.approx(0.09802158, abs=1e-8), pytest.approx(0.10442707, abs=1e-8))
+
+
+def test_an_interval_holds_the_truth_in_95_percent() -> None:
+    draw = random.Random(3)
+    inside = 0
+    for _ in range(2000):
+        low, high = dots.interval([math.exp(draw.gauss(0, 0.05)) for _ in range(5)]) or (0.0, 0.0)
+        inside += low <= 1.0 <= high
+    assert 0.935 <= inside / 2000 <= 0.965
+
+
+def test_three_runs_have_no_interval_and_the_chart_says_so(store: Store) -> None:
+    for k in range(3):
+        for device, median_s in (("cpu", 0.2), ("mps", 0.1)):
+            store.run(device, False, median_s * (1 + k / 50))
+    _, (chart,) = charts_of(store)
+    assert all(strip.low is None for strip in chart.strips)
+    assert chart.notes == ["no row has an interval: it needs 4 valid runs"]
+
+
+def test_a_run_that_is_left_out_is_hollow_and_says_why(store: Store) -> None:
+    family, (far, relative) = charts_of(evening(store))
+    assert [strip.label for strip in far.strips] == [arm.label for arm in family.arms]
+    assert [len(strip.dots) for strip in far.strips] == [5, 5, 5, 4]
+    (hollow,) = [dot for strip in far.strips for dot in strip.dots if not dot.used]
+    assert hollow.title.endswith("left out; contended: other programs used 40 % of the machine's cores")
+    assert "without a time, and so without a dot: 4.5" in far.notes
+    assert far.axis.log and relative.relative and not relative.axis.log
+    assert {dot.used for strip in relative.strips for dot in strip.dots} == {True, False}
+    for strip in relative.strips:
+        assert strip.middle == pytest.approx(relative.axis.at(1.0))
+
+
+def test_runs_lie_on_the_time_line_where_they_ran(store: Store) -> None:
+    evidence = evidence_of(evening(store, 2))
+    (course,), n_left = timeline.courses(evidence)
+    assert n_left == 0 and len(course.blocks) == 8
+    assert [block.kind for block in course.blocks[:5]] == ["c0", "c1", "c2", "c3", "c0 out"]
+    assert course.blocks[0].x == 0
+    length_s = 8 * 32 - 2
+    assert course.blocks[4].x == pytest.approx(100 * 4 * 32 / length_s, abs=0.01)
+    assert course.blocks[4].width == pytest.approx(100 * 30 / length_s, abs=0.01)
+    assert "contended" in course.blocks[4].title
+    names = [line.name for line in course.lines]
+    assert names == ["GPU busy, by all programs", "heat of the GPU", "CPU, by other programs", "CPU, by the run"]
+    assert "to 42 %" in course.lines[2].about
+
+
+def test_a_line_stops_where_nothing_was_sampled() -> None:
+    points = [*((float(t), 0.5) for t in range(10)), *((float(t), 0.5) for t in range(100, 110))]
+    path = timeline._path(points, 0.0, 200.0, 0.0, 1.0)
+    assert path.count("M") == 2 and path.startswith("M0.0 50.0")
+
+
+def test_many_samples_keep_their_extremes() -> None:
+    points = [(float(t), 1.0 if t == 5001 else 0.2) for t in range(10_000)]
+    kept = timeline._thinned(points, 0.0, 10_000.0)
+    assert len(kept) <= timeline.MOST_POINTS and (5001.0, 1.0) in kept
+
+
+@pytest.mark.parametrize(
+    ("length_s", "texts"),
+    [
+        (0.4, ["0 s", "100 ms", "200 ms", "300 ms", "400 ms"]),
+        (6.5, ["0", "2 s", "4 s", "6 s"]),
+        (640, ["0", "5 min", "10 min"]),
+        (9000, ["0", "30 min", "1 h", "1 h 30", "2 h", "2 h 30"]),
+        (3 * 86400, ["0", "1 d", "2 d", "3 d"]),
+    ],
+)
+def test_marks_of_time_are_round(length_s: float, texts: Sequence[str]) -> None:
+    assert [tick.text for tick in timeline.time_ticks(length_s)] == texts
+
+
+def test_phases_of_a_run_add_up_to_its_bar(store: Store) -> None:
+    bars, _ = timeline.bars(evidence_of(evening(store, 2)))
+    first = bars[0]
+    assert first.blocks[0].kind == "other" and first.blocks[0].width == 100.0
+    parts = {block.kind: block for block in first.blocks[1:]}
+    assert parts["measure"].x == pytest.approx(100 * 8 / 30, abs=0.01)
+    assert parts["measure"].width == pytest.approx(100 * 18 / 30, abs=0.01)
+    assert [bar.invalid for bar in bars if bar.invalid] == [
+        ["contended: other programs used 40 % of the machine's cores"]
+    ]
+    assert [bar.outcome for bar in bars if bar.outcome] == ["FAILED"]
+
+
+def test_all_iterations_are_drawn_where_they_fit(store: Store) -> None:
+    made = plots_of(evening(store, 2, 50))
+    (family,) = made.families
+    assert family["x"] == list(range(51)) and len(family["runs"]) == 7
+    assert made.notes == ["all 357 iterations are drawn"]
+    assert family["outside"] == 7  # the first iteration of each
+    (stored,) = store.db.execute("SELECT dur_s FROM iterations WHERE run_id = 1 AND i = 17").fetchone()
+    assert family["runs"][0]["dur"][17] == pytest.approx(stored, rel=1e-4)
+
+
+def test_too_many_keep_the_extremes_and_the_page_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MOST_POINTS", 400)
+    run_id = store.run("cpu", False, 0.1)
+    store.iterations(run_id, [9.0 if i == 777 else 0.01 if i == 778 else 0.1 for i in range(1000)])
+    made = plots_of(store)
+    (family,) = made.families
+    (one,) = family["runs"]
+    assert len(one["dur"]) == len(family["x"]) == 200  # of every 10 iterations two, for time and loss each
+    at = family["x"].index(770)
+    assert one["dur"][at : at + 2] == [9.0, 0.01]
+    assert made.notes[0].startswith("1,000 iterations are too many for a page: of every 10 the lowest and the highest")
+
+
+def test_of_too_many_runs_each_row_has_some(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MOST_RUNS", 4)
+    made = plots_of(evening(store, 3, 20))
+    (family,) = made.families
+    assert sorted(one["arm"] for one in family["runs"]) == [0, 1, 2, 3]
+    assert "of 12 runs 4 are drawn: as many of each row as there is room for" in made.notes
+
+
+def test_losses_that_are_no_numbers_leave_a_gap(store: Store) -> None:
+    run_id = store.run("cpu", False, 0.1)
+    store.iterations(run_id, [0.1] * 4, losses=[3.0, None, math.inf, 2.0])
+    family: Mapping[str, Any] = plots_of(store).families[0]
+    assert family["runs"][0]["loss"] == [3.0, None, None, 2.0]
+
+
+def test_a_line_of_time_begins_where_its_first_run_began(store: Store) -> None:
+    evidence = evidence_of(evening(store, 2))
+    assert min(row["started_at"] for row in evidence.runs) == BEGUN_AT

@@ -1,0 +1,101 @@
+"""The page of a report, from a real store: every part is there, nothing is requested, nothing of a user is markup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from queue_runner import reports
+from tests.pages.pages_fixture import evening, page_of
+from tests.pages.test_render import HOSTILE, Seen
+from tests.reports.report_fixture import Store
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = Store(tmp_path / "home", tmp_path_factory.getbasetemp())
+    for k in range(4):
+        for device, median_s in (("cpu", 0.4), ("mps", 0.1)):
+            run_id = made.run(device, False, median_s * (1 + k / 100))
+            made.iterations(run_id, [median_s * (1 + i % 7 / 100) for i in range(100)])
+            made.watched(run_id, [{"gpu_busy_share": 0.9, "others_cpu_share": 0.1, "load1": 2.0} for _ in range(20)])
+    made.run("mps", False, 0.15, taints={"contended": ("invalid", "other programs used 40 % of the machine's cores")})
+    return made
+
+
+def test_every_part_is_there_in_order(store: Store) -> None:
+    page = page_of(store)
+    parts = ("verdict", "tables", "runs", "iterations", "time", "machine", "repeat", "notes")
+    places = [page.index(f'<section id="{part}">') for part in parts]
+    assert places == sorted(places)
+    text = Seen(page).text
+    assert "Which is fastest: cpu eager or mps eager?" in text
+    assert "mps eager is 4.00 x faster than cpu eager" in text
+    assert "1 of 9 runs are left out: contended (1)" in text
+    assert "GPU busy, by all programs" in text and "median 90 %" in text
+    assert "mpsq report --html out.html" in text
+    assert page.count('class="dot"') == 8 and page.count('class="dot hollow"') == 1
+    assert "run 2.5: 150.0 ms, left out; contended: other programs used 40 % of the machine&#39;s cores" in page
+    assert "all 800 iterations are drawn" in text.lower()
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_names_labels_and_remarks_of_users_are_text(store: Store, text: str) -> None:
+    plain = text.encode("utf-8", "replace").decode()  # SQLite keeps no lone surrogate
+    before = page_of(store)
+    store.run("mps", False, 0.2, config=plain, taints={"op_fallback": ("caveat", plain)}, params={plain: plain})
+    store.run("cpu", False, 0.3, config=plain, machine={"name": plain, "gpus": [plain]})
+    page = page_of(store)
+    seen = Seen(page)
+    assert {*seen.tags} == {*Seen(before).tags}
+    assert not [name for name, _ in seen.attributes if name.startswith("on")]
+    assert not re.search(r"[\x00-\x08\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
+
+
+def test_nothing_is_requested(store: Store) -> None:
+    seen = Seen(page_of(store))
+    assert not [(name, value) for name, value in seen.attributes if name in ("src", "href") and value != "data:,"]
+
+
+@pytest.mark.parametrize("name", reports.names())
+def test_every_report_has_a_page(store: Store, name: str) -> None:
+    seen = Seen(page_of(store, name))
+    assert "Repeat it" in seen.text and "This page" in seen.text
+    if name not in ("missing", "matmul", "kernels", "transfer", "ops"):
+        assert "Table A" in seen.text or "no run" in seen.text
+
+
+def test_an_empty_store_has_a_page_that_says_so(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    text = Seen(page_of(Store(tmp_path / "empty", tmp_path_factory.getbasetemp()))).text
+    assert "there is no run at all yet" in text and "No rows." in text
+
+
+def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> None:
+    store = evening(Store(tmp_path / "home"), 2, 10)
+    page = page_of(store)
+    assert "hf_abcdefghijklmnop0123456789" not in page and "sk-0123456789abcdefghij" not in page
+    assert page.count("[hidden]") == 2
+    store.run(None, None, 0.1, workload=None, argv=["python", "train.py", "--api-key", "hunter2hunter2"])
+    assert "hunter2hunter2" not in page_of(store)
+
+
+def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:
+    assert 'class="box good"' in page_of(store)
+    for device in ("cpu", "mps"):
+        store.run(device, False, 0.1, config="other")
+    text = page_of(store, where=["config=other"])
+    assert 'class="box warn"' in text
+    assert "the comparison has too few runs for a verdict: 4 valid runs of each row are needed" in text
+
+
+def test_the_first_tables_cells_are_those_of_a_terminal(store: Store) -> None:
+    result = store.report()
+    text = Seen(page_of(store)).text
+    for section in result.sections:
+        for row in section.rows:
+            for column in section.columns:
+                assert column.show(row) in text

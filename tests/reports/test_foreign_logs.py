@@ -1,0 +1,157 @@
+"""What reports and show say of the three logs of "State of training on Metal", as its reader knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.cli import show
+from queue_runner.control import import_log
+from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
+from queue_runner.monitor.show import details
+from queue_runner.reports._common import printing
+from queue_runner.store import read
+from tests.reports.report_fixture import Store, rows, words
+
+pytestmark = pytest.mark.fast
+
+LOGS = Path(__file__).resolve().parents[1] / "golden" / "parsers"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "metal_post"
+
+
+def put(store: Store, file: str, text: str, **labels: str) -> None:
+    """Import one log from a text."""
+    log = store.layout.home / file
+    log.write_text(text)
+    import_log.import_logs(store.layout, [log], "nanogpt", labels)
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def post(store: Store) -> Store:
+    """The post's logs, taken in as `mpsq import` does: runs 1.1, 2.1, 3.1."""
+    for name, device, compiled in (
+        ("cpu_eager", "cpu", "off"),
+        ("mps_eager", "mps", "off"),
+        ("mps_compile", "mps", "on"),
+    ):
+        put(store, f"{name}.log", (LOGS / f"metal_post_{name}.log").read_text(), device=device, compile=compiled)
+    return store
+
+
+def shown(store: Store, name: str = "devices", **options: Any) -> str:
+    return printing.as_text(name, store.report(name, **options), "table", explain=True)
+
+
+def page(store: Store, run: str) -> str:
+    """What `mpsq show` prints of a run, without the line breaks."""
+    with read.reading(store.layout.db) as connection:
+        (row,) = read.select(connection, [parse_selector(run)])
+        return " ".join(show._text(details(store.layout, connection, row), False).split())
+
+
+def test_losses_are_of_evaluations_and_have_their_step(post: Store) -> None:
+    found = rows(post.report())
+    eager = found["mps eager"]
+    assert (eager["eval_train_loss"], eager["eval_val_loss"], eager["eval_step_last"]) == (0.6166, 1.7099, 5000)
+    assert eager["loss_last"] == 0.8117, "of one batch, on which it trained"
+    assert "mps eager              8      0.8117      0.6166    1.7099    5,000" in shown(post)
+    assert "step 5,000: train loss 0.6166, val loss 1.7099" in page(post, "2.1")
+
+
+def test_a_run_that_stopped_at_50_is_not_put_beside_step_5000_silently(post: Store) -> None:
+    cpu = rows(post.report())["cpu eager"]
+    assert (cpu["eval_val_loss"], cpu["eval_step_last"]) == (4.2823, 0)
+    said = (
+        "evaluation losses are of different steps and say nothing of one row against another: cpu eager at step 0 (its"
+    )
+    assert f"{said} last iteration is 50); mps eager at step 5,000" in words(post.report())
+    assert "different steps" not in words(post.report(where=["device=mps"])), "these two are of one step"
+    assert "step 0: train loss 4.2874, val loss 4.2823; not evaluated after it, up to iteration 50" in page(post, "1.1")
+
+
+def test_an_arm_of_runs_that_were_evaluated_at_different_steps_has_no_loss(store: Store) -> None:
+    for n in (1, 2):
+        text = f"step {n}: train loss {n}.5, val loss {n}.6\niter {n}: loss 2.0, time 1.00ms, mfu 1.00%\n"
+        put(store, f"{n}.log", text, device="cpu", compile="off", name="same")
+    [row] = store.report().rows
+    assert (row["eval_step_first"], row["eval_step_last"], row["eval_train_loss"]) == (1, 2, None)
+    assert "1 to 2" in shown(store)
+
+
+def test_a_split_that_was_not_evaluated_last_is_not_taken_from_an_earlier_step(store: Store) -> None:
+    run_id = store.run("cpu", False, 1.0)
+    store.db.execute("UPDATE evals SET i = 50 WHERE run_id = ? AND split = 'train'", [run_id])
+    [row] = store.report().rows
+    assert (row["eval_train_loss"], row["eval_val_loss"], row["eval_step_last"]) == (None, 2.0, 105)
+
+
+def test_the_printed_mfu_stands_beside_ours_and_says_of_which_peak(post: Store) -> None:
+    for run, share, rate in (
+        ("1.1", "0.19 %", "593 GFLOP/s"),
+        ("2.1", "1.69 %", "5.27 TFLOP/s"),
+        ("3.1", "1.22 %", "3.81"),
+    ):
+        text = page(post, run)
+        assert f"printed by train.py: {share} of an A100's 312 TFLOP/s, bf16: {rate}" in text
+        assert "unknown: the FLOP of an iteration were not reported" in text
+    assert "printed MFU" not in shown(post), "only where it is asked for"
+    asked = shown(post, printed_mfu=True)
+    for text in ("0.19 %", "1.69 %", "1.22 %", "of an A100's 312 TFLOP/s in bf16 on every device"):
+        assert text in " ".join(asked.split())
+    assert [row["mfu_printed"] for row in post.report(printed_mfu=True).rows] == pytest.approx([0.0019, 0.0169, 0.0122])
+
+
+def test_a_run_without_a_printed_mfu_says_so_where_it_is_asked_for(store: Store) -> None:
+    store.run("cpu", False, 1.0, hello={"flops_per_iter": 2e12})
+    assert "no run printed one" in words(store.report(printed_mfu=True))
+    assert "unknown: 2.00 TFLOP/s, of a peak that is not known" in page(store, "1.1")
+    store.layout.config.write_text("[peak_tflops]\ncpu = 4.0\n")
+    assert "50.0 %: 2.00 TFLOP/s of 4.00 TFLOP/s (given by the user)" in page(store, "1.1")
+
+
+def test_the_breakdown_says_what_a_log_can_tell_and_adds_up(post: Store) -> None:
+    result = post.report("breakdown")
+    told = {(row["label"], row["part"]): row["dur_s"] for row in result.rows}
+    assert told["mps compiled", "with eval"] == pytest.approx(1255.91573) and told["mps eager", "with eval"] < 34
+    assert told["mps eager", "1st iter"] == pytest.approx(25.85756)
+    for arm, real_s in (("mps eager", 3588.66), ("mps compiled", 39039.74)):
+        parts = [told[arm, part] for part in ("1st iter", "with eval", "other iters", "not in log")]
+        assert sum(parts) == pytest.approx(real_s) == told[arm, "real"]
+    assert told["cpu eager", "real"] is None and told["cpu eager", "not in log"] is None
+    assert told["cpu eager", "other iters"] == pytest.approx(9.93339)
+    said = words(result)
+    assert "3.1: its log shows 8 of 5,001 iterations; at its median of 305.7 ms the others would take 1,526 s" in said
+    assert "1.1: real time unknown" in said and "as far as the logs tell" in shown(post, "breakdown")
+
+
+def test_runs_with_phases_are_broken_down_as_before(store: Store) -> None:
+    store.iterations(store.run("cpu", False, 1.0), [1.0, 1.0])
+    result = store.report("breakdown")
+    assert [row["part"] for row in result.rows][:2] == ["setup", "compile"] and "not in log" not in words(result)
+
+
+def test_the_files_that_were_handed_out_are_those_that_are_tested() -> None:
+    if not SHARED.is_dir():
+        pytest.skip("../shared/data/metal_post is not here")
+    for log in SHARED.glob("*.log"):
+        assert log.read_bytes() == (LOGS / f"metal_post_{log.name}").read_bytes()
+
+
+def test_printed_mfu_of_another_report_is_refused() -> None:
+    from typer.testing import CliRunner
+
+    from queue_runner.cli.report import app
+
+    done = CliRunner().invoke(app, ["breakdown", "--printed-mfu"])
+    assert isinstance(done.exception, UsageError) and "does not apply" in done.exception.message

@@ -1,0 +1,152 @@
+"""One submission, one table: swept keys are its rows, commands are compared by wall time, names are what rows say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.reports._common import printing
+from tests.reports.report_fixture import Store, rows, words
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    yield made
+    made.db.close()
+
+
+def command(store: Store, real_s: float, argv: tuple[str, ...] = ("sleep", "1"), **told: object) -> int:
+    """A run of a command that reports no iterations."""
+    exit_ = {"real_s": real_s, "user_s": 0.01, "sys_s": 0.02, "max_rss_bytes": 2**20}
+    known = {"framework": None, "config": None, "dtype": None, "device": None, "compile": None, "name": "sleep"}
+    return store.run(median_s=None, workload=None, argv=argv, exit=exit_, **{**known, **told})  # type: ignore[arg-type]
+
+
+def shown(store: Store, **options: object) -> str:
+    text = printing.as_text("devices", store.report(**options), "table")
+    assert max(map(len, text.splitlines())) <= 80, text
+    return text
+
+
+def test_a_swept_command_is_compared_by_wall_time_in_one_table(store: Store) -> None:
+    for k in range(4):
+        for s in ("0.2", "0.4"):
+            command(store, float(s) + k * 1e-3, ("sleep", s), params={"s": s})
+    result = store.report()
+    found = rows(result)
+    assert list(found) == ["s=0.2", "s=0.4"] and {row["time_of"] for row in result.rows} == {"run"}
+    assert found["s=0.4"]["verdict"] == "slower" and found["s=0.4"]["speedup"] == pytest.approx(0.5, rel=0.01)
+    assert found["s=0.4"]["speedup_low"] < 0.5 < found["s=0.4"]["speedup_high"] + 0.01
+    assert found["s=0.2"]["median_s"] == pytest.approx(found["s=0.2"]["real_s"], rel=1e-3)
+    text = shown(store)
+    assert text.splitlines()[0] == "sleep, 4 runs each"
+    for title in ("wall s", "user", "sys", "RSS", "95 % CI", "verdict"):
+        assert title in text.splitlines()[1], title
+    assert "s=0.4 is 1.99 x slower than s=0.2, 0.4015 vs 0.2015 s (95 % CI" in " ".join(text.split())
+    turned = rows(store.report(vs="s=0.4"))
+    assert turned["s=0.2"]["verdict"] == "faster" and turned["s=0.4"]["is_baseline"]
+
+
+def test_a_grid_of_a_workload_is_one_table_and_a_second_submission_another(store: Store) -> None:
+    for batch in (8, 16):
+        for k in range(4):
+            store.run(median_s=0.1 * batch * (1 + k / 100), params={"batch_size": batch, "lr": 0.1})
+    store.run(params={"batch_size": 8, "lr": 0.2}, group=2)
+    result = store.report()
+    titles = [section.title for section in result.sections if section.title]
+    assert titles == [
+        "A: nanogpt tiny, torch 2.13.0, fp32, batch_size=8, lr=0.2",
+        "B: nanogpt tiny, torch 2.13.0, fp32, cpu eager, lr=0.1, 4 runs each",
+    ]
+    assert {row["label"]: row["is_baseline"] for row in result.rows[1:]} == {
+        "batch_size=8": True,
+        "batch_size=16": False,
+    }
+    assert "B: batch_size=16 is 2.00 x slower" in words(result)
+
+
+def test_what_a_submission_swept_does_not_depend_on_what_is_looked_at(store: Store) -> None:
+    for config in ("small", "tiny"):
+        store.run(config=config)
+    (row,) = store.report(where=["config=tiny"]).rows
+    (title,) = [section.title for section in store.report(where=["config=tiny"]).sections if section.title]
+    assert title.startswith("nanogpt tiny") and row["label"] == "cpu eager"
+    assert [row["label"] for row in store.report().rows] == ["small", "tiny"]
+
+
+def test_a_name_is_what_rows_say_although_the_hello_names_a_workload(store: Store) -> None:
+    for name in ("before", "after"):
+        store.run(name=name)
+        store.run(workload=None, name=f"my {name}", hello={"workload": "nanogpt"}, group=2)
+    assert sorted(row["workload"] for row in store.report(where=["group=1"]).rows) == ["after", "before"]
+    assert sorted(rows(store.report(where=["group=1"]))) == ["after", "before"]
+    found = store.report(where=["group=2"])
+    assert sorted(rows(found)) == ["my after", "my before"]
+    assert "my before tiny cpu eager" in " ".join(str(row["label"]) for row in store.report("time").rows)
+    other = store.run(name="evals", params={"mode": "eval"}, hello={"workload": "nanogpt-eval"}, group=3)
+    assert other and [row["workload"] for row in store.report(where=["group=3"]).rows] == ["evals-eval"]
+
+
+def test_ours_against_a_script_of_the_users_per_token(store: Store) -> None:
+    """A declared baseline is compared although config and settings have other names there; FLOP are not known."""
+    for k in range(4):
+        store.run(median_s=0.1 * (1 + k / 100), params={"lr": 0.1}, hello={"tokens_per_iter": 100.0})
+        theirs = {"workload": "nanogpt", "tokens_per_iter": 200.0, "flops_per_iter": None}
+        store.run(workload=None, median_s=0.3 * (1 + k / 100), config=None, hello=theirs, group=2)
+    assert not any(row["verdict"] for row in store.report().rows), "not compared unless the user says so"
+    result = store.report(vs="name=train.py")
+    (ours,) = [row for row in result.rows if row["workload"] == "nanogpt"]
+    assert ours["speedup"] == pytest.approx(1.5) and ours["verdict"] == "faster"
+    assert "per token" in words(result) and "than train.py" in words(result)
+    assert "nanogpt is 1.50 x faster" in words(result)
+
+
+def test_a_workload_and_a_command_of_one_submission_are_one_table(store: Store) -> None:
+    for k in range(4):
+        store.run(median_s=0.1, exit={"real_s": 10.0 + k / 100})
+        command(store, 20.0 + k / 100, ("python", "mine.py"), name="mine.py")
+    result = store.report()
+    assert len([section for section in result.sections if section.title]) == 1
+    found = rows(result)
+    assert len(found) == 2 and {row["time_of"] for row in result.rows} == {"run"}, "mine.py reports no iterations"
+    assert sorted(row["speedup"] for row in result.rows) == [
+        pytest.approx(1.0),
+        pytest.approx(2.0, rel=0.01),
+    ] or sorted(row["speedup"] for row in result.rows) == [pytest.approx(0.5, rel=0.01), pytest.approx(1.0)]
+
+
+def test_times_of_whole_runs_are_never_compared_with_those_of_iterations(store: Store) -> None:
+    store.run(median_s=0.1)
+    command(store, 20.0, name="mine.py", group=2)
+    result = store.report()
+    assert not any(row["speedup"] for row in result.rows)
+    assert [row["time_of"] for row in result.rows] == ["run", "iteration"]
+
+
+def test_grouping_commands_by_a_setting_pools_the_rest(store: Store) -> None:
+    for s in ("0.2", "0.4"):
+        for n in ("1", "2"):
+            command(store, float(s), params={"s": s, "n": n})
+    assert sorted(rows(store.report(group_by="s"))) == ["s=0.2", "s=0.4"]
+    assert "rows pool runs that differ in n" in words(store.report(group_by="s"))
+
+
+def test_in_short_invalidity_stays_and_explanations_do_not(store: Store) -> None:
+    for device, time_s in (("cpu", 2.0), ("mps", 0.2)):
+        for _ in range(4):
+            store.run(device, median_s=time_s, taints={"battery": ("caveat", "the machine ran on battery")})
+    store.run("mps", median_s=0.9, taints={"contended": ("invalid", "other programs used 40 % of the cores")})
+    store.run("mps", median_s=None, outcome="FAILED", exit_code=1, reason="boom")
+    text = shown(store)
+    assert "! 2 runs left out: contended, FAILED(1) -> mpsq report missing g1 --submit" in text
+    assert "caveat: a battery" in text and "4/6" in text and "--explain" in text
+    assert "median, of several runs" not in text and "real" not in text
+    whole = printing.as_text("devices", store.report(), "table", explain=True)
+    for line in ("2.6 FAILED(1): boom", "a battery: the machine ran on battery", "real, user, sys", "p (Holm)"):
+        assert line in " ".join(whole.split())
+    assert "--explain" not in whole

@@ -1,0 +1,48 @@
+"""Runs that have no times of iterations, and curves that have no time at some value: reports say why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queue_runner.control import import_log
+from queue_runner.reports._common import printing
+from tests.ingest.test_parse_trainer import V4
+from tests.reports.report_fixture import Store, words
+from tests.reports.test_reports import store, template  # noqa: F401  (fixtures)
+
+
+def test_a_trainers_log_has_its_mean_step_and_why_there_is_no_more(store: Store, tmp_path: Path) -> None:  # noqa: F811
+    log = tmp_path / "trainer.log"
+    log.write_bytes(V4)
+    import_log.import_logs(store.layout, [log], "trainer", {"device": "mps"})
+    result = store.report()
+    (section,) = [one for one in result.sections if "mean of the whole training" in one.title]
+    assert section.rows[0]["mean_step_s"] == pytest.approx(1 / 3.45)
+    text = printing.as_text("devices", result, "table", explain=True)
+    assert "mean step, ms" in text and "289.9" in text
+    assert "not compared" in words(result) and "TrainerCallback" in words(result)
+
+
+def test_a_value_without_a_time_says_why(store: Store) -> None:  # noqa: F811
+    store.run(params={"batch_size": 8})
+    store.run(params={"batch_size": 16}, taints={"contended": ("invalid", "others used the machine")})
+    store.run(params={"batch_size": 32}, median_s=None)
+    text = printing.as_text("scaling", store.report("scaling"), "table", explain=True)
+    assert "invalid: contended" in text and "no iterations" in text
+    assert "largest batch_size that fits: 32" in text and "it is the largest that\n  was tried" in text
+
+
+def test_the_probes_of_one_search_are_one_curve(store: Store) -> None:  # noqa: F811
+    """2 was of other code and without torch in its fingerprint: the answer of the search is 8 all the same."""
+    for value, software in ((2, {"code": "a" * 64}), (4, {"code": "b" * 64, "torch": "2.13"}), (8, {"code": "c" * 64})):
+        store.run(
+            workload=None, framework=None, params={"n": value}, find_max="n=2:8", software=software,
+            argv=("./train",), config=None,
+        )  # fmt: skip
+    result = store.report("scaling")
+    text = printing.as_text("scaling", result, "table", explain=True)
+    assert {row["value"] for row in result.rows} == {2, 4, 8}
+    assert text.count("largest n that fits") == 1 and "largest n that fits: 8" in text
+    assert "code=" not in text and "unset" not in text

@@ -1,0 +1,234 @@
+"""mpsq web as people see it: the real server and a real browser, on a queue whose worker runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queue_runner.spec import NewJob
+from queue_runner.store import jobs
+from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import SPEC, full_queue
+from tests.queue_support import Queue, until
+from tests.web.test_pages import HOSTILE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("chromium")]
+
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+WIDTHS = {"phone": 390, "desktop": 1280}
+JOB = (
+    "import json, os, sys, time\n"
+    "out = open(os.environ['MPSQ_EVENTS'], 'a', buffering=1)\n"
+    "say = lambda **event: out.write(json.dumps(event) + '\\n')\n"
+    "say(type='hello', t=0.0, v=1, workload='toy', device='cpu', planned_iters=100000)\n"
+    "say(type='phase', t=0.0, name='measure', edge='begin')\n"
+    "i = 0\n"
+    "while not os.path.exists(sys.argv[1]):\n"
+    "    say(type='iter', t=i * 0.02, i=i, dur_s=0.02 + i % 7 / 1e4, loss=4.0, phase='measure', synced=True)\n"
+    "    print('line', i, flush=True)\n"
+    "    i += 1\n"
+    "    time.sleep(0.02)\n"
+    "print('the last line', flush=True)\n"
+)
+
+
+class Server:
+    """`mpsq web` as a process, ended as Ctrl-C ends it."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "queue_runner.cli", "web", "--port", "0", *options]
+        env = {**os.environ, "MPSQ_HOME": str(home)}
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        assert self.address.startswith("http://127.0.0.1:"), self.process.stderr
+        self.base = self.address.partition("/?")[0]
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        """Return the exit code and what was written to stderr."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        program = shutil.which("chromium")
+        found = playwright.chromium.launch(executable_path=program, headless=True, args=list(FLAGS))
+        yield found
+        found.close()
+
+
+@contextmanager
+def served(home: Path, *options: str) -> Iterator[Server]:
+    server = Server(home, *options)
+    try:
+        yield server
+    finally:
+        code, err = server.end()
+        assert code == 0 and "Traceback" not in err, err
+
+
+@contextmanager
+def opened(browser: Browser, server: Server, **context: Any) -> Iterator[Page]:
+    """A page of a new browser profile that fails for an error on its console and for a request elsewhere."""
+    with browser.new_context(**context) as made:
+        page = made.new_page()
+        wrong: list[str] = []
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda asked: None if asked.url.startswith((server.base, "data:")) else wrong.append(asked.url),
+        )
+        yield page
+        assert wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", WIDTHS)
+def test_every_page_fits_and_asks_nobody_else(
+    home: Path, browser: Browser, tmp_path: Path, device: str, scheme: str
+) -> None:
+    full_queue(home)
+    size = {"width": WIDTHS[device], "height": 844}
+    with (
+        served(home, "--write") as server,
+        opened(browser, server, viewport=size, color_scheme=scheme, reduced_motion="reduce") as page,
+    ):
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        for name in ("", "history", "job/1", "job/2", "job/5", "log/1.1", "compare", "compare?id=g1"):
+            page.goto(f"{server.base}/{name}")
+            page.wait_for_load_state("load")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+            shot = tmp_path / f"{device}-{scheme}-{name.replace('/', '-').replace('?', '-') or 'queue'}.png"
+            page.screenshot(path=shot, full_page=True)
+            if folder := os.environ.get("MPSQ_SCREENSHOTS"):
+                shutil.copy(shot, folder)
+
+
+def test_hostile_names_run_nothing(home: Path, browser: Browser) -> None:
+    layout = full_queue(home)
+    engine = open_engine(layout.db, check=False)
+    with writing(engine) as connection:
+        new = [NewJob(replace(SPEC, name=text, params={"x": text}, config=text)) for text in HOSTILE]
+        jobs.submit(connection, "mpsq submit", 7, new, [(n, 1) for n in range(len(new))])
+    engine.dispose()
+    with served(home, "--write") as server, opened(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        page.locator("#queue", has_text="alert(1)").wait_for()
+        for name in ("", "history", *(f"job/{n}" for n in range(7, 7 + len(HOSTILE))), "compare?id=g3"):
+            page.goto(f"{server.base}/{name}")
+            page.wait_for_load_state("load")
+            assert page.evaluate("[...document.images].length + document.querySelectorAll('[onerror]').length") == 0
+
+
+def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, tmp_path: Path) -> None:
+    script, stop = tmp_path / "job.py", tmp_path / "stop"
+    script.write_text(JOB)
+    with served(queue.layout.home) as server, opened(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        assert page.locator("#running").inner_text().endswith("nothing")
+        page.evaluate("window.same = true")
+        queue.submit(f"exec {sys.executable} {script} {stop}", name="hello")
+        queue.worker()
+        running = page.locator("#running")
+        running.locator("progress").wait_for(timeout=30_000)
+        first = int(running.locator("progress").get_attribute("value") or 0)
+        until(lambda: int(running.locator("progress").get_attribute("value") or 0) > first, "more iterations")
+        assert "ms" in running.inner_text() and running.locator("polyline").count() == 1
+
+        log = page.context.new_page()
+        log.goto(f"{server.base}/log/1")
+        log.locator("#log", has_text="line 3").wait_for(timeout=30_000)
+        length = len(log.locator("#log").inner_text())
+        until(lambda: len(log.locator("#log").inner_text()) > length, "more of the log")
+        stop.touch()
+        log.locator("#log", has_text="the last line").wait_for(timeout=30_000)
+        text = log.locator("#log").inner_text()
+        assert text.count("line 0\n") == 1  # from its beginning, and nothing twice
+        page.bring_to_front()
+        page.locator("#queue", has_text="SUCCEEDED").wait_for(timeout=30_000)
+        assert page.evaluate("window.same") and page.locator("#lost").is_hidden()
+
+
+def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
+    full_queue(home)
+    with served(home, "--write") as server, opened(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        row = page.locator("tr", has_text="waits2")
+        row.get_by_role("button", name="hold").click()
+        page.get_by_role("status").get_by_text("run 6.1 is held").wait_for()
+        page.locator("tr", has_text="waits2").get_by_text("cancel …").click()
+        page.get_by_role("button", name="cancel run 6.1").click()
+        page.get_by_role("status").get_by_text("run 6.1 cancelled").wait_for()
+
+
+def test_open_leads_a_browser_in_and_no_command_line_has_the_token(
+    home: Path, browser: Browser, tmp_path: Path
+) -> None:
+    """The stand-in for the user's browser writes down what it was asked to open."""
+    full_queue(home)
+    asked = tmp_path / "asked"
+    program = tmp_path / "stand-in-browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > {asked}.new && mv {asked}.new {asked}\n')
+    program.chmod(0o755)
+    os.environ["BROWSER"] = str(program)
+    try:
+        server = Server(home, "--open", "--write")
+    finally:
+        del os.environ["BROWSER"]
+    try:
+        until(asked.exists, "the browser")
+        uri = asked.read_text().strip()
+        assert uri.startswith("file://") and server.address.partition("token=")[2] not in uri
+        file = Path(uri.removeprefix("file://"))
+        assert file.parent.stat().st_mode & 0o077 == 0
+        with browser.new_context() as context:
+            page = context.new_page()
+            page.goto(uri)
+            page.wait_for_url(f"{server.base}/")
+            page.get_by_role("button", name="hold").first.wait_for()  # the cookie came along
+    finally:
+        code, err = server.end()
+    assert code == 0 and "Traceback" not in err
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_at_once_with_pages_open(home: Path, browser: Browser, number: int) -> None:
+    full_queue(home)
+    server = Server(home)
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        page.locator("#running progress").wait_for()
+        code, err = server.end(number)
+        page.locator("#lost").wait_for(state="visible")
+    assert code == 0 and err.splitlines() == ["Ctrl-C ends the page, not the queue"]

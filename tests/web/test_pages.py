@@ -1,0 +1,363 @@
+"""What the pages of mpsq web show: runs in every state, hostile names, a store that is not well, changes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from queue_runner.model import Ending, Outcome
+from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
+from queue_runner.spec import NewJob, Terms
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.web import live, logs
+from tests.cli_support import SPEC, Cli, end_running_run, full_queue
+from tests.web.site_support import Browser
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"' onmouseover='alert(1)",
+    "{{ 7 * 7 }}{% include 'x' %}",
+    "\u202egnp.exe\u2066",
+    "a\x1b[31mb\x1b]0;title\x07",
+    "&lt;b&gt;",
+)
+
+
+@pytest.fixture
+def queue(home: Path) -> Layout:
+    return full_queue(home)
+
+
+@pytest.fixture
+def browser(queue: Layout) -> Browser:
+    return Browser(queue)
+
+
+class Elements(HTMLParser):
+    """What a browser makes of a page: element names, and those with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def inert(page: str) -> None:
+    """Check that nothing on the page runs but our files."""
+    for tag, attributes in Elements(page).found:
+        assert tag not in ("img", "style", "iframe", "object", "embed", "base"), tag
+        assert not any(name.startswith("on") or name == "style" for name in attributes), attributes
+        if tag == "script":
+            assert attributes.get("type") == "application/json" or str(attributes["src"]).startswith("/static/")
+        for name in ("href", "src", "action"):
+            address = attributes.get(name) or "/"
+            assert address == "data:," or (address.startswith(("/", "#")) and not address.startswith("//")), address
+
+
+def text_of(page: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def test_the_queue(browser: Browser) -> None:
+    page = text_of(browser.get("/"))
+    assert "20 of 40" in page and "20.00 ms" in page and "2.1000" in page and "about 400 ms of training" in page
+    assert "none. start one: mpsq worker" in page
+    assert re.search(r"1\s+5\.1\s+waits1\s+a worker", page) and re.search(r"2\s+6\.1\s+waits2", page)
+    assert "KILLED(9)" in page and "FAILED(3)" in page and "SUCCEEDED" in page
+
+
+def test_a_held_run_says_so(browser: Browser, mpsq: Cli) -> None:
+    mpsq.ok("hold", "5")
+    assert re.search(r"5\.1\s+waits1\s+held\s+its release", text_of(browser.get("/")))
+
+
+def test_a_paused_lane_says_so(browser: Browser, mpsq: Cli) -> None:
+    mpsq.ok("pause")
+    assert "nothing starts until mpsq resume" in browser.get("/")
+
+
+def test_a_job_is_what_show_and_why_say(browser: Browser) -> None:
+    page = text_of(browser.get("/job/2"))
+    assert "it failed with exit code 3" in page and "mpsq logs 2.1 --both shows what it wrote" in page
+    assert "invalid: contended" in page and "others used the CPU" in page
+    assert "[hidden]" in page and "hunter2" not in page
+    assert "one op" in page and "Phases" in page
+
+
+def test_a_job_of_several_runs_shows_each_and_the_one_that_is_named(browser: Browser) -> None:
+    assert "Run 1.2" in text_of(browser.get("/job/1"))
+    page = browser.get("/job/1.1")
+    assert "Run 1.1" in text_of(page) and 'href="/job/1.2"' in page
+
+
+@pytest.mark.parametrize(
+    "id", ["99", "1.9", "x", "../../etc/passwd", "..%2f..%2fmpsq.db", "g99", "@last'--", "1%00", "9" * 30, "1.1/x"]
+)
+@pytest.mark.parametrize("page", ["job", "log"])
+def test_an_id_that_names_nothing_is_a_sentence(browser: Browser, page: str, id: str) -> None:
+    answer = browser.client.get(f"/{page}/{id}")
+    assert answer.status_code == 404
+    assert "Traceback" not in answer.text and "root:" not in answer.text and "SQLite" not in answer.text
+
+
+def test_the_history_finds_words_states_tags_and_ids(browser: Browser, mpsq: Cli) -> None:
+    mpsq.ok("edit", "3", "--note", "Night Shift")
+
+    def found(query: str) -> list[int]:
+        return [int(id) for id in re.findall(r'name="id" value="(\d+)"', browser.get(f"/history?{query}"))]
+
+    assert found("") == [6, 5, 4, 3, 2, 1]
+    assert found("state=failed") == [2] and found("state=queued") == [6, 5]
+    assert found("q=g2") == [6, 5] and found("q=3") == [3] and found("q=1.2") == [1]
+    assert found("q=waits") == [6, 5] and found("q=WAITS1") == [5] and found("q=mps+waits2") == [6]
+    assert (
+        found("q=night+shift") == [3]
+        and found("tag=night") == [4, 3, 2, 1]
+        and found("q=train.py") == [6, 5, 4, 3, 2, 1]
+    )
+    assert found("q=100%25") == [] and found("q=_") == []
+    assert found("q=/bin") == []  # what was captured of an environment is not looked through
+
+
+def test_the_history_has_pages(browser: Browser) -> None:
+    first = browser.get("/history?n=4&tag=&q=toy")
+    assert not re.findall(r'name="id" value="(\d+)"', first)
+    first = browser.get("/history?n=4")
+    assert re.findall(r'name="id" value="(\d+)"', first) == ["6", "5", "4", "3"]
+    older = unescape(re.search(r'href="([^"]+)" rel="next"', first)[1])  # type: ignore[index]
+    second = browser.get(older)
+    assert re.findall(r'name="id" value="(\d+)"', second) == ["2", "1"] and 'rel="next"' not in second
+
+
+@pytest.mark.parametrize("query", ["state=nonsense", "n=x", "before=1;drop", "n=-1", "q=g77"])
+def test_a_search_that_cannot_be_is_a_sentence(browser: Browser, query: str) -> None:
+    assert "<h1>" in browser.get(f"/history?{query}", 404)
+
+
+def test_the_page_of_a_comparison_is_that_of_the_report(browser: Browser) -> None:
+    page = browser.get("/compare?id=1&id=2&id=3")
+    assert 'name="ids" value="1 2 3"' in page and "mpsq report 1 2 3" in page
+    assert 'src="/static/uPlot/uPlot.iife.min.js"' in page or "Table A" in page or "No rows" in page
+    assert "<style" not in page and "style=" not in page  # the policy would refuse both
+    assert "--vs" in browser.get("/compare?ids=g1&vs=nonsense", 404)
+    assert "did you mean" in browser.get("/compare?ids=g1&report=device", 404)
+
+
+@pytest.mark.parametrize(
+    "path", ["../render.py", "%2e%2e/render.py", "uPlot/../../render.py", "uPlot/LICENSE", "", "web.js/"]
+)
+def test_no_other_file_is_served(browser: Browser, path: str) -> None:
+    assert browser.client.get(f"/static/{path}").status_code == 404
+
+
+def test_every_script_and_style_is_a_file_of_ours(browser: Browser) -> None:
+    """The policy admits nothing else, and nothing inline."""
+    for path in ("/", "/history", "/job/1", "/log/1.1", "/compare", "/compare?id=1"):
+        page = browser.get(path)
+        inert(page)
+        for address in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
+            browser.get(address)
+
+
+# -- hostile texts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hostile(queue: Layout) -> Layout:
+    engine = open_engine(queue.db, check=False)
+    with writing(engine) as connection:
+        new = [
+            NewJob(
+                replace(SPEC, name=f"n{n} {text}", params={"note": text}, argv=("echo", text), config=text),
+                terms=Terms(note=text, tags=("hostile",)),
+            )
+            for n, text in enumerate(HOSTILE)
+        ]
+        jobs.submit(connection, "mpsq submit hostile", 7, new, [(n, 1) for n in range(len(new))])
+    engine.dispose()
+    return queue
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/history", "/compare?id=g3", *(f"/job/{n}" for n in range(7, 7 + len(HOSTILE)))]
+)
+def test_names_settings_and_notes_are_text(hostile: Layout, path: str) -> None:
+    browser = Browser(hostile, write=True)
+    browser.enter()
+    page = browser.get(path)
+    inert(page)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
+    assert "49" not in re.findall(r"n3 ([^<]{0,4})", page)
+
+
+def test_what_was_searched_for_is_text(browser: Browser) -> None:
+    for text in HOSTILE:
+        page = browser.client.get("/history", params={"q": text, "tag": text}).text
+        inert(page)
+        page = browser.client.get("/compare", params={"ids": text, "vs": text, "report": text, "where": text}).text
+        inert(page)
+
+
+def test_a_log_is_text(queue: Layout, browser: Browser) -> None:
+    RunDir(queue.run_dir("1.1")).stdout.write_bytes("\n".join(HOSTILE).encode() + b"\n\x00\xff\xfe 10%\r 20%\rdone\n")
+    page = browser.get("/log/1.1")
+    inert(page)
+    assert "\x1b" not in page and "\x00" not in page
+    shown = unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1])  # type: ignore[index]
+    assert "</script><script>alert(1)</script>\n" in shown and "ab\n" in shown
+    assert "10%" not in shown and shown.endswith("done\n")
+
+
+def test_a_log_that_is_a_link_is_not_read(queue: Layout, browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    log = RunDir(queue.run_dir("1.1")).stdout
+    log.unlink()
+    log.symlink_to(tmp_path / "secret")
+    assert "hunter2" not in browser.get("/log/1.1")
+
+
+@pytest.mark.parametrize("stream", ["../warden/exit.json", "spec", "spec.json", "events", "", "path"])
+def test_there_are_two_logs_and_no_other_file(browser: Browser, stream: str) -> None:
+    answer = browser.client.get("/log/1.1", params={"stream": stream})
+    assert answer.status_code == 404 and "hunter2" not in answer.text
+
+
+def test_a_large_log_is_cut_and_says_so(queue: Layout, browser: Browser) -> None:
+    RunDir(queue.run_dir("1.1")).stdout.write_text("x" * 200 + "\n" + ("y" * 999 + "\n") * 3000)
+    assert browser.get("/log/1.1").count("yyy\n") == logs.LINES
+    page = browser.get("/log/1.1?lines=10000")
+    assert "more than 1 MiB: this is its end" in page and len(page) < logs.CHARS_MOST + 5000
+
+
+@pytest.mark.parametrize(("run", "said"), [("5.1", "has not started"), ("1.1", "was removed")])
+def test_a_log_that_is_not_there_is_a_sentence(queue: Layout, browser: Browser, run: str, said: str) -> None:
+    for path in (RunDir(queue.run_dir("1.1")).stdout, RunDir(queue.run_dir("1.1")).stderr):
+        path.unlink()
+    assert said in browser.get(f"/log/{run}")
+
+
+# -- a store that is not well ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/history", "/job/1", "/log/1.1", "/compare?id=1"])
+def test_a_store_that_cannot_be_read_is_a_sentence(
+    queue: Layout, browser: Browser, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queue_runner.web.views.PATIENCE_S", 0.01)
+    monkeypatch.setattr("queue_runner.web.logs.PATIENCE_S", 0.01)
+    whole = queue.db.read_bytes()
+    with sqlite3.connect(queue.db, isolation_level=None) as raw:
+        raw.execute("PRAGMA journal_mode=DELETE")
+        raw.execute("BEGIN EXCLUSIVE")
+        assert "database is locked" in browser.get(path, 503)
+        raw.execute("ROLLBACK")
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    raw.close()
+    assert "newer than schema" in browser.get(path, 503)
+    queue.db.write_bytes(b"x" * 5000)
+    assert "not a database" in browser.get(path, 503)
+    queue.db.unlink()
+    assert "is gone, but there is what its queue left" in unescape(browser.get(path, 503))
+    queue.db.write_bytes(whole)
+    browser.get(path)
+
+
+def test_a_home_without_a_queue_is_a_sentence(home: Path) -> None:
+    assert "there is no queue here yet" in Browser(Layout(home)).get("/", 503)
+
+
+def test_an_empty_queue_is_a_page(layout: Layout) -> None:
+    browser = Browser(layout)
+    assert "nothing" in browser.get("/") and "no matching jobs" in browser.get("/history")
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def writer(queue: Layout) -> Browser:
+    browser = Browser(queue, write=True)
+    browser.enter()
+    return browser
+
+
+def press(browser: Browser, page: str, verb: str, id: str, status: int = 303, **more: str) -> str:
+    """Press a button; returns the text of the page after it."""
+    forms = [f for name, f in browser.forms(page) if name == verb and f["id"] == id and more.items() <= f.items()]
+    answer = browser.post(verb, forms[0])
+    assert answer.status_code == status, answer.text
+    return text_of(browser.get(answer.headers["location"]) if status == 303 else answer.text)
+
+
+def history(layout: Layout, job: int) -> list[tuple[str, str]]:
+    with read.reading(layout.db) as connection:
+        return [(event["actor"], event["verb"]) for event in read.events(connection, job)]
+
+
+def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browser) -> None:
+    assert "run 5.1 is held" in press(writer, "/", "hold", "5.1")
+    assert "run 5.1 is released" in press(writer, "/", "release", "5.1")
+    assert "run 6.1 is moved to the top" in press(writer, "/", "move", "6.1", where="top")
+    assert [verb for verb, form in writer.forms("/") if form["id"] == "6.1"]
+    with read.reading(queue.db) as connection:
+        assert [row["run"] for row in read.queue(connection)] == ["4.1", "6.1", "5.1"]
+    assert ("web", "hold") in history(queue, 5) and ("web", "release") in history(queue, 5)
+    assert ("web", "move") in history(queue, 6)
+
+
+def test_cancel_and_retry_as_the_command_does(queue: Layout, writer: Browser) -> None:
+    assert "run 5.1 cancelled" in press(writer, "/job/5", "cancel", "5.1")
+    assert "run 5.1 is retried as run 5.2" in press(writer, "/job/5", "retry", "5.1")
+    assert {("web", "cancel"), ("web", "retry")} <= {*history(queue, 5)}
+
+
+def test_what_came_of_it_is_told_once(writer: Browser) -> None:
+    answer = writer.post("hold", writer.form("/", "hold", "5.1"))
+    assert "is held" in writer.get(answer.headers["location"])
+    assert "is held" not in writer.get(answer.headers["location"])
+
+
+def test_a_change_that_is_too_late_is_a_sentence(queue: Layout, writer: Browser) -> None:
+    fields = writer.form("/job/4", "cancel", "4.1")
+    end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
+    answer = writer.post("cancel", fields)
+    assert "had already ended" in writer.get(answer.headers["location"])
+    fields = {"id": "1.1", "csrf": writer.access.form_token("retry", "1.1")}
+    assert "succeeded: nothing failed" in writer.post("retry", fields).text
+
+
+def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
+    assert {verb for verb, _ in writer.forms("/job/1")} == set()
+    assert {verb for verb, _ in writer.forms("/job/2")} == {"retry"}
+    assert {verb for verb, _ in writer.forms("/job/4")} == {"cancel"}
+    assert {verb for verb, _ in writer.forms("/job/5")} == {"hold", "move", "cancel"}
+
+
+# -- what is sent ------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_is_one_line_of_json() -> None:
+    sent = live.event("text", "a\nb\r\n\n</script>\u2028")
+    name, data, *rest = sent.split("\n")
+    assert name == "event: text" and rest == ["", ""] and "\r" not in sent and "\u2028" not in sent
+    assert json.loads(data.removeprefix("data: ")) == "a\nb\r\n\n</script>\u2028"
+
+
+def test_too_many_listeners_are_turned_away(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST", 0)
+    for path in ("/live", "/log/4.1/follow"):
+        answer = browser.client.get(path)
+        assert answer.status_code == 503 and answer.headers["retry-after"]

@@ -1,0 +1,54 @@
+"""What a user can get wrong with mpsq web, before there is a server."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+
+import pytest
+
+from queue_runner.paths import Layout
+from queue_runner.web import start
+from tests.cli_support import Cli
+
+
+def test_without_the_extra_there_is_a_sentence_and_its_remedy(
+    layout: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
+    ran = mpsq("web")
+    assert ran.code == 2 and "needs Starlette and uvicorn" in ran.err and "pip install 'mpsq[web]'" in ran.err
+
+
+def test_a_taken_port_is_a_sentence(layout: Layout, mpsq: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = mpsq("web", "--port", taken.getsockname()[1])
+    assert ran.code == 1 and "cannot be used: address already in use" in ran.err and "--port 0" in ran.err
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "x"])
+def test_a_port_that_is_none_is_a_sentence(layout: Layout, mpsq: Cli, port: str) -> None:
+    assert mpsq("web", "--port", port).code == 2
+
+
+def test_nobody_elsewhere_can_reach_it() -> None:
+    with start.listen(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
+    layout: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[list[str]] = []
+
+    def execve(_program: str, arguments: list[str], _environment: dict[str, str]) -> None:
+        became.append(arguments)
+        fd = int(arguments[arguments.index("--fd") + 1])
+        with socket.socket(fileno=socket.dup(fd)) as listener:
+            assert listener.getsockname()[0] == "127.0.0.1"
+        raise SystemExit(0)
+
+    monkeypatch.setattr("os.execve", execve)
+    assert mpsq("web", "--port", "0", "--write").code == 0
+    assert became[0][1:4] == ["-P", "-m", "queue_runner.web"] and became[0][-1] == "--write"
