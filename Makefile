@@ -9,17 +9,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
+RELEASE := $(VENV)/.release
 
-.PHONY: python system demo test fast lint docs sizes bench campaign mac clean
+.PHONY: python system demo test fast lint docs site pictures transcript changes changelog release sizes bench simulate campaign campaign-slurm mac clean
 
 $(STAMP): constraints.txt pyproject.toml | system
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs]'
 	touch $@
 
 # torch's twins and the libraries around it: more than a gigabyte that the demonstration does without.
 $(FRAMEWORKS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck,images]'
+	touch $@
+
+$(RELEASE): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	touch $@
 
 python:
@@ -48,6 +53,24 @@ lint: $(STAMP)  ## ruff and mypy
 docs: $(STAMP)  ## what is generated: docs/cli.md
 	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
 
+site: $(STAMP)  ## the documents as a site in build/site; ends at a broken link
+	$(BIN)/python -m tests.site
+
+transcript: $(STAMP)  ## runs the commands shown in README.md and docs/first-ten-minutes.md, and writes what they print
+	$(BIN)/python -m tests.transcript
+
+pictures: $(STAMP)  ## docs/pictures: the page and the dashboard, of a training on this machine
+	$(BIN)/python -m tests.pictures
+
+changes: $(RELEASE)  ## what has changed since the last release
+	$(BIN)/towncrier build --draft
+
+changelog: $(RELEASE)  ## the files of changelog.d become a section of CHANGELOG.md
+	$(BIN)/towncrier build --yes
+
+release: $(RELEASE)  ## sdist and wheel in dist, checked and tried in every Python that is here; publishes nothing
+	$(BIN)/python -m tests.release
+
 sizes: python  ## modules, lines and tokens by wing
 	@$(PYTHON) tests/sizes.py
 
@@ -55,8 +78,14 @@ bench: $(STAMP)  ## what the queue itself costs: docs/benchmarks.md
 	$(BIN)/python -m tests.bench > docs/benchmarks.md
 	cat docs/benchmarks.md
 
+simulate: $(STAMP)  ## the long simulations of the statistics: their tables in docs/methodology.md
+	$(BIN)/python -m tests.simulate
+
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
 	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests -m process -n 2
+
+campaign-slurm: $(STAMP)  ## the faults planted in a real Slurm, ten times each; `make test` plants each once
+	MPSQ_CAMPAIGN=long $(BIN)/python -m pytest tests/remote -m process -n 2
 
 mac: $(FRAMEWORKS)  ## on a Mac: what holds of what could only be tried on stand-ins (docs/macos.md)
 	$(BIN)/python -m tests.mac_check

@@ -69,30 +69,57 @@ def all_done(count: int) -> Callable[[], bool]:
     return lambda: query("SELECT count(*) FROM runs WHERE state = 'DONE'")[0][0] >= count
 
 
-def start_latency_ms(cwd: Path, times: int = 11) -> list[float]:
-    """From the return of `mpsq submit` to the first instruction of the job, which writes its clock into a file."""
+GATE = {"off": ["--no-gate"], "on": ["--gate-timeout", "10m"]}
+CALM_S = 4.0
+"""Pause before a submission: the gate looks at the last few seconds, in which the one before shall not lie."""
+
+
+def start_latency_ms(cwd: Path, times: int = 11) -> dict[str, list[float]]:
+    """From the return of `mpsq submit` to the first instruction of the job, which writes its clock into a file; without
+    and with the gate, in turn."""
+    found: dict[str, list[float]] = {"off": [], "on": []}
+    stamp = cwd / "stamp"
+    for gate in [*GATE] * times:
+        stamp.unlink(missing_ok=True)
+        time.sleep(CALM_S)
+        # a shell's own start is about 1 ms; the clock is the file's modification time
+        command = ["submit", *GATE[gate], "--", "/bin/sh", "-c", f": > {stamp}"]
+        subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
+        returned = time.time()
+        until(stamp.exists)
+        found[gate].append((stamp.stat().st_mtime - returned) * 1e3)
+        done = query("SELECT count(*) FROM runs")[0][0]
+        until(all_done(int(done)))
+    return {gate: sorted(values) for gate, values in found.items()}
+
+
+def opening_s(cwd: Path, times: int = 5) -> list[float]:
+    """From the end of a load on every processor to the first instruction of the job that the gate keeps for it."""
     found = []
     stamp = cwd / "stamp"
     for _ in range(times):
         stamp.unlink(missing_ok=True)
-        # a shell's own start is about 1 ms; the clock is the file's modification time
-        subprocess.run(
-            [*MPSQ, "submit", "--", "/bin/sh", "-c", f": > {stamp}"], check=True, cwd=cwd, capture_output=True
-        )
-        returned = time.time()
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+        time.sleep(CALM_S)
+        command = ["submit", *GATE["on"], "--", "/bin/sh", "-c", f": > {stamp}"]
+        subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
+        until(lambda: bool(query("SELECT 1 FROM lanes WHERE blocked_reason LIKE '%of the processors%'")))
+        for process in busy:
+            process.kill()
+            process.wait()
+        ended = time.time()
         until(stamp.exists)
-        found.append((stamp.stat().st_mtime - returned) * 1e3)
-        done = query("SELECT count(*) FROM runs")[0][0]
-        until(all_done(int(done)))
+        found.append(stamp.stat().st_mtime - ended)
+        until(all_done(int(query("SELECT count(*) FROM runs")[0][0])))
     return sorted(found)
 
 
-def gap_ms(cwd: Path, times: int = 20) -> list[float]:
+def gap_ms(cwd: Path, gate: str, times: int = 20) -> list[float]:
     """From the end of a no-op job to the start of the next, by the wardens' own clocks."""
     before = int(query("SELECT count(*) FROM runs")[0][0])
-    subprocess.run(
-        [*MPSQ, "submit", "--repeats", str(times), "--", "/bin/true"], check=True, cwd=cwd, capture_output=True
-    )
+    time.sleep(CALM_S)
+    command = ["submit", *GATE[gate], "--repeats", str(times), "--", "/bin/true"]
+    subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
     until(all_done(before + times))
     rows = query(f"SELECT started_at, ended_at FROM runs ORDER BY id DESC LIMIT {times}")[::-1]
     return sorted((after[0] - first[1]) * 1e3 for first, after in itertools.pairwise(rows))
@@ -159,7 +186,7 @@ def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
 
 
 def main() -> None:
-    from tests import bench_see, bench_store
+    from tests import bench_see, bench_store, bench_web
 
     with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
         cwd = Path(name)
@@ -184,8 +211,19 @@ def main() -> None:
         worker = start_worker(cwd)
         try:
             until(all_done(int(query("SELECT count(*) FROM runs")[0][0])))
-            rows.append(row("submit returns -> first instruction of the job", "150 ms", start_latency_ms(cwd), "ms"))
-            rows.append(row("end of a no-op job -> start of the next", "100 ms", gap_ms(cwd), "ms"))
+            started = start_latency_ms(cwd)
+            rows += [
+                row("submit returns -> first instruction of the job", "150 ms", started["off"], "ms"),
+                row("the same with the gate, on a quiet machine", "150 ms", started["on"], "ms"),
+                row("end of a no-op job -> start of the next", "100 ms", gap_ms(cwd, "off"), "ms"),
+                row("the same with the gate", "100 ms", gap_ms(cwd, "on"), "ms"),
+                row(
+                    "end of a load on every processor -> first instruction of the waiting job",
+                    "5 s",
+                    opening_s(cwd),
+                    "s",
+                ),
+            ]
             rss, cpu = idle(psutil.Process(worker.pid))
             rows.append(row("idle worker, memory", "60 MB", [rss], "MB"))
             rows.append(row("idle worker, CPU", "0.2 %", [cpu], "%"))
@@ -196,6 +234,7 @@ def main() -> None:
             worker.send_signal(signal.SIGTERM)
             worker.wait(30)
         rows += bench_store.rows(cwd, row, command_ms)
+        rows += bench_web.rows(cwd, row)
     print("# Benchmarks\n")
     print("Made by `make bench`, in one run. These machines are noisy: compare ratios within a run, not across runs.\n")
     machine = f"{platform.machine()}, {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""What tests of every wing share: a queue of its own for each, and how long a test may take.
+"""Fixtures of every wing: a queue of its own for each test, and the limit of how long a test may take.
 
 A test that starts workers, wardens or commands is marked `process`, one that trains is marked `slow`; all others are
 `fast`.
@@ -14,7 +14,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from tests import system_packages
-from tests.cli_support import empty_queue
+from tests.cli_support import Cli, empty_queue
 from tests.process_support import WITHOUT_PROC, WardenRun, hide_proc
 from tests.queue_support import Queue
 
@@ -55,6 +55,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setenv("MPSQ_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def mpsq(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The commands, run in this process."""
+    return Cli(capsys)
 
 
 @pytest.fixture

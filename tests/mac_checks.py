@@ -21,6 +21,7 @@ from queue_runner.analysis import validity
 from queue_runner.config import Config
 from queue_runner.host import (
     conditions,
+    energy_meters,
     filesystem,
     keep_awake,
     launchctl,
@@ -44,7 +45,7 @@ def system() -> Iterator[Check]:
     """All of them."""
     for check in (
         native_python, chip, same_gpu, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use,
-        gpu_idle, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, a_tag, every_process,
+        gpu_idle, energy, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, a_tag, every_process,
         time_of_children, footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers,
         definition, developer_tools,
     ):  # fmt: skip
@@ -161,6 +162,18 @@ def priority() -> str:
     text = _asked("/bin/ps", "-o", "pri=", "-p", str(os.getpid()))
     assert 31 <= (conditions.parse_priority(text) or 0) <= 37, text
     return text
+
+
+def energy() -> str:
+    """the chip's energy is counted."""
+    meter = energy_meters.apple_energy()
+    if meter is None:
+        raise Unknown("zeus-apple-silicon is not installed: pip install 'mpsq[energy]'")
+    first = meter.read()
+    time.sleep(1.0)
+    second = meter.read()
+    assert first and second["cpu"] > first["cpu"], f"{first}, then {second}"
+    return f"{first}, a second later {second}"
 
 
 def swap() -> str:

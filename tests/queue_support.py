@@ -24,6 +24,8 @@ from queue_runner.submit.request import Request
 from tests.process_support import state_of
 
 PATIENCE_S = 40.0
+ANY_MACHINE = "gate_cpu_share = 1\ngate_memory_bytes = 0\ngate_battery = false\n"
+"""Settings with which the gate stands open: the machine that tests run on is never quiet."""
 
 
 def until(condition: Callable[[], Any], what: str = "it", limit_s: float = PATIENCE_S) -> Any:
@@ -45,7 +47,8 @@ class Queue:
         self.journal = folder / "journal"
         self.stops = folder / "stops"
         self.stops.mkdir(exist_ok=True)
-        (layout.config).write_text("grace_int_s = 0.3\ngrace_term_s = 0.3\nmin_free_bytes = 0\npoll_s = 1.0\n")
+        settings = "grace_int_s = 0.3\ngrace_term_s = 0.3\nmin_free_bytes = 0\npoll_s = 1.0\n"
+        layout.config.write_text(settings + ANY_MACHINE)
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
@@ -54,15 +57,15 @@ class Queue:
         planned = plan.plan(Request(argv=argv, repeats=repeats, cwd=str(self.folder), **options))
         return plan.store(self.layout, planned).jobs[0]
 
-    def worker(self, stop_at: str = "", *arguments: str) -> subprocess.Popen[bytes]:
+    def worker(
+        self, stop_at: str = "", *arguments: str, module: str = "queue_runner.worker"
+    ) -> subprocess.Popen[bytes]:
         """Start a worker; with `stop_at`, it or its warden stops itself there."""
         env = {**os.environ, "MPSQ_STOP_DIR": str(self.stops)}
         if stop_at:
             env["MPSQ_STOP_AT"] = stop_at
         with (self.folder / "worker.log").open("ab") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "queue_runner.worker", *arguments], env=env, stdout=log, stderr=log
-            )
+            worker = subprocess.Popen([sys.executable, "-m", module, *arguments], env=env, stdout=log, stderr=log)
         self._workers.append(worker)
         return worker
 

@@ -18,6 +18,20 @@ def blocks(page: Path, *languages: str) -> list[str]:
     return [text for language, text in found if not languages or language in languages]
 
 
+def in_tables(page: Path) -> list[str]:
+    """The commands of mpsq in the tables of a page."""
+    rows = re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [line for row in rows for line in re.findall(r"`(mpsq [^`]+)`", row)]
+
+
+def items(page: Path) -> list[list[str]]:
+    """The rows of the table that says item by item what was seen, without its head."""
+    _, _, text = page.read_text(encoding="utf-8").partition("\n## Item by item\n")
+    table = text.partition("\n## ")[0]
+    rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in re.findall(r"^\|.*\|$", table, re.MULTILINE)]
+    return rows[2:]
+
+
 def commands(text: str) -> list[str]:
     """The command lines of a block, each on one line."""
     lines = text.replace("\\\n", " ").splitlines()

@@ -35,6 +35,9 @@ PROGRAMS = {
     "clang": Program("compiles for tinygrad's CPU", "clang", XCODE),
     "zsh": Program("the tests of completion run it", "zsh", "brew install zsh"),
     "fish": Program("the tests of completion run it", "fish", "brew install fish"),
+    "slurmctld": Program("the tests of --on slurm start a cluster of their own", "slurm-wlm", ""),
+    "munged": Program("authenticates within that cluster", "munge", ""),
+    "chromium": Program("the tests of pages open them in it", "chromium", ""),
     "systemd-analyze": Program("the tests of the service run it", "systemd", ""),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,8 @@ from typing import Any
 import pytest
 
 from queue_runner.paths import Layout
-from tests.cli_support import ROOT
+from tests.cli_support import ROOT, Cli
+from tests.queue_support import ANY_MACHINE
 from tests.recipes_support import blocks
 
 pytestmark = pytest.mark.process
@@ -43,7 +46,7 @@ def _shell(folder: Path) -> dict[str, str]:
 
 
 def test_the_post_from_git_clone_to_report(layout: Layout, tmp_path: Path) -> None:
-    layout.config.write_text("min_free_bytes = 0\npoll_s = 0.2\n")
+    layout.config.write_text("min_free_bytes = 0\npoll_s = 0.2\n" + ANY_MACHINE)
     env = _shell(tmp_path)
     script = "\n".join(blocks(ROOT / "docs" / "recipes" / "metal-post.md", "sh"))
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
@@ -63,3 +66,31 @@ def test_the_post_from_git_clone_to_report(layout: Layout, tmp_path: Path) -> No
 def _mpsq(env: dict[str, str], folder: Path, *arguments: str) -> Any:
     done = subprocess.run([str(folder / "bin" / "mpsq"), *arguments], env=env, capture_output=True, check=True)
     return json.loads(done.stdout)
+
+
+LOGS = {"cpu_eager": ("cpu", "off"), "mps_eager": ("mps", "off"), "mps_compile": ("mps", "on")}
+
+
+def test_the_imported_logs_look_as_the_page_shows_them(
+    mpsq: Cli, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block below a comment `output of` is what that command prints, and the last one a part of mpsq show."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, (device, compiled) in LOGS.items():
+        log = ROOT / "tests" / "golden" / "parsers" / f"metal_post_{name}.log"
+        mpsq.ok("import", str(log), "--parser", "nanogpt", "--set", f"device={device}", "--set", f"compile={compiled}")
+    page = (ROOT / "docs" / "recipes" / "metal-post.md").read_text(encoding="utf-8")
+    shown = re.findall(r"<!-- output of: mpsq ([^\n]+) -->\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(shown) == 3
+    for words, text in shown:
+        assert mpsq.ok(*shlex.split(words)).out.rstrip() == text.rstrip(), words
+    [part] = [text for text in blocks(ROOT / "docs" / "recipes" / "metal-post.md", "text") if "per iteration" in text]
+    assert part.rstrip() in mpsq.ok("show", "2").out
+
+
+def test_the_handed_out_logs_are_imported_likewise(mpsq: Cli, layout: Layout) -> None:
+    folder = ROOT.parent / "shared" / "data" / "metal_post"
+    if not folder.is_dir():
+        pytest.skip("../shared/data/metal_post is not beside this checkout")
+    logs = [str(log) for log in sorted(folder.glob("*.log"))]
+    assert mpsq.ok("import", *logs, "--parser", "nanogpt").out.count("iterations") == 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -56,6 +58,31 @@ def test_every_file_is_in_it_under_a_name_that_collides_with_nobody(wheel: Path)
             assert f"queue_runner/_{path.relative_to(ROOT)}" in names
     assert {*REPORTS, "queue_runner/cli/main.py"} <= names
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"queue_runner", *REPORTS}
+
+
+def test_it_requires_what_the_main_job_trains_with_and_says_how_to_do_without(wheel: Path) -> None:
+    """README's list for --no-deps is all that mpsq itself imports."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        lines = re.findall(r"^Requires-Dist: (.+)$", archive.read(metadata).decode(), re.MULTILINE)
+    required = {re.match(r"[\w-]+", line)[0].lower(): line for line in lines if "extra ==" not in line}  # type: ignore[index]
+    trains = {"torch", "tiktoken", "numpy"}
+    assert trains <= required.keys()
+    assert "platform_machine" in required["torch"]  # a Python under Rosetta can install mpsq, whose doctor names it
+    listed = re.search(r"pip install --no-deps \.\n +pip install (.+)\n", (ROOT / "README.md").read_text("utf-8"))
+    assert listed
+    names = {re.match(r"[\w-]+", word)[0] for word in shlex.split(listed[1])}  # type: ignore[index]
+    assert names == required.keys() - trains
+    program = (
+        "import importlib, pkgutil, sys\n"
+        "import queue_runner\n"
+        "for module in pkgutil.walk_packages(queue_runner.__path__, 'queue_runner.'):\n"
+        "    if not module.name.startswith('queue_runner._') and not module.name.endswith('.__main__'):\n"
+        "        importlib.import_module(module.name)\n"
+        f"print(sorted({trains!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_submit_worker_report_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
