@@ -45,6 +45,7 @@ WORKLOAD = {
     "about": "GPT-2 on text, character by character or with GPT-2's byte pairs: nanoGPT's shakespeare_char and gpt2.",
     "source": "Radford et al. 2019 (GPT-2); presets: github.com/karpathy/nanoGPT, config/train_shakespeare_char.py",
     "prepares": True,
+    "gpus_divide": "grad_accum",
     "unit": "tokens",
     "params": {
         "mode": {

@@ -21,8 +21,11 @@ _PLACE = (
     *("gate", "gate_s", "layout_seed", "randomize", "on"),
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
-_LATER = ("env_name", "mps", "compile_mode")
-"""Fields hashed only where they are set, so that hashes stored before they existed stay valid."""
+_LATER = {"env_name": "", "mps": {}, "compile_mode": "", "gpus": 1}
+"""Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
+
+
+_NEVER = object()
 
 
 def mode_word(compiles: bool | str | None) -> str:
@@ -80,6 +83,7 @@ class JobSpec:
     on: Mapping[str, str] = field(default_factory=dict)  # where its runs are sent: `to` and its options; here if empty
     randomize: bool = False  # PYTHONHASHSEED is drawn, too, unless the user has set it
     compile_mode: str = ""  # one of COMPILE_MODES, with compile=True; empty: the compiler's default
+    gpus: int = 1  # GPUs of one machine that a run computes on; of a workload on the CPU its processes
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""
@@ -99,7 +103,8 @@ class JobSpec:
         mode = mode_word(self.compile_mode or self.compile)
         framework = self.framework if self.framework != "torch" else None
         words = [self.name, framework, self.config, self.device, self.dtype, mode]
-        with_what = [f"env={self.env_name}"] if self.env_name else []
+        with_what = [f"gpus={self.gpus}"] if self.gpus > 1 else []
+        with_what += [f"env={self.env_name}"] if self.env_name else []
         with_what += [f"mps_{k}={v}" for k, v in self.mps.items()]
         return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])
 
@@ -110,7 +115,7 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
-        asked = {k: v for k, v in self.fields().items() if k not in _PLACE and (v or k not in _LATER)}
+        asked = {k: v for k, v in self.fields().items() if k not in _PLACE and _LATER.get(k, _NEVER) != v}
         asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 

@@ -52,6 +52,8 @@ class Options:
     out: Path | None
     compile_mode: str = ""
     """one of COMPILE_MODES; empty: the compiler's default"""
+    gpus: int = 1
+    """processes that train together, each on a GPU of its own, or on the CPU"""
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "torch.compile") -> Options:
@@ -93,6 +95,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
         resume=Path(said.resume) if said.resume else None,
         out=Path(said.out) if said.out else None,
         compile_mode=compile_mode,
+        gpus=_gpus(said.gpus, device, workload, values, mode),
     )
 
 
@@ -111,6 +114,27 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """Return a hint: the closest known word, if one is close, followed by `otherwise`."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f'did you mean "{found[0]}"? {otherwise}' if found else otherwise
+
+
+def _gpus(text: str, device: str, workload: Mapping[str, Any], values: Mapping[str, Any], mode: str) -> int:
+    """Return the number of processes. Raises: UsageError where the workload, the mode or the device has one only."""
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f'--gpus "{text}" is not a number of GPUs', "such as --gpus 2")
+    gpus, key = int(text), workload.get("gpus_divide")
+    if gpus == 1:
+        return gpus
+    if key is None or mode not in ("", "train"):
+        what = f"mode={mode}" if key else f"{workload['name']} in {workload['framework']}"
+        raise UsageError(f"--gpus {gpus}: {what} runs in one process", "remove --gpus")
+    if device == "mps" or ":" in device:
+        raise UsageError(f"--gpus {gpus}: {device} is one GPU", "--device cuda, or cpu for as many processes")
+    if values[key] % gpus:
+        raise UsageError(
+            f"--gpus {gpus}: the processes share the {key}={values[key]} batches of an iteration, which {gpus} does "
+            "not divide",
+            f"for example --set {key}={gpus * max(1, values[key] // gpus)}",
+        )
+    return gpus
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,6 +162,9 @@ def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentPars
         "--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})"
     )
     parser.add_argument("--dtype", default="fp32", metavar="TYPE", help="fp32 (default), bf16 or fp16")
+    parser.add_argument(
+        "--gpus", default="1", metavar="N", help="train in N processes, each on a GPU of its own (default 1)"
+    )
     parser.add_argument("--seed", default="1337", metavar="N", help="of weights, batches and dropout (default 1337)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one of the keys below; may be repeated"

@@ -32,7 +32,8 @@ def resolve(workload: Mapping[str, Any]) -> Mapping[str, Any]:
 
     "like" names another workload of this folder, whose file is parsed and not run: its framework need not be installed.
     Ours overrides theirs config by config, key by key of params and word by word of a key; "without" names the keys
-    that are left out. queue_runner/workloads/manifest.py does the same at submit.
+    that are left out; "gpus_divide" is of the code and not inherited. queue_runner/workloads/manifest.py does the same
+    at submit.
 
     Raises: LookupError if the file named by "like" has no WORKLOAD.
     """
@@ -42,7 +43,8 @@ def resolve(workload: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(said, Mapping):
             said = {**LOOP_KEYS.get(key, {}), **params.get(key, {}), "default": said}
         params[key] = {**params.get(key, {}), **said}
-    both = {key: value for key, value in {**theirs, **workload}.items() if key != "like"}
+    inherited = {key: value for key, value in theirs.items() if key != "gpus_divide"}
+    both = {key: value for key, value in {**inherited, **workload}.items() if key != "like"}
     both["params"] = {
         key: {"unit": "", "help": "", **_required(key, said, both), **said}
         for key, said in params.items()

@@ -120,6 +120,7 @@ _CELL = (
     "framework",
     "device",
     "compile",
+    "gpus",
     "dtype",
     "config",
     "seed",

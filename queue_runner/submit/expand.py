@@ -17,7 +17,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
-from queue_runner.submit import environments, grid, interpreter, launchers, policy
+from queue_runner.submit import environments, gpus, grid, interpreter, launchers, policy
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
@@ -68,7 +68,8 @@ class Shared:
 
 
 _OF_ALL_CELLS = attrgetter(
-    "cwd", "env", "python", "timeout_s", "allow_daemons", "copy", "allow_changed", "stall", "resume", "secrets", "home"
+    *("cwd", "env", "python", "timeout_s", "allow_daemons", "copy", "allow_changed", "stall", "resume", "secrets"),
+    *("home", "gpus", "find_max"),
 )
 
 
@@ -141,6 +142,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
                 params={k: cell[f"set:{k}"] for k in sets},
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
+            gpus.refuse(spec, workload, here=request.on is None)
             yield first.of_workload(workload, spec, asked, said) if asked else spec
 
 
@@ -220,6 +222,7 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     ]
     for spec in cells:  # before the look for the launcher: where it is does not matter
         launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env)
+        gpus.refuse(spec, None, here=request.on is None)
     if request.env_name is None:  # else the program may be in the environment
         shared.check_program(request.argv[0], common)
     for spec in cells:
@@ -277,6 +280,7 @@ def _common(request: Request) -> JobSpec:
         stall_s=stalls(request.stall),
         resume=request.resume,
         secrets=_secrets(request),
+        gpus=gpus.asked(request),
     )
 
 

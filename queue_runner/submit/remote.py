@@ -31,8 +31,8 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     }
     said = {name: value for name, value in given.items() if value is not None}
     if request.on is None:
-        if said:
-            raise UsageError(f"--{next(iter(said))} is of --on slurm", "add --on slurm")
+        if others := [name for name in said if name != "gpus"]:
+            raise UsageError(f"--{others[0]} is of --on slurm", "add --on slurm")
         return list(specs)
     for name, why in _HERE_ALONE.items():
         if getattr(request, name):
@@ -57,7 +57,5 @@ def _check(request: Request) -> None:
             f"the profile on.{name} has no folder that this machine and the nodes share",
             f"mpsq config set on.{name}.folder /path/on/the/shared/disk",
         )
-    if request.gpus is not None and request.gpus < 1:
-        raise UsageError(f"--gpus {request.gpus} asks for nothing", "give 1 or more, or leave it out")
     if request.time_s is not None and request.time_s < 60:
         raise UsageError(f"--time {units.duration(request.time_s)} is shorter than Slurm counts", "give 1m or more")

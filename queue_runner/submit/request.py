@@ -103,6 +103,7 @@ class Request:
     config: str | None = _option(Kind.LIST, "The workload's preset; a list is swept.", "LIST")
     dtype: str | None = _option(Kind.LIST, "fp32, bf16 or fp16; a list is swept.", "LIST")
     framework: str | None = _option(Kind.LIST, "For a workload that has several; a list is swept.", "LIST")
+    gpus: int | None = _option(Kind.NUMBER, "The number of GPUs that each run computes on; 1 by default.", "N")
     sets: tuple[str, ...] = _option(Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set")
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 4 or more.", "N", default=1)
     seed: int = _option(Kind.NUMBER, f"Seed of the workload, {DEFAULT_SEED} by default.", "N", default=DEFAULT_SEED)
@@ -168,7 +169,6 @@ class Request:
     randomize: bool = _option(Kind.FLAG, "Draw the size of the environment and PYTHONHASHSEED for each run.")
     on: str | None = _option(Kind.TEXT, "Send its runs as one block to a node of slurm.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
-    gpus: int | None = _option(Kind.NUMBER, "With --on slurm: the number of GPUs of the allocation.", "N")
     time_s: float | None = _option(Kind.TIME, "With --on slurm: the limit of the allocation.", "TIME", name="time")
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 

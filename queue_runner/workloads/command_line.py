@@ -16,6 +16,8 @@ def build_argv(spec: JobSpec, snapshots: Path) -> list[str]:
     script = snapshots / (spec.snapshot or "<snapshot>") / str(spec.script)
     compiles = spec.compile_mode or ("on" if spec.compile else "off")
     options = ["--device", str(spec.device), "--compile", compiles, "--dtype", str(spec.dtype)]
+    if spec.gpus > 1:
+        options += ["--gpus", str(spec.gpus)]
     if spec.config:
         options += ["--config", spec.config]
     options += ["--seed", str(spec.seed)]

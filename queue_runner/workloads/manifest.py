@@ -93,6 +93,8 @@ class Workload:
     """Names of other programs for keys, and the keys."""
     prepares: bool = False
     """Whether it computes, in a process before the run, what the run must not measure (jobs/harness/prepared.py)."""
+    gpus_divide: str | None = None
+    """The key of params whose batches several GPUs share; None: it trains in one process."""
 
 
 def read(file: Path) -> Workload | None:
@@ -155,7 +157,8 @@ def _inherited(literal: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
 def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return a literal in full: a bare value in params is the default of a key that jobs/harness/ declares.
 
-    Ours overrides `theirs` per config, per key of params and per word of a key, less the keys in our "without".
+    Ours overrides `theirs` per config, per key of params and per word of a key, less the keys in our "without";
+    "gpus_divide" is of the code and not inherited.
     jobs/harness/workload.py does the same for a running workload.
     """
     out, params, loop_keys = ours.get("without", ()), dict[str, Any](), _loop_keys()
@@ -163,7 +166,7 @@ def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyTyp
         if not isinstance(said, Mapping):
             said = {**loop_keys.get(key, {}), **params.get(key, {}), "default": said}
         params[key] = {**params.get(key, {}), **said}
-    both = {**theirs, **ours}
+    both = {**{key: value for key, value in theirs.items() if key != "gpus_divide"}, **ours}
     both["params"] = {key: said for key, said in params.items() if key not in out}
     both["configs"] = {
         name: {key: value for key, value in config.items() if key not in out}
@@ -231,7 +234,16 @@ def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
         gone=literal.get("gone", {}),
         aliases=_aliases(literal.get("aliases", {}), params),
         prepares=literal.get("prepares") is True,
+        gpus_divide=_divided(literal, params),
     )
+
+
+def _divided(literal: Mapping[str, Any], params: Mapping[str, Param]) -> str | None:
+    """Return "gpus_divide" of a literal."""
+    key = literal.get("gpus_divide")
+    if key is not None and type(getattr(params.get(key), "default", None)) is not int:
+        raise _Wrong(f"gpus_divide names a key of whole numbers, and {key} is none")
+    return key
 
 
 def _aliases(said: Mapping[str, str], params: Mapping[str, Param]) -> Mapping[str, str]:

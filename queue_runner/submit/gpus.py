@@ -1,0 +1,72 @@
+"""What --gpus asks for: whether the workload, the device and this machine can run on so many GPUs."""
+
+from __future__ import annotations
+
+import functools
+
+from queue_runner.errors import UsageError
+from queue_runner.host import nvidia
+from queue_runner.spec import JobSpec
+from queue_runner.submit.request import Request
+from queue_runner.workloads.manifest import Workload
+
+_DROP = "remove --gpus"
+
+
+def asked(request: Request) -> int:
+    """Return the number of GPUs of each run. Raises: UsageError for one that no run can have."""
+    if request.gpus is None:
+        return 1
+    if request.gpus < 1:
+        raise UsageError(f"--gpus {request.gpus} asks for nothing", "give 1 or more, or leave it out")
+    if request.gpus > 1 and request.find_max is not None:
+        raise UsageError("--find-max looks for the limit of one GPU", _DROP)
+    return request.gpus
+
+
+def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:
+    """Raise UsageError for a cell that cannot run on its number of GPUs. `workload` is None for a command; `here`:
+    whether it runs on this machine."""
+    if spec.gpus == 1:
+        return
+    said = f"--gpus {spec.gpus}"
+    if spec.device == "mps":
+        raise UsageError(f"{said}: a Mac has one GPU, and mps takes one process", f"{_DROP}, or --device cpu")
+    if spec.device is not None and ":" in spec.device:
+        raise UsageError(f"{said}: {spec.device} names one GPU", "--device cuda")
+    if workload is not None:
+        _refuse_workload(spec, workload, said)
+    if here and spec.device in ("cuda", "auto") and 0 < (count := _count()) < spec.gpus:
+        raise UsageError(f"{said}: this machine has {count}", f"--gpus {count}" if count > 1 else _DROP)
+
+
+def _refuse_workload(spec: JobSpec, workload: Workload, said: str) -> None:
+    if workload.gpus_divide is None:
+        raise UsageError(
+            f"{said}: {workload.name} in {workload.framework} trains in one process",
+            f"{_DROP}; nanogpt in torch takes it, and so does a command that starts its own processes",
+        )
+    values = {name: param.default for name, param in workload.params.items()}
+    values |= {**workload.configs.get(spec.config or "", {}), **spec.params}
+    if (mode := values.get("mode", "train")) != "train":
+        raise UsageError(f"{said}: mode={mode} runs in one process", _DROP)
+    key = workload.gpus_divide
+    value = int(values.get(key) or 1)
+    if value % spec.gpus:
+        raise UsageError(
+            f"{said}: the processes share the {key}={value} batches of an iteration, which {spec.gpus} does not divide",
+            f"for example --set {key}={spec.gpus * max(1, value // spec.gpus)}; one GPU with the same setting has the "
+            "same global batch",
+        )
+
+
+@functools.cache
+def _count() -> int:
+    """Return how many GPUs NVML sees, 0 where it cannot be asked."""
+    if (library := nvidia.library()) is None:
+        return 0
+    gpus = nvidia.Nvml(library)
+    try:
+        return gpus.count()
+    finally:
+        gpus.close()
