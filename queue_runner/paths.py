@@ -46,6 +46,8 @@ class Layout:
     backups = Below("home", "backups")
     snapshots = Below("home", "snapshots")
     cache = Below("home", "cache")
+    said = Below("cache", "notes.json")
+    """Path of the record of queue_runner.standing."""
     reserve = Below("home", "reserve")
     """Path of the file of queue_runner.host.reserve."""
     envs = Below("home", "envs")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, hint, home, new_app, remark, say
+from queue_runner.cli.common import Json, hint, home, new_app, remark, remind, say
 from queue_runner.cli.submit_options import OfWorkload, title, with_options
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ def bench(
     hint("probing the devices of this machine")
     full, notes = use_case.preset(said)
     planned = plan.plan(options.request(full, title(ctx), measures=True))
-    remark(*notes, *planned.warnings)
+    said = [*notes, *planned.warnings]
+    if dry_run:
+        remark(*said)
+    else:
+        remind(said, json)
     _foretell(planned)
     if dry_run:
         print_plan(planned, json)
@@ -51,7 +55,7 @@ def bench(
     if not yes and sys.stdin.isatty() and not typer.confirm("queue these runs?", default=True, err=True):
         say("nothing was queued")
         raise typer.Exit(1)
-    print_stored(planned, store(planned), json)
+    print_stored(planned, store(planned, json), json)
 
 
 def _foretell(planned: Plan) -> None:

@@ -47,6 +47,14 @@ def remark(*texts: str) -> None:
         say("\n".join(wrap(line, get_terminal_size().columns)) if shown else line)
 
 
+def remind(notes: Sequence[str], json: bool = False) -> None:
+    """Print notes about a submission as `remark` does, but a standing one once a day; with --json always all."""
+    from queue_runner import standing
+    from queue_runner.host.home import ensure_home
+
+    remark(*(notes if json else standing.news(ensure_home(), notes)))
+
+
 def hint(text: str) -> None:
     """Print the next step on a terminal; a pipe does not get it."""
     if sys.stderr.isatty():

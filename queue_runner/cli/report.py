@@ -138,7 +138,7 @@ def _submit_missing(words: str, result: Result, format: str) -> None:
     wanted = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
     with reading(home().db) as connection:
         planned = missing.plan(connection, wanted, words)
-    stored = store(planned)
+    stored = store(planned, format == "json")
     print_stored(planned, stored, format == "json")
     with reading(home().db) as connection:
         if missing.code_changed(connection, [job for job, _ in wanted], stored.jobs):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remark, say_if_no_worker
+from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remind, say_if_no_worker
 from queue_runner.cli.submit_options import title
 from queue_runner.model import parse_selector
 
@@ -37,7 +37,7 @@ def rerun(
     layout = home()
     wanted = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
     done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title(ctx))
-    remark(*done.notes)
+    remind(done.notes, json)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
     else:

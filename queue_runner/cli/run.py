@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from queue_runner.cli.common import Json, new_app, print_json, queued, remark, say
+from queue_runner.cli.common import Json, new_app, print_json, queued, remind, say
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Row, Selector
@@ -51,13 +51,13 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq release to release it"
         )
     planned = use_case.plan(options.request({"until_valid": True, **said}, title(ctx), measures=True))
-    remark(*planned.warnings)
+    remind(planned.warnings, json)
     layout, out = ensure_home(), Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
     helper = Helper(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
     follower = None
     try:
         with _undisturbed():
-            stored = store(planned)
+            stored = store(planned, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
             follower = _follower(layout, stored.group, out, helper, several=len(runs) > 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, print_json, remark, say, say_if_no_worker
+from queue_runner.cli.common import Json, home, new_app, print_json, remark, remind, say, say_if_no_worker
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
@@ -67,8 +67,7 @@ def add(
     added = schedules.add(
         layout, " ".join(cron), request, shlex.join(redact.redact(words)), name=name, timezone=timezone
     )
-    for text in plan.withheld(request):
-        remark(text)
+    remind(plan.withheld(request), json)
     if json:
         print_json(
             "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs

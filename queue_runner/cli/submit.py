@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, hint, home, new_app, print_json, queued, remark, say, say_if_no_worker
+from queue_runner.cli.common import Json, hint, home, new_app, print_json, queued, remark, remind, say, say_if_no_worker
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 
 if TYPE_CHECKING:
@@ -42,11 +42,12 @@ def submit(
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
     planned = _plan(said, title(ctx), from_)
-    remark(*planned.warnings)
     if dry_run:
+        remark(*planned.warnings)
         print_plan(planned, json)
     else:
-        print_stored(planned, store(planned), json)
+        remind(planned.warnings, json)
+        print_stored(planned, store(planned, json), json)
 
 
 def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
@@ -63,7 +64,7 @@ def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
     return from_file.plan(path, said, words)
 
 
-def store(planned: Plan) -> Submitted:
+def store(planned: Plan, json: bool = False) -> Submitted:
     """Store a plan in the queue of this machine."""
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
@@ -72,7 +73,7 @@ def store(planned: Plan) -> Submitted:
     layout = ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
-    remark(*stored.notes)
+    remind(stored.notes, json)
     return stored
 
 

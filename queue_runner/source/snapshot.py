@@ -14,6 +14,7 @@ from queue_runner.source import archive, git_commands, rules, scan
 from queue_runner.source.git_commands import Revision
 from queue_runner.source.scan import SourceTree
 from queue_runner.spec import JobSpec
+from queue_runner.standing import Standing
 
 _TRIES = 3
 """The number of scans of a tree that changes while it is read."""
@@ -108,7 +109,7 @@ def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Ta
     return _taken(tree, cwd, revision, copied=copy)
 
 
-_UNKNOWN = (
+_UNKNOWN = Standing(
     "changes of the code before the run cannot be detected outside of a git repository;"
     " --snapshot copy runs the code as it is now"
 )
@@ -183,7 +184,8 @@ def _notes(tree: SourceTree, copied: bool) -> Iterator[str]:
         named = [f"{name} ({reason})" for name, reason in list(tree.left_out.items())[:_NAMED]]
         more = len(tree.left_out) - len(named)
         listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
-        yield f"not in the copy: {listed}" if copied else f"changes of these files are not detected: {listed}"
+        lacks = "not in the copy" if copied else "changes of these files are not detected"
+        yield Standing(f"{lacks}: {listed}")
     if copied:
         ignored = "files that git ignores are not in the copy" if tree.dirty is not None else "it runs in a copy"
-        yield f"{ignored}; the original folder is $MPSQ_CWD, or {{cwd}} in the command"
+        yield Standing(f"{ignored}; the original folder is $MPSQ_CWD, or {{cwd}} in the command")

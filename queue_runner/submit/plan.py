@@ -18,6 +18,7 @@ from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
+from queue_runner.standing import Standing
 from queue_runner.submit import absences, conditions, expand, grid, launchers, policy, preflight, remote
 from queue_runner.submit import environments as environments_of
 from queue_runner.submit.find_max import first
@@ -110,7 +111,8 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
             "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
         )
     if request.workload is None and request.parser is None:
-        found.append("no --parser: wall, user and system time are stored, iterations only if the program reports them")
+        told = "no --parser: wall, user and system time are stored, iterations only if the program reports them"
+        found.append(Standing(told))
     found += _without_graphs(specs)
     found += launchers.gone(request.argv)
     unsaid = any(spec.device is None for spec in specs)
@@ -156,8 +158,10 @@ def withheld(request: Request, shared: expand.Shared | None = None) -> list[str]
     if not names:
         return []
     return [
-        f"not stored with the job, as they look like secrets: {', '.join(names)}. It has them only if the worker has;"
-        " --secret NAME reads one from a private file, --env NAME=... passes it on anyway"
+        Standing(
+            f"not stored with the job, as they look like secrets: {', '.join(names)}. It has them only if the worker"
+            " has; --secret NAME reads one from a private file, --env NAME=... passes it on anyway"
+        )
     ]
 
 

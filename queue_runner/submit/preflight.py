@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from queue_runner import units
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Value
+from queue_runner.standing import Standing
 from queue_runner.submit.request import Request
 from queue_runner.workloads.manifest import Workload
 
@@ -78,4 +79,5 @@ def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
         if len(tried) == len(jobs)
         else f"{units.count(len(tried))} of {units.count(len(jobs))} cells are"
     )
-    return [f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"]
+    told = f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"
+    return [Standing(told)]
