@@ -205,15 +205,19 @@ def finite(value: Any) -> Any:
     return value
 
 
-def facts(pairs: Sequence[tuple[str, str]], prose: Collection[str] = ()) -> str:
+def facts(
+    pairs: Sequence[tuple[str, str]], prose: Collection[str] = (), style: Callable[[str, str], str] = lambda *_: ""
+) -> str:
     """Format names and values in two columns, further lines of a value below its first. Values named in `prose` are
-    wrapped to the terminal's width; others stay whole, for copying."""
+    wrapped to the terminal's width; others stay whole, for copying. `style` gives the colour of a name's value, one of
+    STYLES or ""."""
     width = max((len(name) for name, _ in pairs), default=0) + 2
     room = max(get_terminal_size().columns - width, 30)
     lines = []
     for name, value in pairs:
         said = [plain(line) for line in value.split("\n")]
-        first, *others = [part for line in said for part in wrap(line, room)] if name in prose else said
+        wrapped = [part for line in said for part in wrap(line, room)] if name in prose else said
+        first, *others = [paint(part, style(name, value)) for part in wrapped]
         lines.append(f"{name:<{width}}{first}".rstrip())
         lines += [f"{'':<{width}}{line}".rstrip() for line in others]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import shutil
+import sqlite3
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -214,6 +215,16 @@ def end_running_run(layout: Layout, ending: Ending) -> RunId:
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
     engine.dispose()
     return run.id
+
+
+def taint(layout: Layout, run: str) -> None:
+    """Make the numbers of a run invalid, as its worker does at its end."""
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute(
+            "INSERT INTO taints (run_id, kind, severity, detail)"
+            " SELECT run_id, 'contended', 'invalid', 'busy' FROM v_run WHERE run = ?",
+            [run],
+        )
 
 
 _SIMPLE = {

@@ -43,11 +43,11 @@ def bench(
     hint("probing the devices of this machine")
     full, notes = use_case.preset(said)
     planned = plan.plan(options.request(full, title(ctx), measures=True))
-    said = [*notes, *planned.warnings]
+    remarks = [*notes, *planned.warnings]
     if dry_run:
-        remark(*said)
+        remark(*remarks)
     else:
-        remind(said, json)
+        remind(remarks, json)
     _foretell(planned)
     if dry_run:
         print_plan(planned, json)

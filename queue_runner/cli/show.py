@@ -58,8 +58,14 @@ def show(
 def _print_group(connection: Connection, selectors: Sequence[Selector], rows: Sequence[Row]) -> None:
     from queue_runner.monitor import group_summary, job_table, listing
 
-    print(tables.facts(group_summary.facts(connection, rows), prose=("ended", "invalid", "remark")) + "\n")
-    print(job_table.jobs(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=tables.in_colour()))
+    colour = tables.in_colour()
+    facts = tables.facts(
+        group_summary.facts(connection, rows),
+        prose=("ended", "invalid", "remark"),
+        style=lambda name, _value: "doubt" if colour and name == "invalid" else "",
+    )
+    print(facts + "\n")
+    print(job_table.jobs(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=colour))
     group = rows[0]["group_id"]
     hint(f"mpsq report g{group} compares them; mpsq show {rows[0]['run']} tells all of a run")
 
@@ -80,4 +86,5 @@ def _text(one: Row, again: bool) -> str:
     from queue_runner.monitor import show_text
 
     shown = [(name, value) for name, value in show_text.facts(one) if not (again and name in show_text.OF_JOB)]
-    return tables.facts(shown, prose=show_text.PROSE)
+    styles = show_text.styles(one) if tables.in_colour() else {}
+    return tables.facts(shown, prose=show_text.PROSE, style=lambda name, _value: styles.get(name, ""))

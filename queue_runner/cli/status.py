@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, print_json
 from queue_runner.errors import UsageError
 
@@ -46,7 +47,7 @@ def status(
     if json:
         _print_json(found)
     else:
-        print(status_text.text(found))
+        print(status_text.text(found, colour=tables.in_colour()))
 
 
 def _print_json(found: Status) -> None:

@@ -110,7 +110,7 @@ def _can_say(text: str, encoding: str) -> bool:
 def tables(found: Status) -> Tables:
     """Return the lines of the waiting and of the ended runs."""
     waiting = status_text.waiting_table(found).split("\n") if found.waiting else []
-    return waiting, status_text.ended_table(found).split("\n") if found.ended else []
+    return waiting, status_text.ended_table(found, colour=True).split("\n") if found.ended else []
 
 
 def frame(found: Status, newest_s: Sequence[float], runs: Tables, *, width: int, height: int, ascii: bool) -> Text:
@@ -122,9 +122,11 @@ def frame(found: Status, newest_s: Sequence[float], runs: Tables, *, width: int,
     lines += [("", "")] * (height - 1 - len(lines))
     screen = Text(no_wrap=True, overflow="crop", end="")
     for line, style in [*lines, (FOOTER, "dim")]:
-        shown = status_text.fit(plain(line), width)
-        screen.append(shown.replace("…", "~").encode("ascii", "replace").decode() if ascii else shown, style)
-        screen.append("\n")
+        shown = Text.from_ansi(line, style=style)  # the colours of a table: names are without escapes in all lines
+        shown.truncate(width, overflow="ellipsis")
+        if ascii:
+            shown.plain = shown.plain.replace("…", "~").encode("ascii", "replace").decode()
+        screen.append_text(shown).append("\n")
     screen.right_crop()
     return screen
 
@@ -148,7 +150,8 @@ def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) ->
 
 
 def _fact(name: str, value: str, style: str = "") -> list[Line]:
-    return [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in enumerate(value.split("\n"))]
+    parts = enumerate(map(plain, value.split("\n")))
+    return [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in parts]
 
 
 def _progress(at: RunProgress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:

@@ -13,8 +13,6 @@ from queue_runner.model import Outcome, Row, State
 from queue_runner.monitor import listing
 from queue_runner.monitor.attempts import last_attempts
 
-MARK = "!"
-"""Marks the times of jobs and runs that are not valid: they are in no comparison."""
 MOST_COMMAND = 60
 """Columns of a command line beyond which its middle is left out; mpsq show has all of it."""
 _ASKED = ("framework", "device", "compile", "dtype", "config", "env_name")
@@ -35,7 +33,7 @@ def jobs(found: Sequence[Row], *, colour: bool = False) -> str:
                 "ended": job["state"] == State.DONE,
                 "n_ok": f"{job['succeeded']}/{job['repeats']}",
                 "took_s": _took(job["runs"]),
-                "mark": MARK if any(not run["valid"] for run in counted) else "",
+                "mark": next(filter(None, map(listing.mark, counted)), ""),
             }
         )
     return _table(rows, "job", colour)
@@ -52,7 +50,7 @@ def runs(found: Sequence[Row], *, colour: bool = False) -> str:
             "good": run["outcome"] == Outcome.SUCCEEDED,
             "ended": run["state"] == State.DONE,
             "took_s": _took([run]),
-            "mark": MARK if run["outcome"] == Outcome.SUCCEEDED and not run["valid"] else "",
+            "mark": listing.mark(run),
         }
         for job, what in zip(found, _what(found), strict=True)
         for run in job["runs"]
@@ -79,7 +77,7 @@ def _table(rows: Sequence[Row], of: str, colour: bool) -> str:
     absent = {"n_ok" if of == "run" else "", "" if any(row["median_s"] for row in rows) else "median_s"}
     shown = [column for column in columns if column.key not in absent and (marked or column.key != "mark")]
     text = tables.table(rows, shown, colour=colour)
-    return f"{text}\n{MARK} not valid: mpsq show {of.upper()} says why" if marked else text
+    return f"{text}\n{listing.MARK} not valid: mpsq show {of.upper()} says why" if marked else text
 
 
 def _took(found: Sequence[Row]) -> float | None:

@@ -66,6 +66,8 @@ _AS_STORED = (
     "loss_last",
     "val_loss_last",
 )
+MARK = "!"
+"""Marks the times of jobs and runs that are not valid: they are in no comparison."""
 _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype", "config", "priority", "created_at")
 
 
@@ -245,10 +247,24 @@ def fate(row: Row, after: str = "") -> str:
     if row["outcome"] is None:
         return f"{row['state']}: {row['blocked_reason']}" if row["blocked_reason"] else str(row["state"])
     told, reason = ending(row), row["reason"] or ""
+    if mark(row):
+        after += f", not valid ({(row['taints'] or '').replace(',', ', ')})"
     kind, _, rest = reason.partition(": ")
     if told.endswith(f"({kind})"):
         reason = rest
     return f"{told}{after}: {reason}" if reason else f"{told}{after}"
+
+
+def mark(run: Row) -> str:
+    """Return MARK for a run that succeeded and whose numbers are not valid, else nothing."""
+    return MARK if run["outcome"] == Outcome.SUCCEEDED and not run["valid"] else ""
+
+
+def style(run: Row) -> str:
+    """Return the colour of how a run ended (tables.STYLES); none for one that has not, or that a user stopped."""
+    if run["outcome"] in (None, Outcome.CANCELLED, Outcome.SKIPPED):
+        return ""
+    return "good" if run["outcome"] == Outcome.SUCCEEDED else "bad"
 
 
 def tried(row: Row) -> str:

@@ -39,6 +39,11 @@ PROSE = (
 """Facts wrapped to the width of the terminal: they are read, not copied."""
 
 
+def styles(one: Row) -> dict[str, str]:
+    """Return the colours of facts on a terminal by their names (tables.STYLES)."""
+    return {"state": listing.style(one["run"]), "invalid": "bad", "caveat": "doubt"}
+
+
 Fact = tuple[str, str | None]
 """The name and the value of a fact; it is not shown without a value."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from collections.abc import Callable
 from typing import Any
 
 from queue_runner import tables, times, units
@@ -13,7 +14,7 @@ from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.status import Status
-from queue_runner.text import cut, one_line, width
+from queue_runner.text import one_line
 
 SHOWN = 10
 """Number of waiting runs shown unless all are requested."""
@@ -22,16 +23,19 @@ _REASON = 24
 _WRAP, _LEAST = 70, 20
 
 
-def text(found: Status) -> str:
-    """Return the whole status, at least 80 columns wide."""
+def text(found: Status, *, colour: bool = False) -> str:
+    """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
+    coloured."""
     facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found), *hooks(found)]
-    parts = [tables.facts([*facts, ("disk", disk(found.disk))])]
+    warnings = attention(found) if colour else set()
+    facts.append(("disk", disk(found.disk)))
+    parts = [tables.facts(facts, style=lambda _name, value: "doubt" if value in warnings else "")]
     if found.waiting:
         parts.append(waiting_table(found))
     if (more := found.waiting_count - len(found.waiting)) > 0:
         parts[-1] += f"\n... and {units.count(more)} more: mpsq status --all"
     if found.ended:
-        parts.append(ended_table(found))
+        parts.append(ended_table(found, colour=colour))
     return "\n\n".join(parts)
 
 
@@ -45,6 +49,14 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
         why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
         facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
     return facts
+
+
+def attention(found: Status) -> set[str]:
+    """Return the values among the facts that call for the user: a lane that starts nothing, trouble of the running run,
+    and schedules and hooks that failed."""
+    lines = [value for name, value in lane(found) if name != "worker" or not found.queue.worker]
+    lines += trouble(found) if found.running is not None else []
+    return {*lines, *_failed_schedules(found), *_troubled_hooks(found)}
 
 
 def _worker(found: Status) -> str:
@@ -114,21 +126,30 @@ def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
         missed = "when a worker runs" if not found.queue.worker else "when nothing runs" if found.running else "now"
         then = times.clock(at, now) if at > now else missed
         facts.append(("schedule", one_line(f"{found.schedules[0]['name']} submits next, {then}")))
-    for row in found.schedules:
-        if row["last_error"]:
-            said = one_line(f"{row['name']} submitted nothing at {row['last_error']}")
-            facts.append(("schedule", textwrap.fill(said, columns)))
-    return facts
+    return [*facts, *(("schedule", line) for line in _failed_schedules(found, columns))]
+
+
+def _failed_schedules(found: Status, columns: int = _WRAP) -> list[str]:
+    """Return a sentence on each schedule whose last submission failed."""
+    failed = [row for row in found.schedules if row["last_error"]]
+    said = (one_line(f"{row['name']} submitted nothing at {row['last_error']}") for row in failed)
+    return [textwrap.fill(line, columns) for line in said]
 
 
 def hooks(found: Status) -> list[tuple[str, str]]:
     """Return the number of pending hook calls and those that need attention; nothing if there are none."""
     to_do = found.hooks.pending + found.hooks.running
-    lines = [f"{to_do} pending"] if to_do else []
+    lines = [*([f"{to_do} pending"] if to_do else []), *_troubled_hooks(found)]
+    return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
+
+
+def _troubled_hooks(found: Status) -> list[str]:
+    """Return a line on each hook call that did not end well."""
+    lines = []
     for call in found.hooks.troubled:
         of = f"after run {call['run']}, " if call["run"] else ""
         lines.append(tables.shorten(one_line(f"{of}{listing.hook_ending(call)}"), 68))
-    return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
+    return lines
 
 
 def goes_on(found: Status) -> bool:
@@ -157,15 +178,22 @@ def waiting_table(found: Status) -> str:
     return tables.table(rows, [_column(key, title) for key, title in titles.items()])
 
 
-def ended_table(found: Status) -> str:
-    """Return the latest ended runs, the newest first."""
+def ended_table(found: Status, *, colour: bool = False) -> str:
+    """Return the latest ended runs, the newest first; the times of those that are not valid are marked."""
     titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
-    return tables.table([_ended(row) for row in found.ended], [_column(key, title) for key, title in titles.items()])
+    rows = [_ended(row) for row in found.ended]
+    if any(row["mark"] for row in rows):
+        titles["mark"] = ""
+    return tables.table(rows, [_column(key, title) for key, title in titles.items()], colour=colour)
 
 
 def _column(key: str, title: str) -> tables.Column:
     words = units.duration if key == "real_s" else None
-    return tables.Column(key, title, words=words, right=key == "place", flexible=key == "asks")
+    style = _STYLES.get(key)
+    return tables.Column(key, title, words=words, right=key == "place", flexible=key == "asks", style=style)
+
+
+_STYLES: dict[str, Callable[[Row], str]] = {"ending": lambda row: row["style"], "mark": lambda _row: "doubt"}
 
 
 def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
@@ -178,14 +206,15 @@ def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
 
 
 def _ended(row: Row) -> dict[str, Any]:
-    return {**_question(row), "ending": listing.ending(row), "real_s": row["real_s"]}
+    return {
+        **_question(row),
+        "ending": listing.ending(row),
+        "style": listing.style(row),
+        "real_s": row["real_s"],
+        "mark": listing.mark(row),
+    }
 
 
 def _question(row: Row) -> dict[str, Any]:
     name = tables.elide(one_line(row["name"]), _NAME)
     return {"run": row["run"], "name": name, "asks": listing.tried(row) + listing.question(listing.run_object(row))}
-
-
-def fit(line: str, columns: int) -> str:
-    """Return the line cut to at most `columns` columns, with a sign that something is missing."""
-    return line if width(line) <= columns else cut(line, max(columns - 1, 0)) + "…"

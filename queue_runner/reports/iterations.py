@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from queue_runner import units
+from queue_runner.monitor.listing import MARK
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.report import Context, Result, Row
+from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.store import resume_chain
 from queue_runner.tables import Column
 
 NAME = "iterations"
 HELP = "every iteration of the chosen runs, or of the newest one: time, loss, phase"
-SQL = "SELECT run_id, run FROM v_run WHERE {chosen} AND n_iters > 0 ORDER BY run_id"
+SQL = f"SELECT run_id, run, {select_runs.INVALID} FROM v_run WHERE {{chosen}} AND n_iters > 0 ORDER BY run_id"
 COLUMNS = columns(
     "run i",
     Column("dur_s", "ms", lambda dur_s: units.seconds(dur_s * 1e3), True),
-    "loss",
+    "valid loss",
     Column("phase", "phase"),
     RowColumn("synced", "synced", words=lambda row: "unknown" if row["synced"] is None else str(row["synced"])),
     "allocated_bytes",
@@ -51,15 +52,20 @@ def finish(rows: list[Row], context: Context) -> Result:
         lines += [f"{segment.run} {resumed} {segment.first_i}" for segment in again]
         for iteration in iterations:
             iteration["synced"] = None if iteration["synced"] is None else bool(iteration["synced"])
+            iteration["valid"] = row["invalid"] is None
+            iteration["mark"] = "" if iteration["valid"] else MARK
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
         found += iterations
     if not found:
         window = f" {units.count(first)} to {units.count(last)} (--iters)" if options.iters else " stored"
         lines.append(f"no iterations{window} in {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'}")
         return Result(COLUMNS, [], lines=lines, text="")
-    if any(iteration["redone_by"] for iteration in found):
-        return Result((*COLUMNS, REDONE), found, lines=lines)
-    return Result(COLUMNS, [{c.key: iteration[c.key] for c in COLUMNS} for iteration in found], lines=lines)
+    lines += select_runs.not_valid(rows)
+    columns = (*COLUMNS, REDONE) if any(iteration["redone_by"] for iteration in found) else COLUMNS
+    marked = any(iteration["mark"] for iteration in found)
+    shown = [select_runs.MARK if column.key == "valid" else column for column in columns]
+    shown = [column for column in shown if marked or column is not select_runs.MARK]
+    return Result(columns, found, [Section("", shown, found)], lines)
 
 
 def _has(segment: resume_chain.Segment, i: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from queue_runner import units
+from queue_runner.monitor.listing import MARK
 from queue_runner.reports._common import cpu_phases, select_runs
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
@@ -16,8 +17,7 @@ SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, name,"
     " workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s,"
     " slept_s, max_rss_bytes, peak_reserved_bytes, json_extract(spec_json, '$.compile_mode') AS compile_mode,"
-    " (SELECT group_concat(t.kind || ': ' || t.detail, '; ') FROM taints t"
-    " WHERE t.run_id = v_run.run_id AND t.severity = 'invalid') AS invalid"
+    f" {select_runs.INVALID}"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
 _PREPARED = Column("prepared_s", "prepared", units.seconds, True)
@@ -31,12 +31,10 @@ COLUMNS = columns(
     Column("prepared_cpu_s", "its user + sys", units.seconds, True),
 )
 _SHOWN = columns(
-    "run", Column("label", "", flexible=True), "outcome", Column("mark", ""), "real_s user_s sys_s",
+    "run", Column("label", "", flexible=True), "outcome", select_runs.MARK, "real_s user_s sys_s",
     Column("slept_s", "slept", units.seconds, True), "max_rss_bytes peak_reserved_bytes", _PREPARED,
 )  # fmt: skip
 _ALWAYS = frozenset({"run", "label", "real_s", "user_s", "sys_s"})
-MOST_LISTED = 8
-"""Maximum number of runs of which it is said why they are invalid, or their CPU time by phase."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -51,7 +49,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         row["prepared_cpu_s"] = (
             used.prepared.get("user_s", 0.0) + used.prepared.get("sys_s", 0.0) if used.prepared else None
         )
-        row["mark"] = "!" if row["invalid"] else ""
+        row["mark"] = MARK if row["invalid"] else ""
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     shown = [column for column in _SHOWN if column.key in _ALWAYS or any(_is_shown(row[column.key]) for row in rows)]
@@ -65,13 +63,9 @@ def _is_shown(value: object) -> bool:
 
 def _said(rows: Sequence[Row]) -> Iterator[str]:
     """Say which runs are invalid and why, and what the phases of each used of the CPU."""
-    yield from _listed([f"! {row['run']} is invalid: {row['invalid']}" for row in rows if row["invalid"]])
-    yield from _listed([f"{row['run']}: user + sys by phase: {row['phases']}" for row in rows if row["phases"]])
+    yield from select_runs.not_valid(rows)
+    yield from select_runs.listed(
+        [f"{row['run']}: user + sys by phase: {row['phases']}" for row in rows if row["phases"]]
+    )
     if any(row["prepared_s"] is not None for row in rows):
         yield "prepared: seconds before the run, in no time beside it"
-
-
-def _listed(lines: Sequence[str]) -> Iterator[str]:
-    yield from lines[:MOST_LISTED]
-    if (n_more := len(lines) - MOST_LISTED) > 0:
-        yield f"... and of {units.counted(n_more, 'more run')} (--format json has all)"

@@ -105,6 +105,7 @@ def named(row: Row) -> Values:
         "asks": listing.question(item),
         "ending": listing.ending(row),
         "kind": kind_of(row),
+        "invalid": bool(listing.mark(row)),
         "held": row["state"] == State.HELD,
     }
 
@@ -113,9 +114,7 @@ def kind_of(row: Mapping[str, Any]) -> str:
     """Return the class of a state or an outcome for its colour: the word itself is always there too."""
     if row.get("outcome") is None:
         return {"RUNNING": "running", "HELD": "held"}.get(row["state"], "")
-    if row["outcome"] == Outcome.SUCCEEDED:
-        return "good"
-    return "" if row["outcome"] in (Outcome.CANCELLED, Outcome.SKIPPED) else "bad"
+    return listing.style(row)
 
 
 def _waiting(row: Row, place: int, found: Status, now: float) -> Values:
@@ -262,6 +261,5 @@ def _run(row: Row, chosen: Row) -> Values:
         "took": units.duration(row["real_s"]),
         "per_iteration": units.ms_plus_minus(row["median_s"], row["mad_s"]),
         "taints": (row["taints"] or "").replace(",", ", "),
-        "valid": bool(row["valid"]),
         "started": clock(row["started_at"]) if row["started_at"] else units.MISSING,
     }

@@ -10,7 +10,7 @@ import pytest
 
 from queue_runner.host import locks
 from queue_runner.paths import Layout
-from tests.cli_support import Cli, full_queue
+from tests.cli_support import Cli, full_queue, taint
 
 pytestmark = pytest.mark.process
 
@@ -100,15 +100,12 @@ def test_a_sweep_is_told_apart_in_80_columns(queue: Layout, mpsq: Cli, monkeypat
 
 
 def test_a_list_says_what_differs_how_old_and_how_long_and_marks_what_is_invalid(queue: Layout, mpsq: Cli) -> None:
-    import sqlite3
-
     before = mpsq.ok("list").out
     assert {"what", "age", "took"} <= set(before.splitlines()[0].split()) and "!" not in before
-    with sqlite3.connect(queue.db) as connection:
-        connection.execute(
-            "INSERT INTO taints (run_id, kind, severity, detail)"
-            " SELECT run_id, 'contended', 'invalid', 'busy' FROM v_run WHERE run = '1.1'"
-        )
+    assert not any(line.endswith("!") for line in mpsq.ok("status").out.splitlines())
+    taint(queue, "1.1")
+    lines = [line for line in mpsq.ok("status").out.splitlines() if line.endswith("!")]
+    assert len(lines) == 1 and lines[0].startswith("1.1 ")
     for command in (["list"], ["list", "--runs"], ["show", "g1"]):
         out = mpsq.ok(*command).out
         lines = [line for line in out.splitlines() if line.endswith("!")]

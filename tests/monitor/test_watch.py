@@ -98,6 +98,12 @@ def test_a_screen_of_80_columns(found: Status) -> None:
     assert "_" * 20 + "#" * 21 + "=" * 9 in plain
 
 
+def test_a_screen_colours_how_runs_ended(found: Status) -> None:
+    drawn = frame(found, NEWEST_S, tables(found), width=80, height=24, ascii=False)
+    styles = {drawn.plain[span.start : span.end]: str(span.style) for span in drawn.spans}
+    assert (styles["SUCCEEDED"], styles["KILLED(9)"]) == ("color(2)", "color(1)")
+
+
 @pytest.mark.parametrize("columns", [1, 20, 40, 79, 80, 200])
 @pytest.mark.parametrize("rows", [1, 3, 10, 16, 24, 60])
 def test_every_screen_fits(found: Status, columns: int, rows: int) -> None:

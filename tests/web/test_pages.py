@@ -19,7 +19,7 @@ from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.web import live, logs
-from tests.cli_support import SPEC, Cli, end_running_run, full_queue
+from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.web.site_support import Browser
 
 HOSTILE = (
@@ -77,6 +77,19 @@ def test_the_queue(browser: Browser) -> None:
     assert "none. start one: mpsq worker" in page
     assert re.search(r"1\s+5\.1\s+waits1\s+a worker", page) and re.search(r"2\s+6\.1\s+waits2", page)
     assert "KILLED(9)" in page and "FAILED(3)" in page and "SUCCEEDED" in page
+
+
+def test_times_that_are_not_valid_are_marked_in_every_list(queue: Layout, browser: Browser) -> None:
+    pages = ("/", "/history", "/job/1.2")
+    assert all("invalid" not in line for page in pages for line in _rows(browser.get(page)) if "SUCCEEDED" in line)
+    taint(queue, "1.1")
+    for page in pages:
+        marked = [line for line in _rows(browser.get(page)) if re.search(r"SUCCEEDED\s+invalid", line)]
+        assert len(marked) == 1, page
+
+
+def _rows(page: str) -> list[str]:
+    return [text_of(row) for row in re.findall(r"<tr.*?</tr>", page, flags=re.DOTALL)]
 
 
 def test_a_held_run_says_so(browser: Browser, mpsq: Cli) -> None:

@@ -40,7 +40,7 @@ class Taints:
         caveats = [taint for taint in found if taint["severity"] == "caveat"]
         self._caveats = by_key(caveats, lambda taint: taint["kind"])
         self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
-        self.column = RowColumn("marks", "", self.mark)
+        self.column = RowColumn("marks", "", self.mark, style=lambda _row: "doubt")
 
     def mark(self, row: Mapping[str, Any]) -> str:
         """Return the letters of the row's `taints`, after EXCLUDED if some of its runs are `excluded`."""

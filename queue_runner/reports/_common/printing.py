@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 
@@ -31,7 +32,7 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
     both = [_lines(lines, explain) for lines in (result.lines, result.notes)]
     if not explain and _has_more(result):
         both[-1].append("--explain shows everything behind this: costs, losses, tests, footnotes")
-    parts += ["\n".join(_sentence(line, format) for line in lines) for lines in both]
+    parts += ["\n".join(_painted(line, format, colour) for line in lines) for lines in both]
     return "\n\n".join(part.rstrip() for part in parts if part.strip())
 
 
@@ -56,6 +57,19 @@ def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
     if lines := _lines(section.lines, explain):
         parts.append("\n".join(_sentence(line, format) for line in lines))
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
+
+
+_WARNINGS = ("!", "warning: ", "implausible: ", "caveat")
+"""How sentences begin that make a number or a verdict less believable; a letter of a table may stand before it."""
+
+
+def _painted(line: str, format: str, colour: bool) -> str:
+    """Format a sentence as `_sentence`; a warning in a colour, if there are any."""
+    shown = _sentence(line, format)
+    said = line.partition(": ")[2] if re.match(r"[A-Z]{1,2}: ", line) else line
+    if not (colour and format == "table" and said.startswith(_WARNINGS)):
+        return shown
+    return "\n".join(tables.paint(part, "doubt") for part in shown.split("\n"))
 
 
 def _sentence(line: str, format: str) -> str:

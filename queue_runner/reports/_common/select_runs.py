@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from queue_runner import units
 from queue_runner.analysis.grouping import word
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import PREFLIGHT, Ending, Outcome, State
+from queue_runner.monitor import listing
 from queue_runner.reports._common.report import Context, Options
 from queue_runner.spec import COMPILE_MODES
 from queue_runner.store import read
+from queue_runner.tables import Column
 
 COLUMNS = (
     "workload",
@@ -123,6 +126,15 @@ ASKED = (
 """Columns that `subject` needs beside name and workload."""
 
 
+INVALID = (
+    "(SELECT group_concat(t.kind || ': ' || t.detail, '; ') FROM taints t"
+    " WHERE t.run_id = v_run.run_id AND t.severity = 'invalid') AS invalid"
+)
+"""A column: why the numbers of a run are not valid; NULL where they are."""
+MARK = Column("mark", "", style=lambda _row: "doubt")
+"""The column of listing.MARK beside the numbers of runs that are not valid."""
+
+
 def subject(row: Mapping[str, Any]) -> str:
     """Return what a run is called: the name that the user gave, else the workload that ran; of a command its script.
 
@@ -143,6 +155,22 @@ def label(row: Mapping[str, Any]) -> str:
     mode = word("compile", row.get("compile_mode") or row["compile"])
     words = [subject(row), row["config"], row["device"], mode, row["dtype"]]
     return " ".join(str(part) for part in words if part)
+
+
+MOST_LISTED = 8
+"""Maximum number of runs of which a report says something each."""
+
+
+def not_valid(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why each of these runs is not valid, from INVALID."""
+    return listed([f"{listing.MARK} {row['run']} is invalid: {row['invalid']}" for row in rows if row["invalid"]])
+
+
+def listed(lines: Sequence[str]) -> list[str]:
+    """Return at most MOST_LISTED lines of one run each; the rest is counted."""
+    n_more = len(lines) - MOST_LISTED
+    more = [f"... and of {units.counted(n_more, 'more run')} (--format json has all)"] if n_more > 0 else []
+    return [*lines[:MOST_LISTED], *more]
 
 
 def nothing(context: Context, which: str = "that ended") -> str:
