@@ -61,8 +61,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         for arm, row in zip(family.arms, table, strict=True):
             row |= _loss(arm, family.baseline, losses)
         title = f"{arm_tables.caption(family, table)} ({table[0]['device']})"
-        tables_of = [_section(title, family, table, taints), *arm_tables.verdicts(family, table)]
-        blocks.append((tables_of, [*_findings(family, table, context)]))
+        blocks.append(([*_sections(title, family, table, taints)], [*_findings(family, table, context)]))
     sections, lines = lettering.together(blocks)
     if not families:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
@@ -139,22 +138,30 @@ def _data(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["seed"], row["data_sha256"]
 
 
-def _section(title: str, family: Family, table: Sequence[Mapping[str, Any]], taints: footnotes.Taints) -> Section:
+def _sections(
+    title: str, family: Family, table: Sequence[Mapping[str, Any]], taints: footnotes.Taints
+) -> Iterable[Section]:
+    """Yield the one table of an answer, and for --explain what has no room in it and the tests."""
+    label = RowColumn("label", "", _label, flexible=True)
+    rate = "samples_per_s" if all(row["tokens_per_s"] is None for row in table) else "tokens_per_s"
+    each, runs = arm_tables.counts(table)
     shown = columns(
-        RowColumn("label", "", _label, flexible=True),
+        label,
         Column("framework_version", "version", lambda version: str(version or units.MISSING).partition("+")[0]),
-        arm_tables.RUNS,
+        *runs,
         arm_tables.MS,
         *taints.columns(table),
-        "samples_per_s" if all(row["tokens_per_s"] is None for row in table) else "tokens_per_s",
-        arm_tables.SPEEDUP,
+        rate,
+        *arm_tables.judged(table),
         Column("loss_mean", "loss", units.loss, True),
         Column("loss_apart", "loss diff", divergence.format_difference, True),
     )
-    per = f" in time per {family.per_work}" if family.per_work else ""
-    base = family.baseline
-    lines = [f"speedup: relative to {base.label} ({_why(family)}){per}"] if base is not None else []
-    return arm_tables.without_empty(Section(title, shown, table, lines))
+    lines = arm_tables.relative(family, table, _why(family)) if family.baseline is not None else []
+    whole = arm_tables.without_empty(Section(f"{title}{each}", shown, table, lines))
+    answer, left = arm_tables.fitted(whole, ("loss_mean", rate, "framework_version", "loss_apart"))
+    yield answer
+    yield from arm_tables.beside(left, table, label)
+    yield from (replace(tests, explained=True) for tests in arm_tables.verdicts(family, table))
 
 
 def _label(row: Mapping[str, Any]) -> str:

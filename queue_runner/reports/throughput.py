@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.explained import Explained
 from queue_runner.analysis.grouping import Arm, labelled, order
-from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
 from queue_runner.reports._common.arm_rows import row_of
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.peaks import Peaks
@@ -46,12 +46,6 @@ class Table:
     title: str
     families: Mapping[str, Family]
     rows: Sequence[dict[str, Any]]
-    about: str = ""
-    """its name in sentences: model and config if these identify the table, else the whole title"""
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} {self.rows[0]['config'] or ''}".rstrip()
 
     def of(self, mode: str) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["mode"] == mode]
@@ -72,6 +66,8 @@ def finish(rows: list[Row], context: Context) -> Result:
         families = [_cpu_baseline_only(family) for family in families]
     taints = footnotes.Taints(rows, (row for family in families for row in family.shown), context)
     tables = _tables(families, Peaks(context))
+    blocks = [(_sections(table, taints), [*_answers(table), *_doubts(table)]) for table in tables]
+    sections, lines = lettering.together(blocks)
     raw = [row for table in tables for row in table.rows]
     notes = footnotes.notes(
         families,
@@ -87,8 +83,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(
         COLUMNS,
         raw,
-        [section for table in tables for section in _sections(table, taints)],
-        [line for table in tables for line in (*_answers(table), *_doubts(table))],
+        sections,
+        lines,
         notes,
         families=families,
     )
@@ -120,9 +116,7 @@ def _tables(families: Sequence[Family], peaks: Peaks) -> list[Table]:
         model, mode = subject.removesuffix(_SUFFIX), EVALUATION if subject.endswith(_SUFFIX) else TRAINING
         common = {**family.common, "subject": model}
         together.setdefault((model, *map(str, common.values())), {})[mode] = family
-    made = [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
-    names = Counter(table.name for table in made)
-    return [replace(table, about=table.title if names[table.name] > 1 else table.name) for table in made]
+    return [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
 
 
 def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> Table:
@@ -146,33 +140,42 @@ def _place(arm: Arm) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in arm.key.items() if name not in ("subject", "optimizer"))
 
 
+_MODE = Column("mode", "")
+
+
 def _sections(table: Table, taints: footnotes.Taints) -> list[Section]:
-    """Build the sections: rates and speedups, verdicts if any, work."""
-    shown = [{"label": label, **by_mode} for label, by_mode in table.pairs()]
-    has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in table.rows)}
-    rates = [Column("label", f"{'tokens' if has == {'tokens'} else 'samples'}/s", flexible=True)]
-    work = [Column("label", "work", flexible=True)]
-    verdicts, bases = [], {}
-    for mode, family in table.families.items():
-        rows = table.of(mode)
-        rate = RowColumn("rate", mode, _rate, True)
-        rates += [_of_mode(mode, column) for column in (rate, *taints.columns(rows), arm_tables.SPEEDUP)]
-        ms = Column("median_s", f"{mode} ms", units.ms, True)
-        work += [_of_mode(mode, column) for column in columns(ms, arm_tables.TFLOPS, "mfu")]
-        verdicts += arm_tables.verdicts(family, rows, mode)
-        if family.baseline is not None:
-            bases[mode] = f"relative to {family.baseline.label} ({family.why})"
-    alike = len({*bases.values()}) == 1
-    line = next(iter(bases.values())) if alike else "; ".join(f"{mode} {text}" for mode, text in bases.items())
-    of = "; ratio of the geometric means of the run medians where there is a CI" if verdicts else ""
-    lines = [f"speedup: {line}{of}"] if bases else []
-    return [Section(table.title, rates, shown, lines), *verdicts, Section("", work, shown)]
+    """Return the one table of an answer, and for --explain what has no room in it and the tests."""
+    rows = table.rows
+    has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in rows)}
+    rate = RowColumn("rate", f"{'tokens' if has == {'tokens'} else 'samples'}/s", _rate, True)
+    each, runs = arm_tables.counts(rows)
+    shown = columns(
+        arm_tables.LABEL,
+        _MODE,
+        *runs,
+        rate,
+        *taints.columns(rows),
+        Column("median_s", "ms", units.ms, True),
+        arm_tables.TFLOPS,
+        "mfu",
+        *arm_tables.judged(rows),
+    )
+    whole = arm_tables.without_empty(Section(f"{table.title}{each}", shown, rows, _relative(table)))
+    answer, left = arm_tables.fitted(whole, ("median_s", "flops_per_s", "mfu"))
+    tests = [
+        replace(tests, explained=True)
+        for mode, family in table.families.items()
+        for tests in arm_tables.verdicts(family, table.of(mode), mode)
+    ]
+    return [answer, *arm_tables.beside(left, rows, arm_tables.LABEL, _MODE), *tests]
 
 
-def _of_mode(mode: str, column: Column) -> Column:
-    """Return the column for rows that have a part for each mode, which may lack this one."""
-    missing = units.MISSING if column.title else ""
-    return RowColumn(mode, column.title, lambda row: column.show(row[mode]) if mode in row else missing, column.right)
+def _relative(table: Table) -> list[str]:
+    """Say what the speedups are relative to, once if that is the same for training and evaluation."""
+    said = {mode: arm_tables.relative(one, table.of(mode), one.why) for mode, one in table.families.items()}
+    lines = {line: [mode for mode, told in said.items() if line in told] for told in said.values() for line in told}
+    of = {line: "" if len(lines) == 1 else f"{' and '.join(modes)}: " for line, modes in lines.items()}
+    return [Explained(f"{of[line]}{line}", f"{of[line]}{line.brief}" if line.brief else "") for line in lines]
 
 
 def _rate(row: Mapping[str, Any]) -> str:
@@ -186,7 +189,7 @@ def _answers(table: Table) -> Iterator[str]:
         rows = table.of(mode)
         over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
         if not over:
-            yield f"{table.about}, {mode}: {_no_ratio(rows)}"
+            yield f"{mode}: {_no_ratio(rows)}"
             continue
         best = max(over, key=lambda row: row["speedup"])
         base = next(row["label"] for row in rows if row["is_baseline"])
@@ -195,7 +198,7 @@ def _answers(table: Table) -> Iterator[str]:
         judged = best["judged"]
         times = f"{'is' if judged.decided else 'measured'} {units.ratio(best['speedup'])}"
         verdict = str(judged) if judged.decided else f"no verdict, {judged}"
-        yield f"{table.about}, {mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
+        yield f"{mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
 
 
 def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -213,12 +216,12 @@ def _doubts(table: Table) -> Iterator[str]:
         train_s, eval_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
         if train_s is not None and eval_s is not None and eval_s >= train_s:
             yield (
-                f"implausible: {table.about}, {label}: evaluation takes {units.ms(eval_s)} ms, training"
-                f" {units.ms(train_s)} ms, but evaluation is a part of training"
+                f"implausible: {label}: evaluation takes {units.ms(eval_s)} ms, training {units.ms(train_s)} ms, but"
+                " evaluation is a part of training"
             )
     for row in table.rows:
         if (row["mfu"] or 0) > 1:
-            which = f"{table.about}, {row['label']}, {row['mode']}"
+            which = f"{row['label']}, {row['mode']}"
             yield f"implausible: {which}: {units.percent(row['mfu'])} of the peak: the FLOP or the peak is wrong"
     few = ((f"{row['label']} {row['mode']}", row) for row in table.rows if row["n_valid"])
-    yield from (f"{table.about}: {note}" for note in footnotes.few_iterations(few))
+    yield from footnotes.few_iterations(few)

@@ -113,28 +113,54 @@ def speed(family: Family, rows: Sequence[Raw], taints: Taints) -> list[Section]:
     what a command used is else a table below it."""
     has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
     rate = "samples_per_s" if has == {"samples"} else "tokens_per_s"
-    title = caption(family, rows)
-    counts = {(row["n_valid"], row["n_runs"]) for row in rows}
-    alike = len(rows) > 1 and len(counts) == 1 and all(n == of for n, of in counts)
-    if alike:
-        title += f", {units.counted(rows[0]['n_valid'], 'run')} each"
-    lines: list[str] = []
-    if family.baseline is not None:
-        per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
-        tested = any(row["speedup_low"] is not None for row in rows)
-        of = "; ratio of the geometric means of the run medians" if tested else ""
-        text = f"speedup: relative to {family.baseline.label} ({family.why}){per}{of}"
-        lines.append(Explained(text, f"speedup: in time per {family.per_work}" if family.per_work else ""))
+    each, runs = counts(rows)
     times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
-    judged = (RATIO, WITHIN, VERDICT) if any(row["speedup"] is not None for row in rows) else ()
-    shown = columns(LABEL, *(() if alike else (RUNS,)), times[0], *taints.columns(rows), *times[1:], *judged)
-    kept = without_empty(Section(title, shown, rows, lines)).columns
-    used = [column for column in columns("user_s sys_s", RSS) if column in kept]
-    found = [Section(title, kept, rows, lines)]
-    if table_width(rows, kept) > room():
-        kept = [column for column in kept if column.key not in (rate, "mfu", *(column.key for column in used))]
-        found = [replace(found[0], columns=kept), *([Section("", (LABEL, *used), rows)] if used else [])]
-    return found
+    shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows))
+    told = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows, family.why)))
+    answer, _ = fitted(told, ("mfu_printed", "mfu", rate))  # which a table of --explain has in any case
+    used = [column for column in columns("user_s sys_s", RSS) if column in told.columns]
+    if not used or table_width(rows, answer.columns) <= room():
+        return [answer]
+    kept = [column for column in answer.columns if column not in used]
+    return [replace(answer, columns=kept), Section("", (LABEL, *used), rows)]
+
+
+def counts(rows: Sequence[Raw]) -> tuple[str, tuple[Column, ...]]:
+    """Return the end of a title that says how many runs each row has; a column for it where some differ."""
+    found = {(row["n_valid"], row["n_runs"]) for row in rows}
+    alike = len(rows) > 1 and len(found) == 1 and all(n == of for n, of in found)
+    return (f", {units.counted(rows[0]['n_valid'], 'run')} each", ()) if alike else ("", (RUNS,))
+
+
+def judged(rows: Sequence[Raw]) -> tuple[Column, ...]:
+    """Return the columns of ratio, interval and verdict; none if nothing is compared."""
+    return (RATIO, WITHIN, VERDICT) if any(row["speedup"] is not None for row in rows) else ()
+
+
+def relative(family: Family, rows: Sequence[Raw], why: str) -> list[Explained]:
+    """Say what the speedups of a family are relative to, if there are any, and `why`."""
+    if family.baseline is None:
+        return []
+    per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
+    tested = any(row["speedup_low"] is not None for row in rows)
+    of = "; ratio of the geometric means of the run medians" if tested else ""
+    text = f"speedup: relative to {family.baseline.label} ({why}){per}{of}"
+    return [Explained(text, f"speedup: in time per {family.per_work}" if family.per_work else "")]
+
+
+def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:
+    """Return the table without as many columns of `spare` (keys) as have no room, and those; the first of `spare` goes
+    first."""
+    kept = list(section.columns)
+    for key in spare:
+        if table_width(section.rows, kept) > room():
+            kept = [column for column in kept if column.key != key]
+    return replace(section, columns=kept), [column for column in section.columns if column not in kept]
+
+
+def beside(left: Sequence[Column], rows: Sequence[Raw], *keys: Column) -> list[Section]:
+    """Return what `fitted` left out as a table of --explain, after the columns `keys` that tell its rows apart."""
+    return [Section("", (*keys, *left), rows, explained=True)] if left else []
 
 
 def _spoken(row: Raw) -> str:
