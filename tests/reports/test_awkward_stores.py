@@ -127,7 +127,8 @@ def test_tables_of_one_model_that_differ_in_settings_are_named_in_full(store: St
     for batch in (4, 8):
         add(store, "cuda", [], params={"batch_size": batch})
     text = said(store, "throughput")
-    assert "batch_size=4, training: no eager run on the CPU" in text and "batch_size=8, training: no eager" in text
+    assert "A: resnet50 tiny, torch 2.13.0, fp32, batch_size=" in text and "B: resnet50 tiny" in text
+    assert "A: training: no eager run on the CPU" in text and "B: training: no eager" in text
 
 
 def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:

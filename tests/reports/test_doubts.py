@@ -115,7 +115,7 @@ def test_what_one_more_takes_is_said_of_a_straight_line_alone(store: Answers) ->
         store.run(params={"n": batch}, workload="matmul", exit={"max_rss_bytes": 100 * MIB + batch * batch * MIB})
     lines = store.report("scaling").lines
     assert [line for line in lines if "memory per unit" in line] == [
-        "memory per unit of batch_size: 10.0 MiB (RSS, plus a constant 100 MiB)"
+        "B: memory per unit of batch_size: 10.0 MiB (RSS, plus a constant 100 MiB)"
     ]
 
 

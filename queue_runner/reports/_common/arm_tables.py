@@ -72,7 +72,8 @@ def without_empty(section: Section) -> Section:
     kept = [
         column
         for column in section.columns
-        if column.key in ("label", "runs", "ms") or any(column.show(row) != units.MISSING for row in section.rows)
+        if column.key in ("label", "runs", "ms", "rate")
+        or any(column.show(row) != units.MISSING for row in section.rows)
     ]
     return replace(section, columns=kept)
 

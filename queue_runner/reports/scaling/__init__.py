@@ -11,7 +11,7 @@ from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor import listing
-from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.reports.scaling.curves import KNOWN, Curve, Point, find_curves
@@ -73,8 +73,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     shown = curves if context.options.chosen else curves[:MOST_CURVES]
     points = [point for curve in shown for point in curve.points]
     found = footnotes.Taints(rows, (row for point in points for row in point.timed), context)
-    sections = [_section(curve, found) for curve in shown]
-    lines = [line for curve in shown for line in _findings(curve, shown)]
+    sections, lines = lettering.together(
+        [([_section(curve, found)], [*_findings(curve), *_searches(curve, context)]) for curve in shown]
+    )
     notes = [*_notes(shown, found, context)]
     if n_left := len(curves) - len(shown):
         notes.append(f"{n_left} older curves not shown: select with mpsq report scaling g4")
@@ -163,25 +164,14 @@ def _ending(row: Row) -> str:
     return "swapping" if row["outcome"] == Outcome.SUCCEEDED else listing.ending(row)
 
 
-def _findings(curve: Curve, curves: Sequence[Curve]) -> Iterable[str]:
-    """Report the knee, what fits, and bytes per unit; preceded by the curve's name if there are several."""
-    if len(curves) > 1:
-        yield f"{_short(curve, curves)}:"
+def _findings(curve: Curve) -> Iterable[str]:
+    """Report the knee, what fits, and bytes per unit."""
     yield _knee_words(curve)
     yield _fit_words(curve)
     if (grows := curve.bytes_each) is not None:
         kinds = {point.memory[1] for point in curve.points} - {None}
         constant = f", plus a constant {units.size(grows[1])}" if grows[1] > 0 else ""
         yield f"memory per unit of {curve.name}: {units.size(grows[0])} ({', '.join(map(str, kinds))}{constant})"
-
-
-def _short(curve: Curve, curves: Sequence[Curve]) -> str:
-    """Return a short name of the curve, with the settings that distinguish it from the others."""
-    key = curve.key
-    words = [key["subject"], key["config"], key["framework"], key["device"], word("compile", key["compile"])]
-    differ = [n for n in key if n not in KNOWN and len({str(other.key.get(n)) for other in curves}) > 1]
-    words += [key["dtype"], *(word(n, key[n]) for n in differ if key[n] is not None)]
-    return " ".join(str(text) for text in [*words, curve.first["where"]] if text)
 
 
 def _knee_words(curve: Curve) -> str:
@@ -233,8 +223,7 @@ def _value(x: float) -> str:
 
 
 def _notes(curves: Sequence[Curve], found: footnotes.Taints, context: Context) -> Iterable[str]:
-    """Return all footnotes, searches first."""
-    yield from _searches(curves, context)
+    """Return all footnotes."""
     if any(curve.unit for curve in curves):
         yield KNEE
     jax = [curve.first for curve in curves if curve.first["framework"] == "jax"]
@@ -258,17 +247,15 @@ def _notes(curves: Sequence[Curve], found: footnotes.Taints, context: Context) -
             yield f"{row['run']} ({at}) failed although a larger value fits: {_ending(row)}"
 
 
-def _searches(curves: Sequence[Curve], context: Context) -> Iterable[str]:
-    """Report the state of each --find-max."""
+def _searches(curve: Curve, context: Context) -> Iterable[str]:
+    """Report the state of each --find-max of a curve."""
     seen: set[tuple[Any, ...]] = set()
-    for curve in curves:
-        for row in (row for point in curve.points for row in point.runs if row["find_max"]):
-            request = search.parse(row["find_max"])
-            spec = search.without(JobSpec.from_json(row["spec_json"]), request.key)
-            key = row["group_id"], row["find_max"], spec
-            if key not in seen:
-                seen.add(key)
-                standing = standing_of(context.connection, row["job_id"])
-                if standing is not None:
-                    which = f" ({_short(curve, curves)})" if len(curves) > 1 else ""
-                    yield f"--find-max {request} of g{row['group_id']}{which}: {standing.sentence(request.key)}"
+    for row in (row for point in curve.points for row in point.runs if row["find_max"]):
+        request = search.parse(row["find_max"])
+        spec = search.without(JobSpec.from_json(row["spec_json"]), request.key)
+        key = row["group_id"], row["find_max"], spec
+        if key not in seen:
+            seen.add(key)
+            standing = standing_of(context.connection, row["job_id"])
+            if standing is not None:
+                yield f"--find-max {request} of g{row['group_id']}: {standing.sentence(request.key)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
@@ -23,7 +24,7 @@ SQL = (
     " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
 )
 _BATCH = Column("batch_size", "batch", units.count, True)
-_TIMES_TRAINING = Column("times_training", "vs training", units.ratio, True)
+_TIMES_TRAINING = Column("times_training", "vs train", units.ratio, True)
 COLUMNS = columns(
     "model config framework framework_version compile dtype",
     Column("n_params", "parameters", units.short_count, True),
@@ -83,6 +84,7 @@ def _row(arm: ThroughputArm, arms: Sequence[ThroughputArm], verdicts: Verdicts) 
         "spread": arm.spread,
         "times_training": _times_training(arm, arms),
         **values_of(verdicts.get(arm)),
+        "is_baseline": arm not in verdicts and any(other.twin_of(arm) for other in verdicts),
         "taints": sorted({kind for row in arm.used for kind in taints(row)}),
         "excluded": not arm.counts,
     }
@@ -104,19 +106,28 @@ def _training_of(arm: ThroughputArm, arms: Sequence[ThroughputArm]) -> Throughpu
     return fit[0] if len(fit) == 1 else None
 
 
-def _title(arm: ThroughputArm) -> str:
-    key = arm.key
+def _title(arms: Sequence[ThroughputArm]) -> str:
+    """Return what all arms have in common."""
+    key, where = arms[0].key, arms[0].used[0]["where"]
     size = f"{units.short_count(key['n_params'])} parameters" if key["n_params"] else ""
     model = " ".join(filter(None, [key["model"], key["config"]]))
-    return ", ".join(filter(None, [model, size, key["dtype"], arm.used[0]["where"]]))
+    versions = {arm.key["framework_version"] for arm in arms}
+    framework = " ".join(filter(None, [key["framework"], versions.pop() if len(versions) == 1 else ""]))
+    return ", ".join(filter(None, [model, framework if _one_framework(arms) else "", size, key["dtype"], where]))
+
+
+def _one_framework(arms: Sequence[ThroughputArm]) -> bool:
+    return len({arm.key["framework"] for arm in arms}) == 1
 
 
 def _label(arm: ThroughputArm, arms: Sequence[ThroughputArm]) -> str:
-    """Return framework, mode, device, and the settings that distinguish the arm from others of its kind."""
+    """Return framework (of several), mode, device, and the settings that distinguish the arm from others of its
+    kind."""
     key = arm.key
     alike = [other for other in arms if other.kind == arm.kind]
     versions = {other.key["framework_version"] for other in alike if other.key["framework"] == key["framework"]}
-    words = [key["framework"], key["framework_version"] if len(versions) > 1 else "", word("compile", key["compile"])]
+    framework = "" if _one_framework(arms) and len(versions) == 1 else key["framework"]
+    words = [framework, key["framework_version"] if len(versions) > 1 else "", word("compile", key["compile"])]
     names = sorted({name for other in alike for name in other.key["settings"]})
     names = [name for name in names if name != "batch_size"]  # it has a column
     differ = [n for n in names if len({str(other.key["settings"].get(n)) for other in alike}) > 1]
@@ -132,21 +143,27 @@ def _sections(
     shown = [{**row, "label": _label(arm, arms), "work": arm.unit} for arm, row in zip(arms, rows, strict=True)]
     work_units = {arm.unit for arm in arms}
     kind = Column("kind", "")
+    n_runs = {row["n_runs"] for row in shown}
+    each = f", {units.counted(n_runs.pop(), 'run')} each" if len(n_runs) == 1 and len(shown) > 1 else ""
     rate_title = f"{next(iter(work_units))}/s" if len(work_units) == 1 else "per second"
     table = columns(
         arm_tables.LABEL,
         kind,
         _BATCH,
-        Column("n_runs", "runs", units.count, True),
+        *([] if each else [Column("n_runs", "runs", units.count, True)]),
         RowColumn("rate", rate_title, lambda row: units.plus_minus(row["rate"], row["spread"]), True),
         *found.columns(shown),
         *([Column("work", "of")] if len(work_units) > 1 else []),
         _TIMES_TRAINING,
         Column("speedup", "vs CPU", units.ratio, True),
+        *((arm_tables.WITHIN, arm_tables.VERDICT) if any(row["judged"] for row in shown) else ()),
     )
-    yield Section(_title(arms[0]), table, shown)
+    whole = arm_tables.without_empty(Section(f"{_title(arms)}{each}", table, shown))
+    answer, left = arm_tables.fitted(whole, (_BATCH.key, _TIMES_TRAINING.key))
+    yield answer
+    yield from arm_tables.beside(left, shown, arm_tables.LABEL, kind)
     if tested := [row for row in shown if row["speedup_low"] is not None]:
-        yield arm_tables.verdict_table(tested, "vs CPU", "", kind)
+        yield replace(arm_tables.verdict_table(tested, "vs CPU", "", kind), explained=True)
 
 
 def _findings(arms: Sequence[ThroughputArm], verdicts: Verdicts) -> Iterable[str]:
@@ -191,7 +208,7 @@ def _notes(
         " parts of one iteration"
     )
     if any(_times_training(arm, arms) for arm in arms):
-        yield "vs training: relative to training on the same device, whose batch size and settings may differ"
+        yield "vs train: relative to training on the same device, whose batch size and settings may differ"
     yield from found.notes()
     used = {row["run_id"]: row for arm in arms for row in arm.used}
     yield from footnotes.few_iterations((row["run"], row) for row in used.values())
