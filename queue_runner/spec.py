@@ -14,18 +14,20 @@ Value = str | int | float | bool
 COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
 """Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
 
-_PLACE = (
-    *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
-    *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
-    *("preflight", "until_valid"),
-    *("gate", "gate_s", "layout_seed", "randomize", "on"),
+_PLACE = frozenset(
+    {
+        *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
+        *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
+        *("preflight", "until_valid"),
+        *("gate", "gate_s", "layout_seed", "randomize", "on"),
+    }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
 _LATER = {"env_name": "", "mps": {}, "compile_mode": "", "gpus": 1}
 """Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
-
-
 _NEVER = object()
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_HASHED = json.JSONEncoder(sort_keys=True)
 
 
 def mode_word(compiles: bool | str | None) -> str:
@@ -89,9 +91,15 @@ class JobSpec:
         """Return its values by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def changed(self, **fields: Any) -> JobSpec:
+        """Return the job with other values of these fields; itself if it has them already."""
+        if all(getattr(self, name) == value for name, value in fields.items()):
+            return self
+        return replace(self, **fields)
+
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces."""
-        return json.dumps(self.fields(), sort_keys=True, separators=(",", ":"))
+        return _CANONICAL.encode(self.fields())
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
@@ -115,9 +123,10 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
-        asked = {k: v for k, v in self.fields().items() if k not in _PLACE and _LATER.get(k, _NEVER) != v}
+        names = (name for name in self.__slots__ if name not in _PLACE)
+        asked = {name: value for name in names if (value := getattr(self, name)) != _LATER.get(name, _NEVER)}
         asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(_HASHED.encode(asked).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from queue_runner import redact
@@ -56,7 +55,7 @@ def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]] | N
             for name, value in spec.env.items()
         }
     argv, template = (tuple(redact.replaced(words, store)) for words in (spec.argv, spec.template))
-    return replace(spec, argv=argv, template=template, env=hidden[id(spec.env)])
+    return spec.changed(argv=argv, template=template, env=hidden[id(spec.env)])
 
 
 def hide_words(layout: Layout, words: Iterable[str]) -> tuple[str, ...]:

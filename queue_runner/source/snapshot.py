@@ -6,7 +6,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_runner.errors import MpsqError, UsageError
@@ -47,9 +47,8 @@ class Taken:
     def applied_to(self, spec: JobSpec) -> JobSpec:
         """Return the spec of a job with this code."""
         if self.snapshot is None:
-            return replace(spec, packages=self.packages) if spec.packages != self.packages else spec
-        return replace(
-            spec,
+            return spec.changed(packages=self.packages)
+        return spec.changed(
             packages=self.packages,
             snapshot=self.snapshot.hash,
             tree=self.snapshot.tree_hash or "",

@@ -4,7 +4,6 @@ environment."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
@@ -27,8 +26,7 @@ def with_conditions(request: Request, specs: Sequence[JobSpec], seed: int) -> li
     gate = gate and not request.no_gate
     compared = times and (request.measures or len(specs) * request.repeats > 1)
     return [
-        replace(
-            spec,
+        spec.changed(
             gate=gate,
             gate_s=request.gate_timeout_s if gate else None,
             layout_seed=seed if request.randomize or (compared and _is_timed_by_clock(spec)) else None,

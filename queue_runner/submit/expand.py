@@ -36,6 +36,7 @@ class Shared:
         self._common: dict[tuple[object, ...], JobSpec] = {}
         self._workloads: dict[tuple[object, ...], Workload] = {}
         self._programs: set[tuple[object, ...]] = set()
+        self.interpreters: dict[tuple[object, ...], str | None] = {}
 
     @cached_property
     def ambient_secrets(self) -> frozenset[str]:
@@ -205,6 +206,13 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
                 f"{axis} has {len(values)} values, and the command does not use {{{axis}}}",
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
+
+    def interpreter_of(argv: Sequence[str]) -> str:
+        if request.python is not None:  # else it is not mpsq's own
+            return common.python
+        return interpreter.of_command(argv, common.cwd, common.env, shared.interpreters) or ""
+
+    filled = ((cell, tuple(grid.fill(word, cell) for word in request.argv)) for cell in grid.product(axes))
     cells = [
         replace(
             common,
@@ -215,10 +223,11 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             dtype=cell.get("dtype"),
             config=cell.get("config"),
             params={k: v for k, v in cell.items() if k not in _OPTIONS},
-            argv=tuple(grid.fill(word, cell) for word in request.argv),
+            argv=argv,
             parser=request.parser,
+            python=interpreter_of(argv),
         )
-        for cell in grid.product(axes)
+        for cell, argv in filled
     ]
     for spec in cells:  # before the look for the launcher: where it is does not matter
         launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env)
@@ -226,8 +235,6 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     if request.env_name is None:  # else the program may be in the environment
         shared.check_program(request.argv[0], common)
     for spec in cells:
-        if request.python is None:  # not mpsq's own
-            spec = replace(spec, python=interpreter.of_command(spec.argv, spec.cwd, spec.env) or "")
         yield first.of_command(spec, asked, begin) if asked else spec
 
 

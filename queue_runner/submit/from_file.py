@@ -215,7 +215,7 @@ def _line(where: str, item: Any, content: Any) -> Line:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if where == "the array" else f"column {error.colno}"
         raise UsageError(f"{where} is no JSON: {error.msg[:1].lower()}{error.msg[1:]} at {place}", _EXAMPLE) from error
@@ -238,3 +238,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(word: str) -> Any:
     raise UsageError(f"{word} is no number", "JSON has no NaN and no infinities: leave it out, or write it as a text")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)

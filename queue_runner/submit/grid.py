@@ -33,6 +33,8 @@ def interleave(cells: int, repeats: int, seed: int) -> list[tuple[int, int]]:
 
 def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
     """Return the same for cells with `repeats[cell]` repeats each: a cell is in that many rounds."""
+    if len(repeats) == 1:  # nothing to shuffle
+        return [(0, repeat) for repeat in range(1, repeats[0] + 1)]
     generator = random.Random(seed)
     order: list[tuple[int, int]] = []
     left = list(range(len(repeats)))

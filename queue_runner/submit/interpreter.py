@@ -23,22 +23,31 @@ _OWN = ("--with", "--with-requirements", "--with-editable", "--isolated", "--no-
 _VENV = ("bin/python", "bin/python3")
 
 
-def of_command(argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> str | None:
-    """Return the absolute path of the interpreter that runs the command, links unresolved; None if it is unknown."""
+def of_command(
+    argv: Sequence[str], cwd: str, env: Mapping[str, str], known: dict[tuple[object, ...], str | None]
+) -> str | None:
+    """Return the absolute path of the interpreter that runs the command, links unresolved; None if it is unknown.
+    `known` keeps it by program for other commands of the submission."""
     words = list(argv)
-    while words and Path(words[0]).name in _BEFORE:
+    while words and words[0].rpartition("/")[2] in _BEFORE:
         words = words[1:]
         while words and words[0].startswith("-"):
             words = words[1:]
     if not words:
         return None
-    name = Path(words[0]).name
-    if name == "uv" and words[1:2] == ["run"]:
+    if words[0].rpartition("/")[2] == "uv" and words[1:2] == ["run"]:
         return _of_uv(words[2:], Path(cwd), env)
-    found = shutil.which(Path(cwd, words[0]) if "/" in words[0] else words[0], path=env.get("PATH"))
+    key = (words[0], cwd, env.get("PATH"))
+    if key not in known:
+        known[key] = _of_program(*key)
+    return known[key]
+
+
+def _of_program(program: str, cwd: str, path: str | None) -> str | None:
+    found = shutil.which(Path(cwd, program) if "/" in program else program, path=path)
     if found is None:
         return None
-    return str(Path(found).absolute()) if _PYTHON.fullmatch(name) else _of_script(Path(found))
+    return str(Path(found).absolute()) if _PYTHON.fullmatch(Path(program).name) else _of_script(Path(found))
 
 
 def _of_script(program: Path) -> str | None:

@@ -63,6 +63,8 @@ _OF_A_TRAINER = frozenset(
 
 def gone(argv: Sequence[str]) -> list[str]:
     """Return a sentence for each Trainer flag in this command that transformers 5 has removed."""
+    if not any("--" in word for word in argv):
+        return []
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in _words(argv) if word.startswith("--")}
     known = flags & GONE.keys() if flags & _OF_A_TRAINER else flags & _ALONE
     return [

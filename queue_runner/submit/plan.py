@@ -81,7 +81,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
             request, specs, {one: shared.workload(request, one) for one in {spec.framework for spec in specs} if one}
         )
     if request.until_valid and request.find_max is None:
-        specs = [replace(spec, until_valid=True) for spec in specs]
+        specs = [spec.changed(until_valid=True) for spec in specs]
     specs = remote.placed(request, specs)
     agreed, after = policy.of_request(request, time.time())
     agreed = shared.terms.setdefault(agreed, agreed)

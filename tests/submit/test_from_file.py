@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -288,3 +290,16 @@ def test_lines_share_what_they_have_in_common(
         event.listen(connection, "before_cursor_execute", lambda *a: statements.append(a[2]))
         jobs.submit(connection, "t", 0, planned.jobs, planned.order)
     assert len(planned.jobs) == 50 and len(statements) < 10
+
+
+def test_commands_share_the_look_for_their_program(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of 100,000 lines searches PATH twice and opens the program."""
+    monkeypatch.chdir(tmp_path)
+    looked_for: list[object] = []
+    monkeypatch.setattr(shutil, "which", lambda *a, **k: looked_for.append(a[0]) or which(*a, **k))
+    Path("jobs.jsonl").write_text("".join(f'{{"command": ["sh", "-c", "echo {k}"]}}\n' for k in range(20)))
+    planned = from_file.plan("jobs.jsonl", {}, "t")
+    assert looked_for == ["sh", "sh"]  # for whether it is there, and for its interpreter
+    assert {job.spec.python for job in planned.jobs} == {""}

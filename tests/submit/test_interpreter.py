@@ -26,7 +26,7 @@ def venv(folder: Path) -> str:
 
 
 def of(folder: Path, *words: str, **env: str) -> str | None:
-    return of_command(words, str(folder), {"PATH": f"{folder}/.venv/bin:/usr/bin:/bin", **env})
+    return of_command(words, str(folder), {"PATH": f"{folder}/.venv/bin:/usr/bin:/bin", **env}, {})
 
 
 def test_uv_run_names_the_venv_of_its_folder_or_project(tmp_path: Path) -> None:
