@@ -62,9 +62,11 @@ def _alike(*paths: str) -> ColumnElement[bool]:
 
 
 def _of(run: Claimed, alike: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return whether a run's job is in the group of `run`, and `alike`."""
-    ids = select(job_table.c.id).join(_own, _own.c.group_id == job_table.c.group_id)
-    return runs.c.job_id.in_(ids.where(_own.c.id == run.id.job, alike))
+    """Return whether a run's job is in the group of `run`, and `alike`: a correlated subquery, which SQLite evaluates
+    last, for the few runs that fit otherwise, as it reads whole specifications."""
+    group = select(_own.c.group_id).where(_own.c.id == run.id.job).scalar_subquery()
+    fits = exists().where(job_table.c.id == runs.c.job_id, _own.c.id == run.id.job, alike)
+    return and_(runs.c.job_id.in_(select(job_table.c.id).where(job_table.c.group_id == group)), fits)
 
 
 def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limit: int) -> bool:
@@ -75,6 +77,8 @@ def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limi
     first = and_(_of(run, and_(alike, job_table.c.backoff_s == 0)), runs.c.attempt == 1)
     last = _last(connection, first, limit)
     if len(last) < limit or last[0].id != run.run_id or not _is_one_cause(last):
+        return False
+    if _held_at(connection, first) >= last[-1].ended_at:  # those before the last hold by mpsq do not count
         return False
     if connection.execute(select(exists().where(first, runs.c.outcome == Outcome.SUCCEEDED))).scalar_one():
         return False
@@ -90,13 +94,7 @@ def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limi
 
 
 def _last(connection: Connection, chosen: ColumnElement[bool], limit: int) -> list[Row[tuple[object, ...]]]:
-    """Return the last `limit` runs that have ended, the newest first; those before the last hold by mpsq do not
-    count."""
-    held_at = (
-        select(func.max(job_events.c.at))
-        .join(runs, runs.c.id == job_events.c.run_id)
-        .where(chosen, job_events.c.verb == Verb.HOLD, job_events.c.actor == "worker")
-    )
+    """Return the last `limit` runs that have ended, the newest first."""
     ended = (
         select(runs, exits.c.real_s)
         .select_from(runs.outerjoin(exits, exits.c.run_id == runs.c.id))
@@ -104,12 +102,21 @@ def _last(connection: Connection, chosen: ColumnElement[bool], limit: int) -> li
             chosen,
             runs.c.state == State.DONE,
             runs.c.outcome.not_in((Outcome.SKIPPED, Outcome.CANCELLED)),
-            runs.c.ended_at > (connection.execute(held_at).scalar() or 0.0),
         )
         .order_by(runs.c.ended_at.desc(), runs.c.id.desc())
         .limit(limit)
     )
     return list(connection.execute(ended).all())
+
+
+def _held_at(connection: Connection, chosen: ColumnElement[bool]) -> float:
+    """Return when mpsq last held one of these runs; 0 for never."""
+    held_at = (
+        select(func.max(job_events.c.at))
+        .join(runs, runs.c.id == job_events.c.run_id)
+        .where(chosen, job_events.c.verb == Verb.HOLD, job_events.c.actor == "worker")
+    )
+    return connection.execute(held_at).scalar() or 0.0
 
 
 def _is_one_cause(rows: list[Row[tuple[object, ...]]]) -> bool:
