@@ -45,7 +45,8 @@ def gc(
     rules = parse(keep or ())
     layout = home()
     settings = config.load(layout.config)
-    reserve.release(layout)  # before the first look, which on some disks needs space too
+    if not dry_run:
+        reserve.release(layout)  # before the first look, which on some disks needs space too
     items = gc_find.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
     stuck: list[str] = []
     if items and not dry_run:

@@ -72,9 +72,10 @@ def _turn(
                 jobs.move(connection, row["id"], verb, actor=actor, blocked_reason=None)
                 found.append(Changed(row["run"], True, done))
             elif state is move.target:
-                if verb is Verb.HOLD:
-                    jobs.own_hold(connection, row["id"])
-                found.append(Changed(row["run"], True, "was held already" if verb is Verb.HOLD else "was not held"))
+                already = "was held already" if verb is Verb.HOLD else "was not held"
+                if verb is Verb.HOLD and jobs.own_hold(connection, row["id"]):
+                    already = "was held by mpsq, and is now held by you"
+                found.append(Changed(row["run"], True, already))
             else:
                 why = f"{_NOT_WAITING[state]}: {running}" if state is State.RUNNING else _NOT_WAITING[state]
                 found.append(Changed(row["run"], False, why))

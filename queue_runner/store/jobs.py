@@ -404,10 +404,10 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     return list(found)
 
 
-def own_hold(connection: Connection, run_id: int) -> None:
-    """Turn a hold by mpsq, which has a reason, into one of the user."""
-    held = (runs.c.id == run_id, runs.c.state == State.HELD)
-    connection.execute(update(runs).where(*held).values(blocked_reason=None))
+def own_hold(connection: Connection, run_id: int) -> bool:
+    """Turn a hold by mpsq, which has a reason, into one of the user. Return whether it was one."""
+    held = (runs.c.id == run_id, runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None))
+    return connection.execute(update(runs).where(*held).values(blocked_reason=None)).rowcount > 0
 
 
 def request_suspend(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:

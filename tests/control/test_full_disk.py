@@ -61,6 +61,8 @@ def test_what_frees_space_works_on_a_full_disk(
         assert refused_submit.code == 1 and "hint: free some space" in refused_submit.err
         looked = mpsq("status")
         assert looked.code == 0 or "the disk is full" in looked.err
+        mpsq("gc", "--dry-run")
+        assert layout.reserve.exists(), "a look frees nothing"
         assert "deleted" in mpsq.ok("delete", "1").out
         assert "run" in mpsq.ok("gc", "--keep", "last:0").out
         assert "cancelled" in mpsq.ok("cancel", str(waits)).out.lower()
