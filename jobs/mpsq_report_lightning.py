@@ -28,7 +28,16 @@ from typing import Any
 import torch
 
 from mpsq_report import Reporter
-from mpsq_report_watch import WARMUP_ITERS, Watch, facts_of_torch, harmless, is_compiled, is_first_process, of_torch
+from mpsq_report_watch import (
+    WARMUP_ITERS,
+    Watch,
+    facts_of_torch,
+    fused_trouble,
+    harmless,
+    is_compiled,
+    is_first_process,
+    of_torch,
+)
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     import pytorch_lightning as pl
@@ -183,6 +192,10 @@ class LightningCallback(pl.Callback):
         self.report.hello(**found | self._samples(trainer) | self._hello)
         if (reason := mps_unused(device)) is not None:
             self.report.note("mps_unused", reason)
+        fused = any(one.defaults.get("fused") for one in trainer.optimizers)
+        scaled = str(trainer.precision) == "16-mixed"
+        if fused and scaled and (trouble := fused_trouble(device.type, "fp16")):
+            self.report.note("wrong_loss", trouble)
         if self._sets_up:
             self._sets_up = False
             self.report.end("setup")

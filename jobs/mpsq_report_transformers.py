@@ -24,7 +24,16 @@ import accelerate
 import transformers
 
 from mpsq_report import Reporter
-from mpsq_report_watch import WARMUP_ITERS, Watch, facts_of_torch, harmless, is_compiled, is_first_process, of_torch
+from mpsq_report_watch import (
+    WARMUP_ITERS,
+    Watch,
+    facts_of_torch,
+    fused_trouble,
+    harmless,
+    is_compiled,
+    is_first_process,
+    of_torch,
+)
 
 PACKAGES = ("transformers", "accelerate", "datasets", "tokenizers")
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -177,6 +186,8 @@ class TrainerCallback(transformers.TrainerCallback):
             if (n := _examples(args, loader)) is not None:
                 asked["samples_per_iter"] = n
         self.report.hello(**facts_of_torch(args.device, PACKAGES), **asked)
+        if args.fp16 and "fused" in asked["optimizer"] and (trouble := fused_trouble(args.device.type, "fp16")):
+            self.report.note("wrong_loss", f"{trouble}: --optim adamw_torch, or --bf16")
         if self._sets_up:
             self._sets_up = False
             self.report.end("setup")

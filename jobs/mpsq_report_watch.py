@@ -208,6 +208,16 @@ def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
     return said
 
 
+def fused_trouble(kind: str, dtype: str) -> str:
+    """Return why a fused optimizer is wrong with the GradScaler of fp16: on mps torch before 2.13 passes it neither the
+    scale, so that steps are about 65,536 times too far, nor that a step must be skipped. Empty if it is right."""
+    import torch
+
+    if kind != "mps" or dtype != "fp16" or torch.__version__ >= (2, 13):
+        return ""
+    return f"a fused optimizer of torch {torch.__version__} on mps ignores the loss scaling of fp16 (issue 186360)"
+
+
 def is_compiled(model: Any) -> bool:
     """Return whether a torch module or a part of it was compiled by torch.compile; Lightning sets _compiler_ctx."""
     return getattr(model, "_compiler_ctx", None) is not None or any(

@@ -20,6 +20,7 @@ import lightning_gpt_torch as job
 import nanogpt_torch as nanogpt
 from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mpsq_report
@@ -363,3 +364,17 @@ def test_mpsq_report_imports_neither_torch_nor_lightning() -> None:
     code = "import sys, mpsq_report; sys.exit(bool({'torch', 'lightning'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], cwd=JOBS, check=False).returncode == 0
     assert importlib.import_module("mpsq_report").LightningCallback is mpsq_report_lightning.LightningCallback
+
+
+def test_a_fused_optimizer_that_ignores_the_scaler_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for torch before 2.13 on mps."""
+    monkeypatch.setattr(mpsq_report_lightning, "fused_trouble", lambda kind, dtype: f"wrong on {kind} in {dtype}")
+    path = tmp_path / "events.jsonl"
+    for fused in (False, True):
+        net, scaler = Net(), torch.amp.GradScaler("cpu")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, fused=fused)
+        monkeypatch.setattr(net, "configure_optimizers", lambda optimizer=optimizer: optimizer)
+        scaled = MixedPrecision("16-mixed", "cpu", scaler)
+        fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, net, plugins=[scaled], max_epochs=1)
+    notes = [one for one in reported(path).of("note") if one["kind"] == "wrong_loss"]
+    assert [one["text"] for one in notes] == ["wrong on cpu in fp16"]

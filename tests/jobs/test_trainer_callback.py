@@ -21,6 +21,7 @@ import transformers
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+import mpsq_report_transformers
 from mpsq_report import Reporter, TrainerCallback
 from tests.jobs.conftest import Ran, read
 
@@ -226,3 +227,14 @@ def test_one_of_several_processes_speaks(tmp_path: Path, monkeypatch: pytest.Mon
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert len(lines) == 1
     assert all(a["t"] <= b["t"] for a, b in pairwise(lines))
+
+
+def test_a_fused_optimizer_that_ignores_the_scaler_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for torch before 2.13 on mps: the Trainer's own default there is fused."""
+    monkeypatch.setattr(mpsq_report_transformers, "fused_trouble", lambda kind, dtype: f"wrong on {kind} in {dtype}")
+    for optim, fp16 in (("adamw_torch", True), ("adamw_torch_fused", False), ("adamw_torch_fused", True)):
+        asked = trainer(tmp_path, 2, optim=optim)
+        asked.args.fp16 = fp16
+        asked.train()
+    notes = [one for one in told(tmp_path).of("note") if one["kind"] == "wrong_loss"]
+    assert [one["text"] for one in notes] == ["wrong on cpu in fp16: --optim adamw_torch, or --bf16"]

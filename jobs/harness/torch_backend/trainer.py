@@ -14,8 +14,8 @@ from harness.errors import UsageError, first_line
 from harness.external_trainer import TrainerRun
 from harness.torch_backend import compiling
 from harness.torch_backend.device import Device
-from harness.torch_backend.training import fused_trouble
 from mpsq_report_transformers import TrainerCallback
+from mpsq_report_watch import fused_trouble
 
 
 class Trainer(transformers.Trainer):

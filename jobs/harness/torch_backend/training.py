@@ -20,6 +20,7 @@ from harness.errors import JobError, UsageError
 from harness.torch_backend.device import Device
 from harness.training import REFERENCE, REFERENCE_ROWS
 from harness.training import Training as AnyTraining
+from mpsq_report_watch import fused_trouble
 
 Batch = tuple[torch.Tensor, ...]
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
@@ -77,14 +78,6 @@ def sgd(
 ) -> tuple[torch.optim.SGD, str]:
     """Return stochastic gradient descent and its name for hello; arguments and errors as of adamw()."""
     return _optimizer(torch.optim.SGD, "sgd", groups, implementation, device, dtype, settings)
-
-
-def fused_trouble(kind: str, dtype: str) -> str:
-    """Return why a fused optimizer is wrong with the GradScaler of fp16: on mps torch before 2.13 passes it neither the
-    scale, so that steps are about 65,536 times too far, nor that a step must be skipped. Empty if it is right."""
-    if kind != "mps" or dtype != "fp16" or torch.__version__ >= (2, 13):
-        return ""
-    return f"a fused optimizer of torch {torch.__version__} on mps ignores the loss scaling of fp16 (issue 186360)"
 
 
 def _optimizer(
