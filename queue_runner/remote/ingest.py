@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from queue_runner.run_dir import RunDir
 _FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 
 
-def began(folder: block.Folder) -> list[str]:
-    """Return the runs of which something has come, in the order of their starts."""
+def began(folder: block.Folder, among: Container[str] | None = None) -> list[str]:
+    """Return the runs of which something has come (of those in `among`, if given), in the order of their starts."""
     found = []
     with contextlib.suppress(OSError):
         for path in folder.runs.iterdir():
+            if among is not None and path.name not in among:
+                continue
             told = block.read_json(path / "began.json")
             if told is not None:
                 found.append((told.get("at") or float("inf"), path.name))

@@ -53,7 +53,7 @@ class Node:
         self._starts = 0
         self._worker: subprocess.Popen[bytes] | None = None
         self._exported: set[str] = set()
-        self._begun: set[str] = set()
+        self._begun: dict[str, float | None] = {}
         self._cancelled: set[str] = set()
         self._beats = 0
 
@@ -175,10 +175,10 @@ class Node:
     def _pass_on(self, row: read.Row) -> None:
         name, source = row["run"], RunDir(self._layout.run_dir(row["run"]))
         target = self._folder.run(name)
-        if name not in self._begun:
+        if self._begun.get(name, 0.0) != row["started_at"]:
             (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
             block.write_json(target.path / "began.json", {"at": row["claimed_at"], "started": row["started_at"]})
-            self._begun.add(name)
+            self._begun[name] = row["started_at"]
         for stream in block.STREAMS:
             block.append_new(source.path / stream, target.path / stream)
         if row["state"] != State.DONE:

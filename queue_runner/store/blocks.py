@@ -16,6 +16,10 @@ from queue_runner.store.schema import conditions, exits, fingerprints, groups, j
 
 _JOB = ("id", "group_id", "created_at", "name", "kind", "workload", "framework", "device", "compile", "dtype", "config")
 _COPIED = (*_JOB, "spec_json", "spec_hash", "priority", "deadline_at")
+_SENT = (
+    *(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state),
+    *(runs.c.started_at, runs.c.token, runs.c.cancel_requested_at),
+)
 _PLACE = ("number", "repeat", "attempt", "position", "created_at")
 
 
@@ -71,11 +75,15 @@ def take_back(connection: Connection, token: str) -> None:
 
 
 def sent(connection: Connection, lane: str) -> list[dict[str, Any]]:
-    """Return the runs of the lane's block that are not DONE: id, job_id, number, state, token, cancel_requested_at."""
-    wanted = (runs.c.id, runs.c.job_id, runs.c.number, runs.c.state, runs.c.token, runs.c.cancel_requested_at)
+    """Return the runs of the lane's blocks that are not DONE, in their order: `run`, and the columns _SENT."""
     there = (runs.c.lane == lane, runs.c.state != State.DONE, runs.c.token.is_not(None))
-    rows = connection.execute(select(*wanted).where(*there).order_by(runs.c.position, runs.c.id)).mappings()
+    rows = connection.execute(select(*_SENT).where(*there).order_by(runs.c.position, runs.c.id)).mappings()
     return [{**row, "run": f"{row['job_id']}.{row['number']}"} for row in rows]
+
+
+def state(connection: Connection, run_id: int) -> State:
+    """Return the state of a run."""
+    return State(connection.execute(select(runs.c.state).where(runs.c.id == run_id)).scalar_one())
 
 
 def claimed(connection: Connection, run_id: int) -> Claimed:

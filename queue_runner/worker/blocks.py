@@ -18,20 +18,18 @@ from sqlalchemy import Engine
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.ingest.ingest import Ingest
-from queue_runner.model import Ending, Outcome, State, Verb
+from queue_runner.model import State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
 from queue_runner.remote.block import Folder
 from queue_runner.remote.slurm import Refused, Seen, Unreachable
 from queue_runner.remote.targets import Target
-from queue_runner.run_dir import RunDir
-from queue_runner.store import blocks, jobs, lanes, results
+from queue_runner.run_dir import read_end
+from queue_runner.store import blocks, lanes
 from queue_runner.store.engine import looking, writing
+from queue_runner.text import last_line
 from queue_runner.times import clock
-from queue_runner.worker import hooks
-from queue_runner.worker.finish import finish
-from queue_runner.worker.truncate_logs import compact_logs
+from queue_runner.worker.block_records import Records
 
 MOST_SENT = 3
 """How often a block that the scheduler forgot before it started is sent again."""
@@ -62,9 +60,8 @@ class Blocks:
         self._config = config
         self._engine = engine
         self._log = log
-        self._orders = hooks.orders(config)
+        self._records = Records(layout, config, engine, log)
         self._watches: dict[str, _Watch] = {}
-        self._ingests: dict[int, Ingest] = {}
         self._sent: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
         self._blocked: dict[str, str | None] = {}
@@ -153,7 +150,7 @@ class Blocks:
         folder = target.folder(token)
         target.fetch(token)
         ended = block.read_json(folder.ended)  # before its runs: what was written by then is complete
-        self._take_in(folder, rows)
+        self._records.take_in(folder, rows)
         with looking(self._engine) as connection:
             rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
         if not rows:
@@ -211,7 +208,7 @@ class Blocks:
             with writing(self._engine) as connection:
                 blocks.take_back(connection, token)
             return
-        said = block_log(folder)
+        said = last_line(read_end(folder.log))
         why = f"block: {target.kind} ended it before it started ({seen.said})" + (f": {said}" if said else "")
         self._after(lane, token, target, folder, rows, why, clean=True)
 
@@ -227,22 +224,11 @@ class Blocks:
         for row in rows:
             if clean and row["run"] not in begun and row["state"] != State.RUNNING:
                 if row["state"] == State.QUEUED and (why or row["cancel_requested_at"]):
-                    self._leave_undone(row, why)
+                    self._records.leave_undone(row, why)
                 continue
             reason = why if why else "forgotten: its node left no record of its end"
-            self._store(row, Ending(Outcome.LOST, reason=reason), None, {})
+            self._records.lost(row, reason)
         self._close(lane, token, target, folder, keep=not clean)  # a silent node may still come to read `stop`
-
-    def _leave_undone(self, row: Row, why: str) -> None:
-        cancelled = row["cancel_requested_at"] is not None
-        ending = (
-            Ending(Outcome.CANCELLED, reason="cancelled before it started")
-            if cancelled
-            else Ending(Outcome.SKIPPED, reason=why)
-        )
-        with writing(self._engine) as connection:
-            verb = Verb.CANCEL if cancelled else Verb.SKIP
-            jobs.move(connection, row["id"], verb, actor="worker", ending=ending, ended_at=time.time())
 
     def _pass_on_cancels(self, token: str, target: Target, folder: Folder, rows: Sequence[Row], watch: _Watch) -> None:
         asked = [row for row in rows if row["cancel_requested_at"] is not None]
@@ -257,78 +243,8 @@ class Blocks:
     def _drop(self, token: str, target: Target, rows: Sequence[Row]) -> None:
         """Cancel a block that has not started and never will."""
         for row in rows:
-            self._leave_undone(row, "")
+            self._records.leave_undone(row, "")
         self._closing[token] = target
-
-    # -- what comes back --------------------------------------------------------------------------------------------
-
-    def _take_in(self, folder: Folder, rows: Sequence[Row]) -> None:
-        of = {row["run"]: row for row in rows}
-        for name in ingest.began(folder):
-            if (row := of.get(name)) is None:
-                continue
-            record = folder.record(name)
-            local = RunDir(self._layout.run_dir(name))
-            ingest.fetch(folder.run(name), local, whole=record is not None)
-            if record is not None and record["state"] == State.DONE:
-                self._store(row, ingest.ending_of(record), record["exit"], record)
-            elif record is None:
-                self._begin(row, block.read_json(folder.run(name).path / "began.json") or {})
-                self._reader(row["id"], local).step()
-
-    def _reader(self, run_id: int, local: RunDir) -> Ingest:
-        if run_id not in self._ingests:
-            with looking(self._engine) as connection:
-                run = blocks.claimed(connection, run_id)
-            self._ingests[run_id] = Ingest(self._engine, run, local)
-        return self._ingests[run_id]
-
-    def _begin(self, row: Row, told: Mapping[str, Any]) -> None:
-        """Store that a run has started on its node."""
-        with writing(self._engine) as connection:
-            now = next(
-                (one for one in blocks.sent(connection, lane_of(connection, row)) if one["id"] == row["id"]), row
-            )
-            at = told.get("at") or time.time()
-            if now["state"] == State.HELD:
-                jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
-            if now["state"] != State.RUNNING:
-                values = {"claimed_at": at, "token": row["token"], "boot_id": told.get("boot_id")}
-                jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
-            if told.get("started"):
-                results.mark_started(connection, row["id"], told["started"])
-
-    def _store(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
-        """Store the end of a run under the fingerprint of its node."""
-        local = RunDir(self._layout.run_dir(row["run"]))
-        if record and not record["claimed_at"]:  # the node never started it
-            with writing(self._engine) as connection:
-                verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
-                jobs.move(connection, row["id"], verb, actor="worker", ending=ending, ended_at=record["ended_at"])
-            return
-        told = {"at": record.get("claimed_at"), "started": record.get("started_at"), "boot_id": record.get("boot_id")}
-        self._begin(row, told)
-        self._reader(row["id"], local).finish()
-        self._ingests.pop(row["id"], None)
-        with writing(self._engine) as connection:
-            for at, data in record.get("conditions", ()):
-                results.save_condition(connection, row["id"], at, data)
-            for kind, text in record.get("notes", ()):
-                results.save_note(connection, row["id"], kind, text)
-            run = blocks.claimed(connection, row["id"])
-        failpoints.reach("blocks.ingested")
-        finish(
-            self._engine,
-            run,
-            local,
-            ending,
-            exit_,
-            self._orders,
-            self._config.hold_after_failures,
-            node=(record.get("machine", {}), record.get("system", {})),
-        )
-        compact_logs(local, self._config.keep_log_bytes)
-        self._log(f"run {row['run']}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
 
     # -- the end of a block -----------------------------------------------------------------------------------------
 
@@ -365,17 +281,3 @@ class Blocks:
         self._blocked[lane] = what
         if what:
             self._log(f"{lane}: {what}")
-
-
-def lane_of(connection: Any, row: Row) -> str:
-    """Return the lane of a run."""
-    found = connection.exec_driver_sql("SELECT lane FROM runs WHERE id = ?", (row["id"],)).scalar_one()
-    return str(found)
-
-
-def block_log(folder: Folder) -> str:
-    """Return the last words of a block that could not begin."""
-    from queue_runner.run_dir import read_end
-    from queue_runner.text import last_line
-
-    return last_line(read_end(folder.log))

@@ -1,0 +1,122 @@
+"""What comes back of a block becomes rows: its runs begin, grow and end here as they do on their node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Engine
+
+from queue_runner import failpoints
+from queue_runner.config import Config
+from queue_runner.ingest.ingest import Ingest
+from queue_runner.model import Ending, Outcome, State, Verb
+from queue_runner.paths import Layout
+from queue_runner.remote import block, ingest
+from queue_runner.remote.block import Folder
+from queue_runner.run_dir import RunDir
+from queue_runner.store import blocks, jobs, results
+from queue_runner.store.engine import looking, writing
+from queue_runner.worker import hooks
+from queue_runner.worker.finish import finish
+from queue_runner.worker.truncate_logs import compact_logs
+
+Row = Mapping[str, Any]
+
+
+class Records:
+    """The runs of blocks, stored. Rows are of store.blocks.sent."""
+
+    def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._config = config
+        self._engine = engine
+        self._log = log
+        self._orders = hooks.orders(config)
+        self._readers: dict[int, Ingest] = {}
+
+    def take_in(self, folder: Folder, rows: Sequence[Row]) -> None:
+        """Store what is new of these runs. Raises: OSError, MpsqError."""
+        of = {row["run"]: row for row in rows}
+        for name in ingest.began(folder, of):
+            row, record = of[name], folder.record(name)
+            local = RunDir(self._layout.run_dir(name))
+            ingest.fetch(folder.run(name), local, whole=record is not None)
+            if record is not None and record["state"] == State.DONE:
+                self._end(row, ingest.ending_of(record), record["exit"], record)
+            elif record is None:
+                self._begin(row, block.read_json(folder.run(name).path / "began.json") or {})
+                self._reader(row["id"], local).step()
+
+    def lost(self, row: Row, reason: str) -> None:
+        """Store that nothing will come of a run that was started. Raises: MpsqError."""
+        self._end(row, Ending(Outcome.LOST, reason=reason), None, {})
+
+    def leave_undone(self, row: Row, why: str) -> None:
+        """Store that a run will not be started: CANCELLED where that was asked for, else SKIPPED. Raises: MpsqError."""
+        cancelled = row["cancel_requested_at"] is not None
+        ending = (
+            Ending(Outcome.CANCELLED, reason="cancelled before it started")
+            if cancelled
+            else Ending(Outcome.SKIPPED, reason=why)
+        )
+        self._never_ran(row, ending, time.time())
+
+    def _never_ran(self, row: Row, ending: Ending, ended_at: float) -> None:
+        verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
+        with writing(self._engine) as connection:
+            jobs.move(connection, row["id"], verb, actor="worker", ending=ending, ended_at=ended_at)
+
+    def _reader(self, run_id: int, local: RunDir) -> Ingest:
+        if run_id not in self._readers:
+            with looking(self._engine) as connection:
+                run = blocks.claimed(connection, run_id)
+            self._readers[run_id] = Ingest(self._engine, run, local)
+        return self._readers[run_id]
+
+    def _begin(self, row: Row, told: Mapping[str, Any]) -> None:
+        """Store that a run has started on its node, and when; nothing is written where that is known."""
+        started = told.get("started")
+        if row["state"] == State.RUNNING and started in (None, row["started_at"]):
+            return
+        with writing(self._engine) as connection:
+            state = blocks.state(connection, row["id"])
+            if state == State.HELD:
+                jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
+            if state != State.RUNNING:
+                at = told.get("at") or time.time()
+                values = {"claimed_at": at, "token": row["token"], "boot_id": told.get("boot_id")}
+                jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
+            if started:
+                results.mark_started(connection, row["id"], started)
+
+    def _end(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
+        """Store the end of a run under the fingerprint of its node."""
+        if record and not record["claimed_at"]:  # the node never started it
+            self._never_ran(row, ending, record["ended_at"])
+            return
+        told = {"at": record.get("claimed_at"), "started": record.get("started_at"), "boot_id": record.get("boot_id")}
+        self._begin(row, told)
+        local = RunDir(self._layout.run_dir(row["run"]))
+        self._reader(row["id"], local).finish()
+        del self._readers[row["id"]]
+        with writing(self._engine) as connection:
+            for at, data in record.get("conditions", ()):
+                results.save_condition(connection, row["id"], at, data)
+            for kind, text in record.get("notes", ()):
+                results.save_note(connection, row["id"], kind, text)
+            run = blocks.claimed(connection, row["id"])
+        failpoints.reach("blocks.ingested")
+        finish(
+            self._engine,
+            run,
+            local,
+            ending,
+            exit_,
+            self._orders,
+            self._config.hold_after_failures,
+            node=(record.get("machine", {}), record.get("system", {})),
+        )
+        compact_logs(local, self._config.keep_log_bytes)
+        self._log(f"run {row['run']}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
