@@ -28,6 +28,7 @@ from queue_runner.run_dir import RunDir, read_regular
 
 VERSION = 1
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")
+_MARK = ".mpsq-blocks"
 _OWN_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "notify", "backup_every_s", "keep_log_bytes", "poll_s")
 """Settings of the front that a node does not take over."""
 
@@ -60,6 +61,7 @@ class Folder:
 def create(folder: Folder, instructions: Mapping[str, Any], snapshots: Path, codes: set[str], settings: Config) -> None:
     """Write a block. A folder left by an incomplete try is completed. Raises: OSError."""
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder.path.parent / _MARK).touch()
     for path in (folder.snapshots, folder.runs, folder.cancels):
         path.mkdir(mode=0o700, exist_ok=True)
     for code in sorted(codes):
@@ -76,6 +78,12 @@ def settings_of_a_node(settings: Config) -> str:
         if name not in _OWN_KEYS and value != key.default and not isinstance(value, Mapping):
             lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
+
+
+def is_removed(folder: Folder) -> bool:
+    """Return whether there is no such block in the folder of all blocks, which is there itself: one that is not
+    mounted, or has not answered, has no mark either."""
+    return (folder.path.parent / _MARK).exists() and not folder.path.exists()
 
 
 def take_fence(folder: Folder, who: Mapping[str, Any]) -> bool:

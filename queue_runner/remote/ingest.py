@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.atomic_file import replacing
-from queue_runner.model import Ending, Outcome
+from queue_runner.model import Ending, Outcome, State
 from queue_runner.remote import block
 from queue_runner.run_dir import RunDir
 
@@ -49,6 +49,13 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, partial)
 
 
-def ending_of(record: dict[str, Any]) -> Ending:
-    """Return how the node's worker judged the run's exit.json. Raises: ValueError, KeyError for anything else."""
-    return Ending(Outcome(record["outcome"]), record["exit_code"], record["signal"], record["reason"] or "")
+def ended(folder: block.Folder, name: str) -> tuple[Ending, dict[str, Any]] | None:
+    """Return how the node's worker judged a run's exit.json, and the record of it; None before that, and for a record
+    that is not one: it is waited for as if it were late."""
+    record = folder.record(name)
+    if record is None or record.get("state") != State.DONE:
+        return None
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        ending = Ending(Outcome(record["outcome"]), record["exit_code"], record["signal"], record["reason"] or "")
+        return ending, record
+    return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.paths import checkout
+from queue_runner.remote.newest import Newest
 from queue_runner.remote.block import Folder, take_fence
 
 LIMIT_S = 30.0
@@ -53,6 +54,7 @@ class Slurm:
         self.poll_s = poll_s
         self.grace_s = grace_s
         self.local = profile.get("local", "")
+        self._newest = Newest(_squeue, poll_s / 2, Unreachable("squeue does not answer"))
 
     def folder(self, token: str) -> Folder:
         """Return the block's folder, which the front and the nodes share."""
@@ -78,18 +80,14 @@ class Slurm:
         if given["time"]:
             words.append(f"--time={max(1, -(-int(float(given['time'])) // 60))}")
         words += shlex.split(given["sbatch"] or "")
-        return _call([*words, str(script)]).strip().partition(";")[0]
+        try:
+            return _call([*words, str(script)]).strip().partition(";")[0]
+        finally:
+            self._newest.forget()  # what squeue said before does not know this block
 
     def look(self, token: str) -> Seen:
-        """Return the state of a block, found by its token. Raises: Unreachable."""
-        told = _call(["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%k"])
-        for line in told.splitlines():
-            job, state, reason, node, comment = (line.split("|", 4) + [""] * 5)[:5]
-            if comment.strip() == PREFIX + token:
-                kind = "waiting" if state in _WAITING else "running" if state in _RUNNING else "gone"
-                said = state + (f" ({reason})" if reason not in ("", "None") else "")
-                return Seen(kind, said, node, job)
-        return Seen("gone", "forgotten")
+        """Return the state of a block, found by its token: one squeue answers for all. Raises: Unreachable."""
+        return self._newest.answer().get(token, Seen("gone", "forgotten"))
 
     def end(self, token: str, *, hard: bool) -> None:
         """Ask the cluster to end a block: SIGTERM to its supervisor, or (hard) everything. Raises: Unreachable."""
@@ -115,6 +113,19 @@ class Slurm:
     def remove(self, token: str) -> None:
         """Remove the folder of a block that is over."""
         shutil.rmtree(self.folder(token).path, ignore_errors=True)
+
+
+def _squeue() -> dict[str, Seen]:
+    """Return the state of every block of this user, by token. Raises: Unreachable."""
+    told = _call(["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%k"])
+    found = {}
+    for line in told.splitlines():
+        job, state, reason, node, comment = (line.split("|", 4) + [""] * 5)[:5]
+        if comment.startswith(PREFIX):
+            kind = "waiting" if state in _WAITING else "running" if state in _RUNNING else "gone"
+            said = state + (f" ({reason})" if reason not in ("", "None") else "")
+            found[comment.strip().removeprefix(PREFIX)] = Seen(kind, said, node, job)
+    return found
 
 
 def _call(argv: Sequence[str]) -> str:

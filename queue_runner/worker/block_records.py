@@ -40,12 +40,13 @@ class Records:
         """Store what is new of these runs. Raises: OSError, MpsqError."""
         of = {row["run"]: row for row in rows}
         for name in ingest.began(folder, of):
-            row, record = of[name], folder.record(name)
+            row, ended = of[name], ingest.ended(folder, name)
             local = RunDir(self._layout.run_dir(name))
-            ingest.fetch(folder.run(name), local, whole=record is not None)
-            if record is not None and record["state"] == State.DONE:
-                self._end(row, ingest.ending_of(record), record["exit"], record)
-            elif record is None:
+            ingest.fetch(folder.run(name), local, whole=ended is not None)
+            if ended is not None:
+                ending, record = ended
+                self._end(row, ending, record.get("exit"), record)
+            else:
                 self._begin(row, block.read_json(folder.run(name).path / "began.json") or {})
                 self._reader(row["id"], local).step()
 
@@ -93,8 +94,8 @@ class Records:
 
     def _end(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
         """Store the end of a run under the fingerprint of its node."""
-        if record and not record["claimed_at"]:  # the node never started it
-            self._never_ran(row, ending, record["ended_at"])
+        if record and not record.get("claimed_at"):  # the node never started it
+            self._never_ran(row, ending, record.get("ended_at") or time.time())
             return
         told = {"at": record.get("claimed_at"), "started": record.get("started_at"), "boot_id": record.get("boot_id")}
         self._begin(row, told)

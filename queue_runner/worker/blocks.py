@@ -6,9 +6,11 @@ a comment, and the block's fence says whether it was ever started. A worker that
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,12 +32,14 @@ from queue_runner.store.engine import looking, writing
 from queue_runner.text import last_line
 from queue_runner.times import clock
 from queue_runner.worker.block_records import Records
+from queue_runner.worker.throttled_log import ThrottledLog
 
 MOST_SENT = 3
 """How often a block that the scheduler forgot before it started is sent again."""
 TRY_AGAIN_S = 30.0
 
 _REASONS = {"NODE_FAIL": "node_fail", "PREEMPTED": "preempted", "TIMEOUT": "walltime", "BOOT_FAIL": "node_fail"}
+_REMOVED = "folder_removed: the folder of its block was removed, and with it what its node knew"
 
 Row = Mapping[str, Any]
 
@@ -61,11 +65,13 @@ class Blocks:
         self._engine = engine
         self._log = log
         self._records = Records(layout, config, engine, log)
+        self._complain = ThrottledLog(log)
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
         self._blocked: dict[str, str | None] = {}
         self._closing: dict[str, Target] = {}
+        self._targets: dict[str, Target] = {}
 
     def busy(self) -> bool:
         """Return whether a remote run waits or is under way, or a block is being cleared away."""
@@ -83,6 +89,9 @@ class Blocks:
                 self._say(lane, f"the block's folder cannot be used: {error.strerror or error}: {error.filename}")
             except MpsqError as error:
                 self._say(lane, error.message)
+            except Exception as error:  # of one lane: the others go on
+                self._say(lane, f"its block cannot be followed: {error!r}; mpsq tries again: please report it")
+                self._complain(f"{lane}: {error!r}", traceback.format_exc())
         self._clear_away()
 
     def _step(self, lane: str) -> None:
@@ -98,7 +107,12 @@ class Blocks:
     def _target(self, run_id: int) -> tuple[Target, Mapping[str, str]]:
         with looking(self._engine) as connection:
             options = blocks.claimed(connection, run_id).spec.on
-        return targets.of(self._config, options["to"]), options
+        return self._target_of(options["to"]), options
+
+    def _target_of(self, name: str) -> Target:
+        if name not in self._targets:
+            self._targets[name] = targets.of(self._config, name)
+        return self._targets[name]
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -109,6 +123,8 @@ class Blocks:
         if not ids or time.monotonic() < self._not_before.get(lane, 0.0):
             return
         target, options = self._target(ids[0])
+        if time.monotonic() < self._not_before.get(options["to"], 0.0):
+            return
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
             told = blocks.instructions(connection, ids)
@@ -128,6 +144,7 @@ class Blocks:
             self._take_back(lane, token, folder, f"{target.kind} refuses the block: {error}")
             return
         except Unreachable as error:
+            self._not_before[options["to"]] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
             self._say(lane, f"{target.kind} does not answer since {clock(now, now)}: {error}")
             return
         failpoints.reach("blocks.sent")
@@ -156,7 +173,9 @@ class Blocks:
         if not rows:
             self._close(lane, token, target, folder)
             return
-        self._pass_on_cancels(token, target, folder, rows, watch)
+        removed = block.is_removed(folder)
+        if not removed and self._pass_on_cancels(token, target, rows, watch):
+            return
         if ended is not None:
             self._say(lane, f"the node has ended the block{': ' if ended.get('why') else ''}{ended.get('why') or ''}")
             if self._is_over(watch, folder, target):
@@ -168,6 +187,9 @@ class Blocks:
         if seen.state != "gone":
             watch.over_since = None
             self._say(lane, f"{target.kind} job {seen.job} is {seen.said}" + (f" on {seen.node}" if seen.node else ""))
+        elif removed:
+            if self._is_over(watch, folder, target):
+                self._after(lane, token, target, folder, rows, _REMOVED, clean=False)
         elif not target.has_fence(token):
             self._never_started(lane, token, folder, rows, seen, target)
         elif self._is_over(watch, folder, target):
@@ -217,7 +239,7 @@ class Blocks:
     ) -> None:
         """Store what became of the runs that have no record. `clean`: the node has ended the block itself, so that a
         run of which nothing came was not started."""
-        folder.stop.touch()
+        _ask_to_stop(target, token)
         begun = set(ingest.began(folder))
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
@@ -230,15 +252,17 @@ class Blocks:
             self._records.lost(row, reason)
         self._close(lane, token, target, folder, keep=not clean)  # a silent node may still come to read `stop`
 
-    def _pass_on_cancels(self, token: str, target: Target, folder: Folder, rows: Sequence[Row], watch: _Watch) -> None:
+    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[Row], watch: _Watch) -> bool:
+        """Ask for what was cancelled; return whether the whole block was, before it started."""
         asked = [row for row in rows if row["cancel_requested_at"] is not None]
         if len(asked) == len(rows) and not target.has_fence(token) and target.void(token):
             self._drop(token, target, rows)
-            return
+            return True
         for row in asked:
             if row["run"] not in watch.cancelled:
                 target.request(token, f"cancel/{row['run']}")
                 watch.cancelled.add(row["run"])
+        return False
 
     def _drop(self, token: str, target: Target, rows: Sequence[Row]) -> None:
         """Cancel a block that has not started and never will."""
@@ -249,7 +273,7 @@ class Blocks:
     # -- the end of a block -----------------------------------------------------------------------------------------
 
     def _close(self, lane: str, token: str, target: Target, folder: Folder, *, keep: bool = False) -> None:
-        folder.stop.touch()
+        _ask_to_stop(target, token)
         self._watches.pop(token, None)
         if not keep:
             self._closing[token] = target
@@ -281,3 +305,9 @@ class Blocks:
         self._blocked[lane] = what
         if what:
             self._log(f"{lane}: {what}")
+
+
+def _ask_to_stop(target: Target, token: str) -> None:
+    """Leave a request that a node which is still there ends; without the folder it ends by itself. Raises: OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        target.request(token, "stop")

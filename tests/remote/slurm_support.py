@@ -16,8 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
-from tests.queue_support import until
+from queue_runner.model import parse_selector
+from queue_runner.monitor import why
+from queue_runner.store import read
+from tests.queue_support import Queue, until
 
 NODES = ("n1", "n2")
 _CONF = """\
@@ -136,12 +140,12 @@ class Slurm:
         env.pop("PYTHONPATH", None)
         with (self.folder / f"{name}.out").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                argv, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def jobs_left(self) -> list[psutil.Process]:
         """What lives of blocks: supervisors, workers, wardens, jobs."""
-        return [one for one in self._of(self.conf) if self._is_of_a_block(one)]
+        return [one for one in self._processes() if self._is_of_a_block(one)]
 
     def _is_of_a_block(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
@@ -149,14 +153,19 @@ class Slurm:
             return "SLURM_JOB_ID" in env or env.get("MPSQ_HOME", "").startswith(str(self.folder))
         return False
 
-    def _of(self, conf: Path) -> list[psutil.Process]:
-        """The processes that know this cluster, but for the test and its parent."""
+    def _processes(self) -> list[psutil.Process]:
+        """The processes that know this cluster, and Slurm's own: slurmstepd has another parent and no environment that
+        could be read, but the folder in which its slurmd was started."""
         found = []
         for process in psutil.process_iter(["pid"]):
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("SLURM_CONF") == str(conf) and process.pid not in (os.getpid(), os.getppid()):
+                ours = process.pid in (os.getpid(), os.getppid())
+                if not ours and (process.environ().get("SLURM_CONF") == str(self.conf) or self._is_a_daemon(process)):
                     found.append(process)
         return found
+
+    def _is_a_daemon(self, process: psutil.Process) -> bool:
+        return process.name().startswith("slurm") and process.cwd() == str(self.folder)
 
     def stop(self) -> None:
         for name in [*NODES, "slurmctld", "munged"]:
@@ -166,9 +175,12 @@ class Slurm:
                     process.wait(10)
                 process.kill()
                 process.wait()
-        for process in self._of(self.conf):
+        left = self._processes()
+        for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        psutil.wait_procs(left, timeout=10)
+        assert self._processes() == []
 
 
 def running() -> Iterator[Slurm]:
@@ -181,3 +193,20 @@ def running() -> Iterator[Slurm]:
             yield cluster
         finally:
             cluster.stop()
+
+
+def front_of(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """Yield the queue as one whose machine can submit to the cluster; nothing of it is left on a node afterwards."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
+    queue.layout.config.write_text(queue.layout.config.read_text() + cluster.config)
+    yield queue
+    until(lambda: not cluster.jobs_left(), f"an empty node: {[one.cmdline() for one in cluster.jobs_left()]}")
+    queue.close()
+    assert list((cluster.folder / "local").iterdir()) == []
+
+
+def explain(queue: Queue, run: str) -> str:
+    """What `mpsq why` says of a run."""
+    with read.reading(queue.layout.db) as connection:
+        return why.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence

@@ -9,11 +9,9 @@ import pytest
 
 from queue_runner.control import cancel
 from queue_runner.model import parse_selector
-from queue_runner.monitor import why
-from queue_runner.store import read
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
-from tests.remote.slurm_support import Slurm, running
+from tests.remote.slurm_support import Slurm, explain, front_of, running
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
 
@@ -34,24 +32,11 @@ def cluster() -> Iterator[Slurm]:
 
 @pytest.fixture
 def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    """A queue whose machine can submit to the cluster; nothing of it is left on a node afterwards."""
-    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-    monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
-    queue.layout.config.write_text(queue.layout.config.read_text() + cluster.config)
-    yield queue
-    queue.close()
-    until(lambda: not cluster.ask("squeue", "-h", "-t", "PD,R,CG"), "an empty cluster")
-    assert list((cluster.folder / "local").iterdir()) == []
-    assert [process.cmdline() for process in cluster.jobs_left()] == []
+    yield from front_of(queue, cluster, monkeypatch)
 
 
 def machines(queue: Queue) -> dict[str, str]:
     return {row["run"]: row["machine_hash"] for row in queue.rows()}
-
-
-def explain(queue: Queue, run: str) -> str:
-    with read.reading(queue.layout.db) as connection:
-        return why.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence
 
 
 def test_a_block_comes_back_as_runs_of_its_node(front: Queue, mpsq: Cli) -> None:

@@ -18,11 +18,9 @@ import pytest
 
 from queue_runner.control import cancel, retry
 from queue_runner.model import parse_selector
-from queue_runner.monitor import why
-from queue_runner.store import read
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
-from tests.remote.slurm_support import Slurm, running
+from tests.remote.slurm_support import Slurm, explain, front_of, running
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
 
@@ -38,13 +36,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Slurm]:
 
 @pytest.fixture
 def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-    monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
-    queue.layout.config.write_text(queue.layout.config.read_text() + cluster.config)
-    yield queue
-    until(lambda: not cluster.jobs_left(), f"an empty node: {[one.cmdline() for one in cluster.jobs_left()]}")
-    queue.close()
-    assert list((cluster.folder / "local").iterdir()) == []
+    yield from front_of(queue, cluster, monkeypatch)
 
 
 def began(front: Queue) -> None:
@@ -62,11 +54,6 @@ def each_once(front: Queue, job: int, repeats: int) -> None:
     ran = [line for line in front.written() if line != "began"]
     assert sorted(ran) == [f"{job}.{n}" for n in range(1, repeats + 1)]
     assert front.written().count("began") == repeats
-
-
-def explain(front: Queue, run: str) -> str:
-    with read.reading(front.layout.db) as connection:
-        return why.explain_all(front.layout, connection, [parse_selector(run)])[0].sentence
 
 
 def test_the_controller_is_killed_in_mid_run_and_comes_back(front: Queue, cluster: Slurm) -> None:

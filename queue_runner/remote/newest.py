@@ -1,0 +1,61 @@
+"""The newest answer of a command that may hang: asked in a thread, so that whoever wants it waits a moment at most."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 2.0
+"""How long a fresh answer is waited for: squeue of a controller that is well answers in some hundredths of a second."""
+
+
+class Newest(Generic[T]):
+    """An answer that is at most `every_s` seconds old. `silent` is raised where there is none; an Exception of `ask` is
+    raised again until there is a newer answer."""
+
+    def __init__(self, ask: Callable[[], T], every_s: float, silent: Exception) -> None:
+        self._ask = ask
+        self._every_s = every_s
+        self._silent = silent
+        self._lock = threading.Lock()
+        self._asking: threading.Thread | None = None
+        self._answer: T | None = None
+        self._failure: Exception | None = None
+        self._at = float("-inf")
+
+    def answer(self) -> T:
+        """Return the answer. Raises: what `ask` raises, and `silent`."""
+        with self._lock:
+            asking = None
+            if self._asking is None and time.monotonic() >= self._at + self._every_s:
+                asking = self._asking = threading.Thread(target=self._find_out, daemon=True)
+                asking.start()
+        if asking is not None:
+            asking.join(PATIENCE_S)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)  # else it grows by a frame each time
+            if self._asking is not None or self._answer is None:
+                raise self._silent.with_traceback(None)
+            return self._answer
+
+    def forget(self) -> None:
+        """Let only what is asked from now on be an answer."""
+        with self._lock:
+            self._asking = self._answer = self._failure = None
+            self._at = float("-inf")
+
+    def _find_out(self) -> None:
+        found: T | None = None
+        failure: Exception | None = None
+        try:
+            found = self._ask()
+        except Exception as error:
+            failure = error
+        with self._lock:
+            if self._asking is threading.current_thread():  # else it was forgotten meanwhile
+                self._asking, self._answer, self._failure, self._at = None, found, failure, time.monotonic()
