@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.paths import checkout
-from queue_runner.remote.newest import Newest
 from queue_runner.remote.block import Folder, take_fence
+from queue_runner.remote.newest import Newest
 
 LIMIT_S = 30.0
 """squeue was seen to block 18 s and sbatch 9 s while slurmctld was down (Slurm 22.05)."""
