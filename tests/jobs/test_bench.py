@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness import command_line
 from harness.errors import UsageError
 from harness.microbench import matmul, rounding
 from harness.microbench.rounding import Check
@@ -250,11 +251,13 @@ def test_matmul(ran: Callable[..., Ran], framework: str, dtype: str, mode: str) 
 
 
 def test_the_guides_config_is_its_loop_beside_the_truth(ran: Callable[..., Ran]) -> None:
-    found = ran("matmul_torch", "--config", "guide", max_iters=4, warmup_iters=1)
-    settings, metrics = found.hello()["settings"], found.metrics()
-    assert (settings["n"], settings["calls"], settings["timing"]) == (1000, 100, "guide")
-    assert 0 < metrics["n1000.block_unsynced"] <= metrics["n1000.block"] and metrics["n1000.calls"] == 100
-    said = f"100 products in {metrics['n1000.block_unsynced']:.6f} s by time.time()"
+    workload = importlib.import_module("matmul_torch").WORKLOAD
+    its = command_line.parse(workload, ["--config", "guide"]).settings
+    assert (its.n, its.calls, its.timing) == (1000, 100, "guide")
+    found = ran("matmul_torch", "--config", "guide", n=100, max_iters=4, warmup_iters=1)
+    metrics = found.metrics()
+    assert 0 < metrics["n100.block_unsynced"] <= metrics["n100.block"] and metrics["n100.calls"] == 100
+    said = f"100 products in {metrics['n100.block_unsynced']:.6f} s by time.time()"
     assert said in found.out and "naive" in found.out and "synced" in found.out
 
 
