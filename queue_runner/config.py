@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from queue_runner import lanes
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import ConfigError, MpsqError, UsageError, did_you_mean
 from queue_runner.units import parse_duration, parse_size
@@ -43,6 +44,7 @@ class Config:
     poll_s: float = 5.0
     sample_s: float = 5.0
     cooldown_s: float = 0.0
+    lanes: str = "serial"
     gate_timeout_s: float = 600.0
     gate_cpu_share: float = 0.1
     gate_gpu_share: float = 0.1
@@ -100,6 +102,7 @@ KEYS: dict[str, Key] = {
         Key("poll_s", "duration", "s", "how often an idle worker polls the queue", least=0.1, most=3600),
         Key("sample_s", "duration", "s", "how often load, power and temperature are sampled", least=1, most=3600),
         Key("cooldown_s", "duration", "s", "pause between two runs", most=_DAY_S),
+        Key("lanes", "text", "", "what runs side by side: serial, auto (a lane for each GPU), UUIDs, or cpu:0-3,..."),
         Key("gate_timeout_s", "duration", "s", "how long a start waits for a quiet machine", most=_DAY_S),
         Key("gate_cpu_share", "number", "", "a start waits while others use more of all processors", most=1),
         Key("gate_gpu_share", "number", "", "a start that may use the GPU waits while it is busier", most=1),
@@ -300,6 +303,9 @@ def _check(key: Key, name: str, value: Any) -> Value:
     """Return the value in its Python type. Raises: UsageError for a wrong kind or one out of bounds."""
     if key.kind == "bool" and isinstance(value, bool):
         return value
+    if key.name == "lanes" and isinstance(value, str | int) and not isinstance(value, bool):
+        lanes.parse(str(value))
+        return str(value)
     if key.kind == "text" and isinstance(value, str):
         if not re.fullmatch(key.pattern, value):
             raise UsageError(f'{name} cannot be "{value}"', key.example)

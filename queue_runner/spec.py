@@ -19,11 +19,11 @@ _PLACE = frozenset(
         *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "until_valid"),
-        *("gate", "gate_s", "layout_seed", "randomize", "on"),
+        *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
-_LATER = {"env_name": "", "mps": {}, "compile_mode": "", "gpus": 1}
+_LATER = {"env_name": "", "mps": {}, "compile_mode": "", "gpus": 1, "cores": 0, "threads": 0}
 """Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
 _NEVER = object()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -86,6 +86,10 @@ class JobSpec:
     randomize: bool = False  # PYTHONHASHSEED is drawn, too, unless the user has set it
     compile_mode: str = ""  # one of COMPILE_MODES, with compile=True; empty: the compiler's default
     gpus: int = 1  # GPUs of one machine that a run computes on; of a workload on the CPU its processes
+    lane: str = ""  # the lane that its submission is bound to; "" until its first run is claimed, and without lanes
+    affinity: str = ""  # the lane's processors, 0-3,8
+    cores: int = 0  # their number; 0: it may use all
+    threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""
@@ -114,6 +118,8 @@ class JobSpec:
         with_what = [f"gpus={self.gpus}"] if self.gpus > 1 else []
         with_what += [f"env={self.env_name}"] if self.env_name else []
         with_what += [f"mps_{k}={v}" for k, v in self.mps.items()]
+        with_what += [f"cores={self.cores}"] if self.cores else []
+        with_what += [f"threads={self.threads}"] if self.threads != self.cores else []
         return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])
 
     def for_preflight(self, limit_s: float) -> JobSpec:

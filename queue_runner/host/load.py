@@ -77,8 +77,9 @@ class Apple:
 class Nvidia:
     """NVML, read in a thread: its first reading takes up to a second."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, uuids: Collection[str] = ()) -> None:
         self._gpus = nvidia.Nvml(library)
+        self._gpus.watch(uuids)
         self._reading = Beside(self._gpus.read)
 
     def latest(self, now: float) -> tuple[float, Mapping[str, float | None]] | None:
@@ -92,12 +93,12 @@ class Nvidia:
             self._gpus.close()
 
 
-def gpu_tool(platform: str = sys.platform) -> Gpu | None:
-    """Return the tool that tells the use of the GPUs; None if there is none on this machine."""
+def gpu_tool(platform: str = sys.platform, uuids: Collection[str] = ()) -> Gpu | None:
+    """Return the tool that tells the use of the GPUs, of those named if any are; None if there is none here."""
     if platform == "darwin":
         return Apple()
     library = nvidia.library()
-    return Nvidia(library) if library else None
+    return Nvidia(library, uuids) if library else None
 
 
 @dataclass(frozen=True)

@@ -131,17 +131,19 @@ def worker_lock_path(home: Path) -> Path:
 
 def lane_lock_path(lane: str) -> Path:
     """Return the lock path of a lane, e.g. "machine" or one GPU. Raises: ValueError for an invalid file name."""
+    lane = lane.replace(":", "-").replace("+", "_")
     if not lane or not all(letter.isalnum() or letter in "-_." for letter in lane) or lane.startswith("."):
         raise ValueError(f"invalid lane name: {lane!r}")
     return lock_dir() / f"lane-{lane}.lock"
 
 
-def try_lock(path: Path) -> Lock | None:
-    """Take the lock without waiting; None when it is held.
+def try_lock(path: Path, questions_last_s: float = _QUESTIONS_LAST_S) -> Lock | None:
+    """Take the lock without waiting; None when it is held. One that others share looks like one that they only query:
+    None after `questions_last_s`.
 
     Raises: MpsqError when the file cannot be opened or its file system does not support locks.
     """
-    deadline = time.monotonic() + _QUESTIONS_LAST_S
+    deadline = time.monotonic() + questions_last_s
     while True:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -152,9 +154,7 @@ def try_lock(path: Path) -> Lock | None:
             finally:
                 os.close(fd)  # also releases a shared lock that _try got by its query
         except OSError as error:
-            raise MpsqError(
-                f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
-            ) from error
+            raise _cannot(path, error) from error
         if state == "held" or time.monotonic() > deadline:
             return None
         if state == "asked":
@@ -169,7 +169,7 @@ def share(path: Path, wait_s: float = 30.0, by: str = "an mpsq gc") -> Lock:
     Raises: MpsqError when the file cannot be opened, or is not to be had for longer than `wait_s`.
     """
     deadline = time.monotonic() + wait_s
-    with _share(_turn(path), path, deadline, wait_s, by):
+    with _share(turn_of(path), path, deadline, wait_s, by):
         return _share(path, path, deadline, wait_s, by)
 
 
@@ -179,14 +179,33 @@ def alone(path: Path, wait_s: float) -> Lock | None:
     Raises: MpsqError as try_lock.
     """
     deadline = time.monotonic() + wait_s
-    turn = _wait_for(_turn(path), deadline)
+    turn = _wait_for(turn_of(path), deadline)
     if turn is None:
         return None
     with turn:
         return _wait_for(path, deadline)
 
 
-def _turn(path: Path) -> Path:
+def try_share(path: Path) -> Lock | None:
+    """Take the lock shared without waiting; None when a process holds it alone. It passes those that wait to.
+
+    Raises: MpsqError as try_lock.
+    """
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise _cannot(path, error) from error
+        if not grants(fd, fcntl.LOCK_SH):
+            os.close(fd)
+            return None
+        if _is_file_at(fd, path):
+            return Lock(path, fd)
+        os.close(fd)
+
+
+def turn_of(path: Path) -> Path:
+    """Return the lock that a process holds while it waits to hold `path` alone."""
     return path.with_suffix(".turn")
 
 
@@ -200,9 +219,7 @@ def _share(file: Path, path: Path, deadline: float, wait_s: float, by: str) -> L
     try:
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise MpsqError(
-            f"the lock {file} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
-        ) from error
+        raise _cannot(file, error) from error
     while not grants(fd, fcntl.LOCK_SH):
         if time.monotonic() > deadline:
             os.close(fd)
@@ -234,6 +251,12 @@ def read_holder(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return holder if isinstance(holder, dict) else None
+
+
+def _cannot(path: Path, error: OSError) -> MpsqError:
+    return MpsqError(
+        f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"
+    )
 
 
 def _try(fd: int) -> str:

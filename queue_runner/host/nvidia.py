@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class Nvml:
         self._ours: set[int] = set()
         self._used: set[int] = set()
         self._seen_us: dict[int, int] = {}
+        self._watched: frozenset[str] = frozenset()
 
     def use_pids(self, pids: Iterable[int]) -> None:
         """Set the run's processes."""
@@ -72,6 +73,29 @@ class Nvml:
     def count(self) -> int:
         """Return how many GPUs there are."""
         return len(self._open())
+
+    def places(self) -> dict[str, str]:
+        """Return the PCI bus id of every GPU by UUID; of one that is divided, its MIG slices."""
+        found: dict[str, str] = {}
+        for handle in self._open():
+            with suppress(self._nvml.NVMLError):
+                place = _text(self._nvml.nvmlDeviceGetPciInfo(handle).busId)
+                found |= dict.fromkeys(self._slices(handle) or [_text(self._nvml.nvmlDeviceGetUUID(handle))], place)
+        return found
+
+    def _slices(self, handle: Any) -> list[str]:
+        nvml, found = self._nvml, []
+        with suppress(nvml.NVMLError):
+            if nvml.nvmlDeviceGetMigMode(handle)[0]:
+                for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                    with suppress(nvml.NVMLError):
+                        slice_ = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+                        found.append(_text(nvml.nvmlDeviceGetUUID(slice_)))
+        return found
+
+    def watch(self, uuids: Collection[str]) -> None:
+        """Read only the GPUs of these UUIDs, or on which these are slices."""
+        self._watched = frozenset(uuids)
 
     def read(self) -> dict[str, Any]:
         """Return the values of conditions.KEYS that NVML knows; {} where it answers nothing. Takes milliseconds, the
@@ -110,10 +134,16 @@ class Nvml:
             try:
                 self._nvml.nvmlInit()
                 count = self._nvml.nvmlDeviceGetCount()
-                self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
+                handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
             except self._nvml.NVMLError:
                 return []
+            self._handles = [one for one in handles if not self._watched or self._names(one) & self._watched]
         return self._handles
+
+    def _names(self, handle: Any) -> set[str]:
+        with suppress(self._nvml.NVMLError):
+            return {_text(self._nvml.nvmlDeviceGetUUID(handle)), *self._slices(handle)}
+        return set()
 
     def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
         nvml = self._nvml
@@ -199,6 +229,10 @@ class Nvml:
             seen.add(at)
             at = self._parent(at)
         return False
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _parent(pid: int) -> int | None:

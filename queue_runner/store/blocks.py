@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from queue_runner.lanes import REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
@@ -20,18 +21,19 @@ _SENT = (
     *(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state),
     *(runs.c.started_at, runs.c.token, runs.c.cancel_requested_at),
 )
+_REMOTE = runs.c.lane.op("GLOB")(REMOTE_GLOB)
 _PLACE = ("number", "repeat", "attempt", "position", "created_at")
 
 
 def open_lanes(connection: Connection) -> list[str]:
     """Return the remote lanes that have runs which are not DONE."""
-    found = select(runs.c.lane).distinct().where(runs.c.state != State.DONE, runs.c.lane != DEFAULT_LANE)
+    found = select(runs.c.lane).distinct().where(runs.c.state != State.DONE, _REMOTE)
     return sorted(connection.execute(found).scalars())
 
 
 def something_waits(connection: Connection) -> bool:
     """Return whether a run of a remote lane is waiting to be sent or under way."""
-    open_ = select(runs.c.id).where(runs.c.lane != DEFAULT_LANE, runs.c.state.in_((State.QUEUED, State.RUNNING)))
+    open_ = select(runs.c.id).where(_REMOTE, runs.c.state.in_((State.QUEUED, State.RUNNING)))
     return connection.execute(open_.limit(1)).first() is not None
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, literal, select, update
 
+from queue_runner.lanes import REMOTE_GLOB, is_remote
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store.ready import MAY_START
@@ -42,6 +43,7 @@ class Claimed:
     spec: JobSpec
     token: str
     boot_id: str
+    lane: str = DEFAULT_LANE
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Following:
     run_id: int
     id: RunId
     spec: JobSpec
+
+    @classmethod
+    def of(cls, run_id: int, id: RunId, spec: JobSpec) -> Following:
+        """Return a run of a job: a preflight runs less of it."""
+        return cls(run_id, id, _of_run(spec, id.number))
 
 
 def record(
@@ -201,6 +208,7 @@ def _row(id: int, group_id: int, now: float, job: NewJob) -> dict[str, Any]:
         "spec_hash": spec.content_hash(),
         "snapshot_hash": spec.snapshot,
         "priority": terms.priority,
+        "lane": spec.lane or DEFAULT_LANE,
         "note": terms.note,
         "deadline_at": terms.deadline_at,
         "retries": terms.retries,
@@ -287,9 +295,10 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 def add_run(connection: Connection, job_id: int, *, position: int, **columns: Any) -> int:
     """Add a run to a job: the first attempt of its first repeat, queued, unless `columns` say otherwise. Return its
-    id."""
-    first = {"number": 1, "repeat": 1, "attempt": 1, "lane": DEFAULT_LANE, "state": State.QUEUED}
+    id. A lane of this machine is taken when the run is claimed, and only then."""
+    first = {"number": 1, "repeat": 1, "attempt": 1, "state": State.QUEUED}
     values = {**first, "created_at": time.time(), **columns}
+    values["lane"] = lane if is_remote(lane := values.get("lane", DEFAULT_LANE)) else DEFAULT_LANE
     statement = insert(runs).values(job_id=job_id, position=position, **values)
     return int(connection.execute(statement.returning(runs.c.id)).scalar_one())
 
@@ -318,7 +327,7 @@ _FOLLOWING = (
 def following(connection: Connection, lane: str, now: float) -> Following | None:
     """Return the run that a claim would take."""
     row = connection.execute(_FOLLOWING, {"this_lane": lane, "now": now}).one_or_none()
-    return row and Following(row.id, RunId(row.job_id, row.number), _spec(row.spec_json, row.number))
+    return row and Following.of(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json))
 
 
 def claim(
@@ -335,13 +344,25 @@ def claim(
     The rules are those of `ready.py`: its time has come, its dependencies are met, the lane is not paused.
     """
     now = time.time() if now is None else now
-    chosen = (runs.c.id == _FOLLOWING.with_only_columns(runs.c.id).scalar_subquery(), runs.c.state == State.QUEUED)
+    found = connection.execute(
+        _FOLLOWING.with_only_columns(runs.c.id), {"this_lane": lane, "now": now}
+    ).scalar_one_or_none()
+    if found is None or (only is not None and found != only):
+        return None
+    return claimed(connection, found, lane, token, boot_id, now)
+
+
+def claimed(
+    connection: Connection, run_id: int, lane: str, token: str, boot_id: str, now: float | None = None
+) -> Claimed | None:
+    """Move a QUEUED run to RUNNING on a lane, in the transaction that has found it startable; None if it is not
+    QUEUED."""
+    values = {"lane": lane, "token": token, "boot_id": boot_id, "blocked_reason": None}
     row = connection.execute(
         update(runs)
-        .where(*chosen, *((runs.c.id == only,) if only is not None else ()))
-        .values(state=State.RUNNING, claimed_at=now, token=token, boot_id=boot_id, blocked_reason=None)
-        .returning(runs.c.id, runs.c.job_id, runs.c.number),
-        {"this_lane": lane, "now": now},
+        .where(runs.c.id == run_id, runs.c.state == State.QUEUED)
+        .values(state=State.RUNNING, claimed_at=time.time() if now is None else now, **values)
+        .returning(runs.c.id, runs.c.job_id, runs.c.number)
     ).one_or_none()
     if row is None:
         return None
@@ -353,9 +374,10 @@ def claim(
         verb=Verb.CLAIM,
         source=State.QUEUED,
         target=State.RUNNING,
+        reason="" if lane == DEFAULT_LANE else f"on {lane}",
     )
     spec_json = connection.execute(select(jobs.c.spec_json).where(jobs.c.id == row.job_id)).scalar_one()
-    return Claimed(row.id, RunId(row.job_id, row.number), _spec(spec_json, row.number), token, boot_id)
+    return Claimed(row.id, RunId(row.job_id, row.number), _spec(spec_json, row.number), token, boot_id, lane)
 
 
 def running(connection: Connection, lane: str) -> Claimed | None:
@@ -367,11 +389,28 @@ def running(connection: Connection, lane: str) -> Claimed | None:
     ).one_or_none()
     if row is None:
         return None
-    return Claimed(row.id, RunId(row.job_id, row.number), _spec(row.spec_json, row.number), row.token, row.boot_id)
+    return Claimed(
+        row.id, RunId(row.job_id, row.number), _spec(row.spec_json, row.number), row.token, row.boot_id, lane
+    )
+
+
+def name_of(connection: Connection, run_id: int) -> RunId:
+    """Return the name of a run."""
+    row = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.id == run_id)).one()
+    return RunId(row.job_id, row.number)
+
+
+def here(connection: Connection) -> list[str]:
+    """Return the lanes of this machine on which a run is RUNNING."""
+    there = (runs.c.state == State.RUNNING, ~runs.c.lane.op("GLOB")(REMOTE_GLOB))
+    return list(connection.execute(select(runs.c.lane).where(*there).order_by(runs.c.id)).scalars())
 
 
 def _spec(spec_json: str, number: int) -> JobSpec:
-    spec = JobSpec.from_json(spec_json)
+    return _of_run(JobSpec.from_json(spec_json), number)
+
+
+def _of_run(spec: JobSpec, number: int) -> JobSpec:
     return spec.for_preflight(PREFLIGHT_LIMIT_S) if number == PREFLIGHT else spec
 
 
@@ -440,7 +479,10 @@ def suspend_requested(connection: Connection, run_id: int) -> bool:
 def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
     """Requeue a run that never started; if its cancellation was requested meanwhile, it is CANCELLED instead. Return
     whether it is queued again."""
-    move(connection, run_id, Verb.UNCLAIM, actor="worker", reason=reason, claimed_at=None, token=None, boot_id=None)
+    lane = connection.execute(select(runs.c.lane).where(runs.c.id == run_id)).scalar_one()
+    back = lane if is_remote(lane) else DEFAULT_LANE
+    values = {"lane": back, "claimed_at": None, "token": None, "boot_id": None}
+    move(connection, run_id, Verb.UNCLAIM, actor="worker", reason=reason, ending=None, **values)
     if not cancel_requested(connection, run_id):
         return True
     ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")

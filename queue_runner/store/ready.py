@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, func, or_, select, table
 
-from queue_runner.model import NOT_FAILED, Condition, Ending, Outcome, State
+from queue_runner.model import DEFAULT_LANE, NOT_FAILED, Condition, Ending, Outcome, State
 from queue_runner.store.behind import UNDECIDED, behind
 from queue_runner.store.schema import jobs, lanes, runs
 
@@ -27,6 +27,9 @@ _NOT_AS_WANTED = {
 _LANE: ColumnElement[str] = bindparam("this_lane")  # not the name of a column: an UPDATE would set that
 _NOW: ColumnElement[float] = bindparam("now")
 _PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
+_BOUND_TO_PAUSED = exists().where(
+    lanes.c.name == jobs.c.lane, lanes.c.name != DEFAULT_LANE, lanes.c.paused_at.is_not(None)
+)
 MAY_START = (
     runs.c.state == State.QUEUED,
     runs.c.lane == _LANE,
@@ -34,6 +37,7 @@ MAY_START = (
     or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
     ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met"),
     ~_PAUSED,
+    ~_BOUND_TO_PAUSED,
 )
 """Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
 

@@ -11,8 +11,9 @@ The preparation is the same program with further variables, in which it computes
 (jobs/harness/prepared.py): ended, limited and cancelled as the trainer is, but no part of the run's time. How it ends
 does not matter: a trainer that finds nothing prepared computes it itself.
 
-The lane is the inherited lock that means "something may be using the accelerator". The trainer inherits it too, so that
-the lane stays held if the warden is killed. With allow_daemons only the warden holds it: a daemon that may outlive
+The lane is the inherited lock that means "something may be using the accelerator"; a run beside others has those of
+its lane, and last the machine's, which it shares. The trainer inherits them too, so that the lane stays held if the
+warden is killed. With allow_daemons only the warden holds it: a daemon that may outlive
 its job must not keep the lane. There the kernel (Linux) kills the trainer together with its warden.
 
 The clocks of timeout and stall stop while the machine sleeps and while the trainer is stopped (SIGSTOP).
@@ -150,7 +151,7 @@ class Run:
             say("while starting:", repr(error))
             return False
 
-    def watch(self, lane: int) -> tuple[dict[str, Any] | None, bool, Termination | None]:
+    def watch(self, lane: list[int]) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
         stop, stopped, ending = None, False, None
         while not self.reap():
@@ -172,14 +173,15 @@ class Run:
                 self.tree.note()
                 if awake() >= self.next_touch:
                     self.next_touch = awake() + TOUCH_S
-                    os.utime(lane)
+                    for held in lane:
+                        os.utime(held)
             except Exception as error:  # any failure: the trainer must not be left unsupervised
                 say("while watching:", repr(error))
             self.count_pause()
             self.wait(RESCAN_S if ending else POLL_S)
         return stop, stopped, ending
 
-    def prepare(self, lane: int) -> tuple[dict[str, Any] | None, Termination | None]:
+    def prepare(self, lane: list[int]) -> tuple[dict[str, Any] | None, Termination | None]:
         """Run the program as a preparation, to its end and that of its processes. Return (stop, Ending) like watch."""
         spec, log = self.spec, self.own + "prepare.log"
         own = {"env": {**spec["env"], **spec["prepare"]}, "stdout": log, "stderr": log, "events": os.devnull}
@@ -275,7 +277,7 @@ class Run:
         except OSError as error:
             say("while sweeping:", error)
 
-    def supervise(self, lane: int) -> None:
+    def supervise(self, lane: list[int]) -> None:
         """Perform all steps, from the check for a cancel to the last remaining process."""
         stop, stopped, ending = None, False, None
         if cancel := cancelled(self.folder, self.spec):
@@ -318,9 +320,12 @@ def main(arguments: list[str]) -> int:
     if missing := NEEDED - spec.keys():
         say("spec.json lacks", *missing)
         return 1
-    lane = spec["lane_fd"]
-    os.set_inheritable(lane, False)
-    if files.hold(f"{folder}/warden.lock") is None or not files.grants(lane, fcntl.LOCK_EX):
+    lane = spec.get("lane_fds", [spec["lane_fd"]])
+    own = lane[:-1] if spec.get("lane_shares") else lane
+    for held in lane:
+        os.set_inheritable(held, False)
+    granted = all(files.grants(held, fcntl.LOCK_EX if held in own else fcntl.LOCK_SH) for held in lane)
+    if files.hold(f"{folder}/warden.lock") is None or not granted:
         say("another warden holds this run, or another run holds the lane")
         return 75
     reach("warden.locked")
@@ -332,7 +337,8 @@ def main(arguments: list[str]) -> int:
     for name in ("exit.json", "stop"):
         files.reserve(f"{folder}/warden/{name}")
     Run(folder, spec).supervise(lane)
-    os.close(lane)
+    for held in lane:
+        os.close(held)
     try:
         os.unlink(f"{folder}/warden/stop.tmp")
     except OSError:

@@ -43,7 +43,7 @@ class Trainer:
         self.error: dict[str, Any] | None = None
 
 
-def start(made: Trainer, spec: dict[str, Any], lane: int, to_be_stopped: Callable[[], bool]) -> None:
+def start(made: Trainer, spec: dict[str, Any], lane: list[int], to_be_stopped: Callable[[], bool]) -> None:
     """Fork and exec, and fill in `made`; any failure is in its `error`.
 
     Before exec the child may wait in the kernel for hours: for a network drive, or for an answer to a privacy prompt of
@@ -82,7 +82,7 @@ def start(made: Trainer, spec: dict[str, Any], lane: int, to_be_stopped: Callabl
 
 
 def _become(
-    spec: dict[str, Any], lane: int, warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
+    spec: dict[str, Any], lane: list[int], warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
 ) -> None:
     """Exec the trainer in the child, or report the failure through `tell`. Never returns."""
     place = "its start"
@@ -95,11 +95,15 @@ def _become(
         for stream, fd in enumerate(streams):
             os.dup2(fd, stream)
         if not spec["allow_daemons"]:
-            os.set_inheritable(lane, True)
+            for held in lane:
+                os.set_inheritable(held, True)
         elif LINUX:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != warden:
                 os._exit(127)
+        if LINUX and spec.get("cores"):
+            place = f"its processors {spec['cores']}"
+            os.sched_setaffinity(0, spec["cores"])
         place = f"its working directory {spec['cwd']}"
         os.chdir(spec["cwd"])
         place = spec["argv"][0]

@@ -20,18 +20,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
-from queue_runner import units
+from queue_runner import lanes, units
 from queue_runner.analysis import stats
 from queue_runner.analysis.quiet import Disturbance
 from queue_runner.config import Config
 from queue_runner.host.boot import boot_id
-from queue_runner.host.locks import Lock
+from queue_runner.host.lane_locks import Hold
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.store.history import SAME, History
 from queue_runner.store.jobs import Following
 from queue_runner.text import last_line
+from queue_runner.worker import launch
 
 LOOK_S = 0.1
 COOL_S = 10.0
@@ -86,7 +87,7 @@ class Canary:
         """Whether a canary runs, or will again: the lane is kept meanwhile."""
         return self._run_id is not None and self._wanted
 
-    def look(self, run: Following, lane: Lock, left_s: float) -> tuple[bool, Disturbance | None]:
+    def look(self, run: Following, lane: Hold, left_s: float) -> tuple[bool, Disturbance | None]:
         """Return whether the run may start, and in what the device is below its level. Never blocks.
 
         `left_s` is how long the run may still wait; it is asked again after COOL_S until then.
@@ -159,10 +160,11 @@ class Canary:
             rows = connection.execute(_READINGS, [boot_id(), spec.device, spec.python, of, of, FIRST]).fetchall()
         return [json.loads(row["data_json"]) for row in rows]
 
-    def _start(self, spec: JobSpec, lane: Lock) -> None:
+    def _start(self, spec: JobSpec, lane: Hold) -> None:
         first = next(iter(self._readings(spec)), None)
         count = ["--count", f"{first['canary_count']:.0f}"] if first else []
         script = str(jobs_dir() / "canary_torch.py")
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if spec.device == "cpu" else {}
         self._began = time.monotonic()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
         try:
@@ -171,11 +173,14 @@ class Canary:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
-                env={**spec.env, **({"CUDA_VISIBLE_DEVICES": ""} if spec.device == "cpu" else {})},
-                pass_fds=[lane.fd],
+                env={**launch.of_lane(spec), **spec.env, **hidden},
+                pass_fds=lane.fds,
                 start_new_session=True,
                 cwd="/",
             )
+            if spec.affinity and hasattr(os, "sched_setaffinity"):  # before it has any other thread
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(self._process.pid, lanes.processors(spec.affinity))
         except OSError as error:
             self._log(f"the canary could not be started: {error.strerror or error}")
             self._broken.add((spec.python, spec.device))
@@ -228,4 +233,5 @@ class Canary:
 def _what(spec: JobSpec, said: Mapping[str, Any]) -> str:
     """Return what besides the interpreter the level belongs to: "NVIDIA H200, torch 2.9.1, OMP_NUM_THREADS=8"."""
     variables = [f"{name}={value}" for name, value in sorted(spec.env.items()) if name.startswith(_SPEED)]
-    return ", ".join([str(said.get("device")), f"torch {said.get('torch')}", *variables])
+    lane = [f"lane {spec.lane}"] if spec.lane else []
+    return ", ".join([str(said.get("device")), f"torch {said.get('torch')}", *lane, *variables])

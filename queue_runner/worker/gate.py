@@ -16,8 +16,8 @@ from sqlalchemy import Engine
 from queue_runner import times, units
 from queue_runner.analysis.quiet import Disturbance, disturbances
 from queue_runner.config import Config
+from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
-from queue_runner.host.locks import Lock
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import gate as history
 from queue_runner.store import results
@@ -56,11 +56,16 @@ class Gate:
         self._load.sample(roots, running=running, **({"every_s": self._config.sample_s} if running else {}))
 
     @property
+    def waits_for(self) -> int | None:
+        """The run that is to start next."""
+        return self._run.run_id if self._run is not None else None
+
+    @property
     def keeps_lane(self) -> bool:
         """Whether the lane is in use while the run waits."""
         return self._canary.at_work
 
-    def keeps(self, run: Following, lane: Lock) -> str | None:
+    def keeps(self, run: Following, lane: Hold) -> str | None:
         """Return why the run must wait, "" while that is not known yet; None: it may start."""
         if self._run is None or self._run.run_id != run.run_id:
             self.leave("another run is next")
@@ -92,7 +97,7 @@ class Gate:
             return None
         return self._reason(run, found)
 
-    def _sing(self, run: Following, lane: Lock) -> str | None:
+    def _sing(self, run: Following, lane: Hold) -> str | None:
         """Let the canary look at the device; return as `keeps`."""
         ready, slow = self._canary.look(run, lane, self._limit_s(run) - self._waited_s())
         found = [*(self._found or ()), *([slow] if slow else ())]

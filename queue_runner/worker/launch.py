@@ -14,28 +14,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import redact, warden
+from queue_runner import lanes, redact, warden
 from queue_runner.config import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets, locks
 from queue_runner.host.boot import boot_id
+from queue_runner.host.lane_locks import Hold
 from queue_runner.model import PREFLIGHT, RunId
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.run_dir import RunDir
 from queue_runner.source import working_copy
+from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import randomize
 from queue_runner.workloads import command_line
 
 SPEC_VERSION = 1
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Variables by which libraries learn how many threads to start; what the user has set is kept."""
 
 
 def prepare(
     layout: Layout,
     config: Config,
     run: Claimed,
-    lane_fd: int,
+    lane: Hold,
     origin: RunId | None = None,
     log: Callable[[str], None] = lambda _: None,
 ) -> RunDir:
@@ -89,7 +99,10 @@ def prepare(
         "min_free_bytes": config.min_free_bytes,
         "allow_daemons": run.spec.allow_daemons,
         "wake": str(layout.fifo),
-        "lane_fd": lane_fd,
+        "lane_fd": lane.fds[0],
+        "lane_fds": lane.fds,
+        "lane_shares": lane.shares,
+        "cores": lanes.processors(run.spec.affinity) if run.spec.affinity else [],
         "prepare": {"MPSQ_PREPARE": "1"} if prepares else {},
     }
     _write_private(folder.spec, instructions)
@@ -128,6 +141,7 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
     }
     if locks_dir := os.environ.get("MPSQ_LOCKS"):
         ours["MPSQ_LOCKS"] = locks_dir
+    ours |= of_lane(run.spec)
     if run.spec.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""  # a job for the CPU must not use the accelerator
     if run.spec.copy and run.spec.tree and "PYTHONPATH" in run.spec.env:
@@ -140,6 +154,14 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         **(caches if run.id.number == PREFLIGHT else {}),  # a cache of the user's must be as the first run expects it
         **randomize.variables(run.spec, run.id),
     }
+
+
+def of_lane(spec: JobSpec) -> dict[str, str]:
+    """Return the variables of a job's lane: the GPUs that it sees, and how many threads its libraries start."""
+    found = dict.fromkeys(_THREADS, str(spec.threads)) if spec.threads else {}
+    if lanes.kind(spec.lane) == "cuda":
+        found["CUDA_VISIBLE_DEVICES"] = spec.lane
+    return found
 
 
 def compile_cache(layout: Layout, run: Claimed) -> Path:
@@ -163,8 +185,8 @@ def without_spaces(folder: Path) -> Path:
     return link
 
 
-def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:
-    """Start the warden, which inherits the lane lock; the caller closes its own copy.
+def spawn(folder: RunDir, lane: Hold) -> subprocess.Popen[bytes]:
+    """Start the warden, which inherits the lane's locks; the caller closes its own copy.
 
     Raises: OSError when no process can be created.
     """
@@ -175,7 +197,7 @@ def spawn(folder: RunDir, lane: locks.Lock) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[lane.fd],
+            pass_fds=lane.fds,
             start_new_session=True,
             cwd="/",
         )

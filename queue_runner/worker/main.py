@@ -42,7 +42,7 @@ from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.blocks import Blocks
 from queue_runner.worker.hooks import Hooks
-from queue_runner.worker.supervisor import Supervisor
+from queue_runner.worker.lanes import Lanes
 from queue_runner.worker.throttled_log import ThrottledLog
 
 BUSY_TICK_S = 1.0
@@ -59,7 +59,7 @@ log = logging.getLogger("mpsq.worker")
 
 
 class Worker:
-    """A worker that holds worker.lock and a Supervisor, and steps it on every ring and every tick."""
+    """A worker that holds worker.lock and the lanes, and steps them on every ring and every tick."""
 
     def __init__(self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool) -> None:
         self._layout = layout
@@ -68,7 +68,7 @@ class Worker:
         self._until_idle = until_idle
         self._db_file = _file_id(layout.db)
         self._engine = open_engine(layout.db, keep_open=True)
-        self._supervisor = Supervisor(layout, settings, self._engine, log.info)
+        self._lanes = Lanes(layout, settings, self._engine, log.info)
         self._hooks = Hooks(layout, settings, self._engine, log.info)
         self._blocks = Blocks(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
@@ -131,7 +131,7 @@ class Worker:
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._hooks.stop()
         self._scheduler.shutdown(wait=True)
-        self._supervisor.stop()
+        self._lanes.stop()
 
     def _lost_the_database(self) -> bool:
         """Return whether another file or none is under the name of the database, so that only this worker can still
@@ -179,7 +179,7 @@ class Worker:
             self._scheduler.modify_job(job, next_run_time=moment)
 
     def _has_work(self) -> bool:
-        return self._supervisor.something_waits() or self._hooks.busy() or self._blocks.busy()
+        return self._lanes.something_waits() or self._hooks.busy() or self._blocks.busy()
 
     def _follow_blocks(self) -> None:
         try:
@@ -216,7 +216,7 @@ class Worker:
             self._stopped.set()
             return
         try:
-            active = self._supervisor.step()
+            active = self._lanes.step()
             if self._hooks.wanted():
                 self._step_now("hooks")
             ended = self._until_idle and not active and not self._has_work()
@@ -232,7 +232,7 @@ class Worker:
         if wanted != self._tick_s:
             self._tick_s = wanted
             self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
-        due = self._supervisor.next_change_at()
+        due = self._lanes.next_change_at()
         if due is not None and due - time.time() < wanted:
             self._step_at(datetime.fromtimestamp(due, UTC))
         if self._rung.is_set():

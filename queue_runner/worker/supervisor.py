@@ -1,7 +1,8 @@
-"""Supervise: reap the ended run, start the next one. One `step` at a time, only from the state on disk.
+"""Supervise one lane: reap the run that ended on it, start the next one. Only from the state on disk.
 
 A new worker and one that has run for weeks do the same: they look at the run that is RUNNING in the database, at its
-warden's lock and at the lane, and act on what they find (docs/supervision.md, Deaths).
+warden's lock and at the lane, and act on what they find (docs/supervision.md, Deaths). What is done once for all lanes
+is in lanes.py.
 """
 
 from __future__ import annotations
@@ -11,32 +12,31 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
 
-from queue_runner import failpoints, units
+from queue_runner import failpoints, lanes, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets, locks, wakeup
+from queue_runner.host import job_secrets, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
-from queue_runner.host.load import Load
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb
+from queue_runner.host.lane_locks import Hold, LaneLocks
+from queue_runner.host.load import Load, gpu_tool
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
-from queue_runner.store import hook_calls, jobs, lanes, ready, replacements, results, retries
-from queue_runner.store import schedules as store_schedules
+from queue_runner.store import jobs, results, retries
+from queue_runner.store import lanes as lane_rows
 from queue_runner.store.engine import looking, writing
-from queue_runner.store.jobs import Claimed
-from queue_runner.submit import grid, schedules
+from queue_runner.store.jobs import Claimed, Following
 from queue_runner.text import last_line
 from queue_runner.worker import hooks, launch, preflight
-from queue_runner.worker.backups import Backups
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import finish
 from queue_runner.worker.gate import Gate
@@ -54,15 +54,19 @@ MAX_FRUITLESS_STARTS = 5
 class Supervisor:
     """The owner of one lane of one queue. Only the holder of worker.lock may make one."""
 
-    def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None], lane: str = DEFAULT_LANE
+    ) -> None:
+        self.lane = lane
         self._layout = layout
         self._config = config
         self._engine = engine
         self._log = log
         self._orders = hooks.orders(config)
-        self._backups = Backups(layout, config, log)
-        self._gate = Gate(engine, config, Load(), Canary(layout, config, log))
-        self._lane: locks.Lock | None = None
+        uuids = lanes.parts(lane) if lanes.kind(lane) == "cuda" else ()
+        self._gate = Gate(engine, config, Load(gpu=gpu_tool(uuids=uuids)), Canary(layout, config, log))
+        self._locks = LaneLocks(lane)
+        self._held: Hold | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
         self._kept_awake: int | None = None  # the run for which that was done
@@ -70,63 +74,60 @@ class Supervisor:
         self._not_before = 0.0
         self._fruitless = 0
 
-    def step(self) -> bool:
-        """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
+    @property
+    def waits_for(self) -> int | None:
+        """The run that waits for a quiet machine on this lane."""
+        return self._gate.waits_for
+
+    @property
+    def due(self) -> float | None:
+        """When (Unix seconds) the gate looks again."""
+        return self._gate.due
+
+    @property
+    def cools(self) -> bool:
+        """Whether nothing may start yet: the last run has just ended, or the machine has refused to start one."""
+        return time.monotonic() < self._not_before
+
+    def look(self, wardens: Collection[int], *, running: bool) -> None:
+        """Note the load of the machine, of which the queue's own `wardens` are no part."""
         self._is_ours_alive()  # reaps the last warden
-        self._skip_hopeless()
-        run = self._running()
-        self._gate.observe(self._wardens(run), running=run is not None)
-        if run is not None and not self._reap(run):
-            return True
-        schedules.submit_due(self._layout, self._engine, self._log)  # here: no run of this queue is measured now
-        self._back_up()
-        return self._start_next()
+        self._gate.observe(wardens, running=running)
+
+    def adopted(self, run: Claimed) -> list[int]:
+        """Return the warden of a run that another worker has started: it is not below this process."""
+        if self._is_ours_alive():
+            return []
+        pid = (RunDir(self._layout.run_dir(run.id)).started() or {}).get("warden_pid")
+        return [pid] if isinstance(pid, int) else []
 
     def close(self) -> None:
         """Release the lane, if this worker holds it; a run continues under its warden."""
-        if self._lane is not None:
-            self._lane.close()
-            self._lane = None
+        self._locks.leave()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def stop(self) -> None:
         """Do the same, and end what was asked of tools."""
         self.close()
         self._gate.close()
 
-    def something_waits(self) -> bool:
-        """Return whether a QUEUED run will start some time without user action."""
-        with looking(self._engine) as connection:
-            return ready.something_waits(connection, DEFAULT_LANE, time.time())
+    def rest(self, why: str | None = None) -> None:
+        """Start nothing, since there is nothing to start, or, if `why` says so, as something else goes first."""
+        self._gate.leave()
+        self._block(why)
+        self.close()
 
-    def next_change_at(self) -> float | None:
-        """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule
-        submits, or the gate looks again."""
-        with looking(self._engine) as connection:
-            now = time.time()
-            times = (ready.next_change_at(connection, DEFAULT_LANE, now), store_schedules.next_at(connection, now))
-        return min((at for at in (*times, self._gate.due) if at is not None), default=None)
-
-    def _skip_hopeless(self) -> None:
-        """End runs that wait for something that can no longer happen, and transitively those that wait for them."""
-        while True:
-            with looking(self._engine) as connection:
-                if not ready.unsatisfiable(connection, time.time()):
-                    return
-            with writing(self._engine) as connection:
-                skipped = ready.unsatisfiable(connection, now := time.time())
-                for run_id, ending in skipped:
-                    jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
-                if skipped:
-                    replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
-                    hook_calls.note_idle(connection, self._orders)
+    def take(self) -> bool:
+        """Take the lane, if it is free."""
+        if self._held is None:
+            self._held = self._locks.take()
+        return self._held is not None
 
     # -- the current run ------------------------------------------------------------------------------------------
 
-    def _running(self) -> Claimed | None:
-        with looking(self._engine) as connection:
-            return jobs.running(connection, DEFAULT_LANE)
-
-    def _reap(self, run: Claimed) -> bool:
+    def reap(self, run: Claimed) -> bool:
         """Watch a run; return True once it is no longer RUNNING."""
         folder = RunDir(self._layout.run_dir(run.id))
         folder.repair()
@@ -134,10 +135,10 @@ class Supervisor:
         if not ended and self._is_supervised(folder):
             self._watch(run, folder)
             return False
-        if not self._take_lane():
+        if not self.take():
             if self._is_supervised(folder) or not self._lost_its_warden(run, folder):
                 return False
-            if not self._sweep(run, folder, spare_daemons=ended) or not self._take_lane():
+            if not self._sweep(run, folder, spare_daemons=ended) or not self.take():
                 return False
         failpoints.reach("worker.took_lane")
         return self._end(run, folder)
@@ -233,7 +234,7 @@ class Supervisor:
         if spare_daemons and run.spec.allow_daemons:
             return True
         grace = (self._config.grace_int_s, self._config.grace_term_s)
-        survivors = end_orphans(run, folder, DEFAULT_LANE, grace)
+        survivors = end_orphans(run, folder, self.lane, grace)
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
             self._block(
@@ -249,31 +250,11 @@ class Supervisor:
         self._observer = None
         self._log(f"run {run.id}: {'requeued' if back else 'cancelled'}: {reason}")
 
-    def _back_up(self) -> None:
-        """Make a backup between two runs, while holding the lane lock: its I/O must disturb no measurement."""
-        if self._backups.is_due(self._something_can_start) and self._take_lane():
-            self._backups.make()
-
-    def _wardens(self, run: Claimed | None) -> list[int]:
-        """Return the warden of a run that another worker has started: it is not below this process."""
-        if run is None or self._is_ours_alive():
-            return []
-        pid = (RunDir(self._layout.run_dir(run.id)).started() or {}).get("warden_pid")
-        return [pid] if isinstance(pid, int) else []
-
     # -- the run that comes next ----------------------------------------------------------------------------------
 
-    def _something_can_start(self) -> bool:
-        with looking(self._engine) as connection:
-            return ready.something_can_start(connection, DEFAULT_LANE, time.time())
-
-    def _start_next(self) -> bool:
-        if not self._something_can_start():
-            self._gate.leave()
-            self._block(None)  # nothing is kept from starting
-            self.close()
-            return False
-        if time.monotonic() < self._not_before:
+    def start(self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None]) -> bool:
+        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs."""
+        if self.cools:
             self.close()
             return False
         runs = self._layout.runs
@@ -282,30 +263,32 @@ class Supervisor:
             self._block_for_disk(free, measured)
             self.close()
             return False
-        if not self._take_lane():
+        if not self.take():
             self._gate.leave("another queue of this machine is running")
             self._block("another queue of this machine is running; this one continues when the lane is free")
             return False
-        assert self._lane is not None
+        assert self._held is not None
         failpoints.reach("worker.lane")
-        with looking(self._engine) as connection:
-            following = jobs.following(connection, DEFAULT_LANE, time.time())
-        if following is None or (why_not := self._gate.keeps(following, self._lane)) is not None:
+        if not self._locks.may_start():
+            self.rest("a run of another queue needs the machine alone, and goes first")
+            return False
+        following = choose()
+        if following is None or (why_not := self._gate.keeps(following, self._held)) is not None:
             self._block(why_not or self._blocked if following else None)
             if not self._gate.keeps_lane:
                 self.close()  # while the gate is shut, other queues may use the machine
             return False
         token = secrets.token_hex(16)
         with writing(self._engine) as connection:
-            run = jobs.claim(connection, DEFAULT_LANE, token, boot_id(), only=following.run_id)
+            run = claim(connection, token=token, boot_id=boot_id(), only=following.run_id)
         if run is None:
             self.close()
             wakeup.ring(self._layout.fifo)  # another has become the next one
             return False
         failpoints.reach("worker.claimed")
-        return self._launch(run, self._lane)
+        return self._launch(run, self._held)
 
-    def _launch(self, run: Claimed, lane: locks.Lock) -> bool:
+    def _launch(self, run: Claimed, lane: Hold) -> bool:
         try:
             if refusal := verify.refusal_in_time(self._layout.snapshots, run.spec):
                 return self._refuse(run, refusal)
@@ -313,7 +296,7 @@ class Supervisor:
             with looking(self._engine) as connection:
                 _, *before = retries.segments(connection, run.run_id)
             origin = before[0][1] if before else None
-            folder = launch.prepare(self._layout, self._config, run, lane.fd, origin, self._log)
+            folder = launch.prepare(self._layout, self._config, run, lane, origin, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
@@ -375,17 +358,12 @@ class Supervisor:
             with contextlib.suppress(MpsqError):  # a full disk does not take the reason either
                 self._block(reason)
 
-    def _take_lane(self) -> bool:
-        if self._lane is None:
-            self._lane = locks.try_lock(locks.lane_lock_path(DEFAULT_LANE))
-        return self._lane is not None
-
     def _block(self, reason: str | None) -> None:
         """Store for `status` why nothing starts; written only when it changes."""
         if reason == self._blocked:
             return
         with writing(self._engine) as connection:
-            lanes.block(connection, DEFAULT_LANE, reason)
+            lane_rows.block(connection, self.lane, reason)
         self._blocked = reason
         if reason:
-            self._log(f"blocked: {reason}")
+            self._log(f"{'' if self.lane == DEFAULT_LANE else f'{self.lane}: '}blocked: {reason}")

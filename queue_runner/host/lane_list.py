@@ -1,0 +1,91 @@
+"""The lanes of this machine: what the setting `lanes` names, with the processors of each.
+
+A GPU's processors are those that the kernel calls local to it (sysfs, local_cpulist of its PCI device), divided evenly
+between the GPUs that share them, and as many for each lane: their number is part of a run's question.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from queue_runner import lanes
+from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import nvidia
+from queue_runner.lanes import Lane
+
+
+def resolve(setting: str, root: Path = Path("/"), library: Any = None) -> tuple[list[Lane], list[str]]:
+    """Return the lanes that the setting names, [] for serial, and what a user should know of them.
+
+    Raises: UsageError for a value that names no lanes, MpsqError for a GPU or processor that is not here.
+    """
+    names = lanes.parse(setting)
+    if not names:
+        return [], []
+    told = []
+    there = _here()
+    for name in names:
+        if missing := [core for core in lanes.cores(name) if lanes.kind(name) == "cpu" and core not in there]:
+            raise MpsqError(
+                f"the lane {name} names processor {missing[0]}, which this machine does not have",
+                f"this process may use {lanes.listed(tuple(sorted(there)))}: mpsq config set lanes",
+            )
+    found = [Lane(name, lanes.cores(name)) for name in names if lanes.kind(name) == "cpu"]
+    if wanted := [name for name in names if lanes.kind(name) == "cuda" or name == lanes.AUTO]:
+        gpus, why = _gpus(root, library)
+        if wanted == [lanes.AUTO]:
+            wanted = list(gpus)
+            if not gpus:
+                told.append(f"lanes is auto, and there is no GPU to make a lane of ({why}): one run at a time")
+        elif gpus and (gone := [name for name in wanted if name not in gpus]):
+            raise MpsqError(f"this machine has no {gone[0]}", f"it has {', '.join(gpus)}: mpsq config set lanes")
+        found += [Lane(name, cores) for name, cores in _divided({name: gpus.get(name, "") for name in wanted}, root)]
+    if not sys.platform.startswith("linux"):
+        found = [Lane(lane.name) for lane in found]
+        told.append("this system binds no process to processors: the lanes share them all")
+    return found, told
+
+
+def _here() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _gpus(root: Path, library: Any) -> tuple[dict[str, str], str]:
+    """Return the PCI bus ids of the GPUs and MIG slices by UUID, and why there is none."""
+    nvml = library or nvidia.library(root)
+    if nvml is None:
+        return {}, "nvidia-ml-py is not installed" if nvidia.is_missing(root) else "no NVIDIA driver"
+    reader = nvidia.Nvml(nvml)
+    found = reader.places()
+    reader.close()
+    return found, "NVML lists none"
+
+
+def _divided(places: dict[str, str], root: Path) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the processors of each GPU: an even share of those local to it, as many for all."""
+    local = {name: _local(place, root) for name, place in places.items()}
+    shares: dict[str, tuple[int, ...]] = {}
+    for name, cores in local.items():
+        sharers = [other for other, theirs in local.items() if theirs == cores]
+        each = len(cores) // len(sharers)
+        first = sharers.index(name) * each
+        shares[name] = cores[first : first + each]
+    least = min(map(len, shares.values()), default=0)
+    return [(name, cores[:least]) for name, cores in shares.items()]
+
+
+def _local(place: str, root: Path) -> tuple[int, ...]:
+    """Return the processors local to a PCI device that this process may use; all of these if the kernel does not
+    say."""
+    domain, _, rest = place.lower().partition(":")
+    there = _here()
+    with suppress(OSError, UsageError):
+        text = (root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "local_cpulist").read_text()
+        return tuple(core for core in lanes.processors(text) if core in there) or tuple(sorted(there))
+    return tuple(sorted(there))

@@ -1,0 +1,97 @@
+"""The locks of a lane: its own, and the machine's.
+
+A run of a lane holds the machine's lock shared, and so do its warden and trainer, which inherit it; a run that needs
+the machine alone holds the same lock exclusively, as the workers of every version do. flock grants any shared lock
+beside another: who waits to be alone therefore holds the .turn beside it, and no run starts on a lane meanwhile. A
+worker that dies loses its turn, and the next one takes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from queue_runner import lanes
+from queue_runner.host import locks
+from queue_runner.host.locks import Lock
+from queue_runner.model import DEFAULT_LANE
+
+SHARERS_LOOK_S = 0.1
+"""How long a try to be alone takes where others share the lock: as long a query may last that looks the same."""
+
+
+class Hold:
+    """The locks of one run, held until closed. The first is the lane's own."""
+
+    def __init__(self, own: list[Lock], shared: Lock | None = None) -> None:
+        self._own, self._shared = own, shared
+
+    @property
+    def fds(self) -> list[int]:
+        """The descriptors to pass on: of the lane's own locks, then of the machine's that is shared."""
+        return [lock.fd for lock in (*self._own, *([self._shared] if self._shared else ()))]
+
+    @property
+    def shares(self) -> bool:
+        """Whether the last descriptor is of a shared lock."""
+        return self._shared is not None
+
+    def write_holder(self, about: Mapping[str, Any]) -> None:
+        """Write into the lane's own locks who holds them. Raises: as Lock.write_holder."""
+        for lock in self._own:
+            lock.write_holder(about)
+
+    def close(self) -> None:
+        """Release our copies. Idempotent."""
+        for lock in (*self._own, *([self._shared] if self._shared else ())):
+            lock.close()
+
+
+class LaneLocks:
+    """The way to the locks of one lane, or of several that one run takes together: all or none."""
+
+    def __init__(self, lane: str) -> None:
+        self._lane = lane
+        self._turn: Lock | None = None
+
+    def take(self) -> Hold | None:
+        """Take the locks without waiting; None when one is held. Whoever needs the machine alone keeps its turn until
+        it has it, or `leave`."""
+        if self._lane != DEFAULT_LANE:
+            return self._beside_others()
+        path = locks.lane_lock_path(DEFAULT_LANE)
+        lock = locks.try_lock(path, SHARERS_LOOK_S)
+        if lock is not None:
+            self.leave()
+            return Hold([lock])
+        if self._turn is None:
+            self._turn = locks.try_lock(locks.turn_of(path), SHARERS_LOOK_S)
+        return None
+
+    def may_start(self) -> bool:
+        """Return whether no other process waits for the machine alone: else no run may start on a lane."""
+        if self._lane == DEFAULT_LANE:
+            return True
+        turn = locks.try_share(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE)))
+        if turn is None:
+            return False
+        turn.close()
+        return True
+
+    def leave(self) -> None:
+        """Give up the turn."""
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+    def _beside_others(self) -> Hold | None:
+        shared = locks.try_share(locks.lane_lock_path(DEFAULT_LANE))
+        if shared is None:
+            return None
+        own: list[Lock] = []
+        for name in sorted(lanes.parts(self._lane)):  # in one order everywhere, so that nobody waits in a circle
+            if (lock := locks.try_lock(locks.lane_lock_path(name))) is None:
+                Hold(own, shared).close()
+                return None
+            own.append(lock)
+        return Hold(own, shared)

@@ -1,0 +1,96 @@
+"""Claims where a machine has several lanes: what waits, in its order, and which lane a submission is bound to.
+
+The cells of a submission are compared, so that all of them run on one lane: the one that its first run is claimed on.
+The column jobs.lane has it; "machine" is not bound yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select, update
+
+from queue_runner.lanes import Lane, parts, placed
+from queue_runner.model import DEFAULT_LANE, RunId
+from queue_runner.spec import JobSpec
+from queue_runner.store import lanes as lane_rows
+from queue_runner.store.jobs import Claimed, Following, claimed, here
+from queue_runner.store.ready import MAY_START
+from queue_runner.store.schema import jobs, runs
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run that may start, and the lane that its submission is bound to."""
+
+    run_id: int
+    job: int
+    group: int
+    lane: str
+
+
+_IN_ORDER = (
+    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane)
+    .join(jobs, jobs.c.id == runs.c.job_id)
+    .where(*MAY_START)
+    .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
+)
+
+
+def waiting(connection: Connection, now: float) -> Iterator[Waiting]:
+    """Return the runs of this machine that may start, in the order in which they are claimed."""
+    for row in connection.execute(_IN_ORDER, {"this_lane": DEFAULT_LANE, "now": now}):
+        yield Waiting(*row)
+
+
+def spec_of(connection: Connection, job: int) -> JobSpec:
+    """Return the specification of a job."""
+    return JobSpec.from_json(connection.execute(select(jobs.c.spec_json).where(jobs.c.id == job)).scalar_one())
+
+
+def following(connection: Connection, run_id: int, lane: Lane) -> Following:
+    """Return a waiting run as it would run on the lane."""
+    row = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.id == run_id)).one()
+    return Following.of(run_id, RunId(row.job_id, row.number), placed(spec_of(connection, row.job_id), lane))
+
+
+def claim(connection: Connection, run_id: int, lane: Lane, token: str, boot_id: str) -> Claimed | None:
+    """Claim a run on a lane, and bind its submission to it. None: it may not start any more, its submission is bound to
+    another lane, or a run is on the lane, a part of it or alone on the machine."""
+    row = connection.execute(
+        _IN_ORDER.where(runs.c.id == run_id), {"this_lane": DEFAULT_LANE, "now": time.time()}
+    ).one_or_none()
+    busy = {part for name in here(connection) for part in parts(name)}
+    alone = lane.name == DEFAULT_LANE
+    if row is None or DEFAULT_LANE in busy or (busy if alone else busy & {*parts(lane.name)}):
+        return None
+    if not alone:
+        if row.lane not in (DEFAULT_LANE, lane.name) or any(is_paused(connection, part) for part in parts(lane.name)):
+            return None
+        if row.lane == DEFAULT_LANE:
+            _bind(connection, row.group_id, lane)
+    return claimed(connection, run_id, lane.name, token, boot_id)
+
+
+def is_paused(connection: Connection, lane: str) -> bool:
+    """Return whether a user has paused the lane."""
+    row = lane_rows.state(connection, lane)
+    return row is not None and row["paused_at"] is not None
+
+
+def began_alone(connection: Connection, group: int) -> list[JobSpec]:
+    """Return the jobs of a submission of which a run has started although it is bound to no lane."""
+    of_group = select(jobs.c.spec_json).distinct().join(runs, runs.c.job_id == jobs.c.id)
+    begun = of_group.where(jobs.c.group_id == group, jobs.c.lane == DEFAULT_LANE, runs.c.started_at.is_not(None))
+    return [JobSpec.from_json(text) for text in connection.execute(begun).scalars()]
+
+
+def _bind(connection: Connection, group: int, lane: Lane) -> None:
+    """Bind a submission to the lane, whose processors become part of its question."""
+    for id_, text in connection.execute(select(jobs.c.id, jobs.c.spec_json).where(jobs.c.group_id == group)).all():
+        spec = JobSpec.from_json(text)
+        new = placed(spec, lane)
+        values = {"spec_json": new.to_json(), "spec_hash": new.content_hash()} if new != spec else {}
+        connection.execute(update(jobs).where(jobs.c.id == id_).values(lane=lane.name, **values))

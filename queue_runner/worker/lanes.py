@@ -1,0 +1,226 @@
+"""All lanes of a queue: a supervisor for each, and what is done once for all of them.
+
+Without lanes there is one supervisor, of the machine as a whole. With lanes it has the runs that need the machine
+alone, and each lane has its own; whose turn it is, is decided here (turns.py). One thread steps them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+
+from sqlalchemy import Connection, Engine
+
+from queue_runner import lanes
+from queue_runner.config import Config
+from queue_runner.errors import MpsqError
+from queue_runner.host import lane_list
+from queue_runner.lanes import Lane
+from queue_runner.model import DEFAULT_LANE, Verb
+from queue_runner.paths import Layout
+from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
+from queue_runner.store import schedules as store_schedules
+from queue_runner.store.engine import looking, writing
+from queue_runner.store.jobs import Claimed, Following
+from queue_runner.submit import grid, schedules
+from queue_runner.worker import hooks
+from queue_runner.worker.backups import Backups
+from queue_runner.worker.supervisor import Supervisor
+from queue_runner.worker.turns import Asked, Turns, turns
+
+_REMEMBERED = 100_000
+
+
+class Lanes:
+    """The owner of all lanes of one queue. Only the holder of worker.lock may make one."""
+
+    def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._engine = engine
+        self._orders = hooks.orders(config)
+        self._backups = Backups(layout, config, log)
+        self._log = log
+        self._supervisor = partial(Supervisor, layout, config, engine, log)
+        self._lanes = {lane.name: lane for lane in _found(config, log)}
+        self._all = {name: self._supervisor(name) for name in (DEFAULT_LANE, *self._lanes)}
+        self._asks: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
+
+    def step(self) -> bool:
+        """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
+        self._skip_hopeless()
+        running = self._running()
+        wardens = [pid for run in running.values() for pid in self._of(run.lane).adopted(run)]
+        for name, one in self._all.items():
+            one.look(wardens, running=name in running or (name == DEFAULT_LANE and bool(running)))
+        busy = {name for name, run in running.items() if not self._of(name).reap(run)}
+        if not busy or self._is_one_free(busy):
+            schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
+        self._back_up(busy)
+        started = self._start_beside(busy) if self._lanes else self._start_alone(busy)
+        self._forget(busy | started)
+        return bool(busy or started)
+
+    def stop(self) -> None:
+        """Release the lanes that this worker holds, and end what was asked of tools; runs continue under their
+        wardens."""
+        for one in self._all.values():
+            one.stop()
+
+    def something_waits(self) -> bool:
+        """Return whether a QUEUED run will start some time without user action."""
+        with looking(self._engine) as connection:
+            return ready.something_waits(connection, DEFAULT_LANE, time.time())
+
+    def next_change_at(self) -> float | None:
+        """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule
+        submits, or a gate looks again."""
+        with looking(self._engine) as connection:
+            now = time.time()
+            times = (ready.next_change_at(connection, DEFAULT_LANE, now), store_schedules.next_at(connection, now))
+        gates = (one.due for one in self._all.values())
+        return min((at for at in (*times, *gates) if at is not None), default=None)
+
+    # -- once for all lanes -------------------------------------------------------------------------------------------
+
+    def _skip_hopeless(self) -> None:
+        """End runs that wait for something that can no longer happen, and transitively those that wait for them."""
+        while True:
+            with looking(self._engine) as connection:
+                if not ready.unsatisfiable(connection, time.time()):
+                    return
+            with writing(self._engine) as connection:
+                skipped = ready.unsatisfiable(connection, now := time.time())
+                for run_id, ending in skipped:
+                    jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+                if skipped:
+                    replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
+                    hook_calls.note_idle(connection, self._orders)
+
+    def _back_up(self, busy: Collection[str]) -> None:
+        """Make a backup between two runs, while holding the machine: its I/O must disturb no measurement. Where one
+        lane or another is always busy, a backup that is overdue by a whole period is made beside the others' runs."""
+        if busy:
+            if self._is_one_free(busy) and self._backups.is_due(lambda: True):
+                self._backups.make()
+        elif self._backups.is_due(self._something_can_start):
+            for name in self._lanes:
+                self._all[name].close()  # each shares the machine's lock
+            if self._all[DEFAULT_LANE].take():
+                self._backups.make()
+            else:
+                self._all[DEFAULT_LANE].close()
+
+    def _running(self) -> dict[str, Claimed]:
+        with looking(self._engine) as connection:
+            found = (jobs.running(connection, name) for name in jobs.here(connection))
+            return {run.lane: run for run in found if run is not None}
+
+    def _of(self, name: str) -> Supervisor:
+        """Return the supervisor of a lane; several that a run takes together, and one that is gone from the settings,
+        get theirs now."""
+        return self._all.setdefault(name, self._all.get(name) or self._supervisor(name))
+
+    def _forget(self, used: Collection[str]) -> None:
+        """Let go of supervisors that were made for one run, once it has ended."""
+        for name in [name for name in self._all if name not in (DEFAULT_LANE, *self._lanes, *used)]:
+            if self._all[name].waits_for is None:
+                self._all.pop(name).stop()
+
+    def _is_one_free(self, busy: Collection[str]) -> bool:
+        taken = {part for name in busy for part in lanes.parts(name)}
+        return DEFAULT_LANE not in taken and not taken >= self._lanes.keys() and bool(self._lanes)
+
+    def _something_can_start(self) -> bool:
+        with looking(self._engine) as connection:
+            return ready.something_can_start(connection, DEFAULT_LANE, time.time())
+
+    # -- the runs that come next --------------------------------------------------------------------------------------
+
+    def _start_alone(self, busy: Collection[str]) -> set[str]:
+        """Start the next run where there are no lanes. Runs on lanes of earlier settings end first."""
+        machine = self._all[DEFAULT_LANE]
+        if busy:
+            return set()
+        if not self._something_can_start():
+            machine.rest()
+            return set()
+
+        def choose() -> Following | None:
+            with looking(self._engine) as connection:
+                return jobs.following(connection, DEFAULT_LANE, time.time())
+
+        return {DEFAULT_LANE} if machine.start(choose, partial(jobs.claim, lane=DEFAULT_LANE)) else set()
+
+    def _start_beside(self, busy: Collection[str]) -> set[str]:
+        """Start what may start on the lanes, or alone."""
+        found = self._turns(busy)
+        told = self._told(found, busy)
+        for name, one in self._all.items():
+            if name not in busy and name not in found.starts:
+                one.rest(told.get(name))
+        return {name for name, run_id in found.starts.items() if self._start(name, run_id)}
+
+    def _start(self, name: str, run_id: int) -> bool:
+        lane = self._lane(name)
+
+        def choose() -> Following:
+            with looking(self._engine) as connection:
+                return lane_claims.following(connection, run_id, lane)
+
+        return self._of(name).start(choose, partial(lane_claims.claim, lane=lane))
+
+    def _lane(self, name: str) -> Lane:
+        cores = {core for part in lanes.parts(name) if part in self._lanes for core in self._lanes[part].cores}
+        return Lane(name, tuple(sorted(cores)))
+
+    def _turns(self, busy: Collection[str]) -> Turns:
+        taken = {part for name in busy for part in lanes.parts(name)}
+        taken |= {name for name, one in self._all.items() if one.cools and name != DEFAULT_LANE}
+        before = {one.waits_for: name for name, one in self._all.items() if one.waits_for is not None}
+        with looking(self._engine) as connection:
+            if not ready.something_can_start(connection, DEFAULT_LANE, time.time()):
+                return Turns()
+            paused = [name for name in self._lanes if lane_claims.is_paused(connection, name)]
+            asked = map(partial(self._asked, connection), lane_claims.waiting(connection, time.time()))
+            return turns(asked, list(self._lanes), busy=taken, paused=paused, before=before)
+
+    def _asked(self, connection: Connection, run: lane_claims.Waiting) -> Asked:
+        if run.job not in self._asks:
+            if len(self._asks) > _REMEMBERED:
+                self._asks.clear()
+            spec = lane_claims.spec_of(connection, run.job)
+            self._asks[run.job] = lanes.needs(spec), spec.gpus
+        kind, gpus = self._asks[run.job]
+        lane = "" if run.lane == DEFAULT_LANE else run.lane
+        if kind and not lane and self._began_alone(connection, run.group):
+            kind = ""
+        return Asked(run.run_id, run.group, kind, gpus, lane)
+
+    def _began_alone(self, connection: Connection, group: int) -> bool:
+        """Return whether runs that now would have a lane have started without one: the others go on as they did."""
+        kinds = {lane.kind for lane in self._lanes.values()}
+        return any(lanes.needs(spec) in kinds for spec in lane_claims.began_alone(connection, group))
+
+    def _told(self, found: Turns, busy: Collection[str]) -> dict[str, str]:
+        """Return what lanes that start nothing wait for."""
+        if found.reserved_for is None:
+            return {}
+        with looking(self._engine) as connection:
+            name = jobs.name_of(connection, found.reserved_for)
+        others = ", ".join(map(lanes.short, sorted(busy))) or "other lanes"
+        told = dict.fromkeys(self._lanes, f"kept free for run {name}")
+        return {**told, DEFAULT_LANE: f"run {name} needs more than one lane: it starts when the run on {others} ends"}
+
+
+def _found(config: Config, log: Callable[[str], None]) -> list[Lane]:
+    try:
+        found, told = lane_list.resolve(config.lanes)
+    except MpsqError as error:
+        log(f"{error.message} ({error.hint}): one run at a time")
+        return []
+    for line in told:
+        log(line)
+    if found:
+        log("lanes: " + "; ".join(f"{lane.name} (processors {lanes.listed(lane.cores)})" for lane in found))
+    return found

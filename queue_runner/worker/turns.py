@@ -1,0 +1,93 @@
+"""Whose turn it is where a machine has several lanes: a pure function of what waits and what is free.
+
+Runs are looked at in the order of the queue. One whose submission is bound to a busy lane lets later ones go first on
+other lanes. Nothing goes past a run that needs more than is free (the machine alone, or several lanes at once) and has
+no earlier one to wait for: what it needs is kept free until it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from queue_runner.lanes import kind, parts
+from queue_runner.model import DEFAULT_LANE
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that may start. `kind` is that of its lanes, "" for one that runs alone; `lane` the one that its submission
+    is bound to, "" if to none."""
+
+    run_id: int
+    group: int
+    kind: str
+    gpus: int = 1
+    lane: str = ""
+
+
+@dataclass
+class Turns:
+    """The runs that may start now, by lane, and the one for which lanes are kept free."""
+
+    starts: dict[str, int] = field(default_factory=dict)
+    reserved_for: int | None = None
+
+
+def turns(
+    asked: Iterable[Asked],
+    lanes: Sequence[str],
+    *,
+    busy: Collection[str] = (),
+    paused: Collection[str] = (),
+    before: Mapping[int, str] | None = None,
+) -> Turns:
+    """Return whose turn it is on `lanes`. `busy` are lanes on which nothing can start now, `before` has the lane at
+    which a run already waits for a quiet machine."""
+    found = Turns()
+    if DEFAULT_LANE in busy:
+        return found
+    usable = [lane for lane in lanes if lane not in paused]
+    free = [lane for lane in usable if lane not in busy]
+    bound: dict[int, str] = {}
+    waits = False
+    for one in asked:
+        lane = one.lane or bound.get(one.group, "")
+        if _is_alone(one, lane, lanes):
+            if waits:
+                continue  # those before it go first
+            if busy or found.starts:
+                found.reserved_for = one.run_id
+            else:
+                found.starts[DEFAULT_LANE] = one.run_id
+            return found
+        if any(part in paused for part in parts(lane)) or len(_of(one.kind, usable)) < one.gpus:
+            continue  # it waits for the user
+        can = [part for part in parts(lane) if part in free] if lane else _of(one.kind, free)
+        if len(can) < one.gpus:
+            if one.gpus > 1 and not waits:
+                found.reserved_for = one.run_id
+                free = [other for other in free if other not in can]
+            waits = True
+            continue
+        if (last := (before or {}).get(one.run_id, "")) and set(parts(last)) <= set(can):
+            can = parts(last)
+        name = ",".join(sorted(can[: one.gpus]))
+        found.starts[name] = one.run_id
+        bound[one.group] = name
+        free = [other for other in free if other not in parts(name)]
+        if not free:
+            break
+    return found
+
+
+def _of(wanted: str, lanes: Iterable[str]) -> list[str]:
+    return [lane for lane in lanes if kind(lane) == wanted]
+
+
+def _is_alone(one: Asked, lane: str, lanes: Sequence[str]) -> bool:
+    """Return whether a run needs the machine alone: by itself, or as the lanes are not (or no longer) there."""
+    if not one.kind or len(_of(one.kind, lanes)) < one.gpus:
+        return True
+    theirs = parts(lane) if lane else []
+    return bool(theirs) and (len(_of(one.kind, theirs)) != one.gpus or not set(theirs) <= set(lanes))
