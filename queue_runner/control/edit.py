@@ -11,7 +11,7 @@ from queue_runner import times
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.host.home import ensure_home
-from queue_runner.model import Selector, State, Verb
+from queue_runner.model import DEFAULT_LANE, Selector, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.submit import policy
 
@@ -205,10 +205,9 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
         raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq suspend suspends it")
 
 
-def pause(layout: Layout, reason: str | None) -> bool:
-    """Keep the lane from starting runs, or let it continue if `reason` is None. Returns whether that is a change.
-    Raises: MpsqError (store)."""
-    from queue_runner.model import DEFAULT_LANE
+def pause(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
+    """Keep a lane, or by default the whole queue, from starting runs, or let it continue if `reason` is None. Returns
+    whether that is a change. Raises: MpsqError (store)."""
     from queue_runner.store import lanes, migrate, read
     from queue_runner.store.engine import open_engine, writing
 
@@ -216,6 +215,6 @@ def pause(layout: Layout, reason: str | None) -> bool:
         ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:
-        changed = lanes.pause(connection, DEFAULT_LANE, reason)
+        changed = lanes.pause(connection, lane, reason)
     wakeup.ring(layout.fifo)
     return changed

@@ -56,11 +56,11 @@ def following(connection: Connection, run_id: int, lane: Lane) -> Following:
     return Following.of(run_id, RunId(row.job_id, row.number), placed(spec_of(connection, row.job_id), lane))
 
 
-def claim(connection: Connection, run_id: int, lane: Lane, token: str, boot_id: str) -> Claimed | None:
-    """Claim a run on a lane, and bind its submission to it. None: it may not start any more, its submission is bound to
-    another lane, or a run is on the lane, a part of it or alone on the machine."""
+def claim(connection: Connection, lane: Lane, token: str, boot_id: str, only: int) -> Claimed | None:
+    """Claim the run `only` on a lane, and bind its submission to it. None: it may not start any more, its submission is
+    bound to another lane, or a run is on the lane, a part of it or alone on the machine."""
     row = connection.execute(
-        _IN_ORDER.where(runs.c.id == run_id), {"this_lane": DEFAULT_LANE, "now": time.time()}
+        _IN_ORDER.where(runs.c.id == only), {"this_lane": DEFAULT_LANE, "now": time.time()}
     ).one_or_none()
     busy = {part for name in here(connection) for part in parts(name)}
     alone = lane.name == DEFAULT_LANE
@@ -71,7 +71,7 @@ def claim(connection: Connection, run_id: int, lane: Lane, token: str, boot_id: 
             return None
         if row.lane == DEFAULT_LANE:
             _bind(connection, row.group_id, lane)
-    return claimed(connection, run_id, lane.name, token, boot_id)
+    return claimed(connection, only, lane.name, token, boot_id)
 
 
 def is_paused(connection: Connection, lane: str) -> bool:

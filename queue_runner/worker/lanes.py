@@ -7,7 +7,7 @@ alone, and each lane has its own; whose turn it is, is decided here (turns.py). 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sqlalchemy import Connection, Engine
@@ -53,12 +53,14 @@ class Lanes:
         wardens = [pid for run in running.values() for pid in self._of(run.lane).adopted(run)]
         for name, one in self._all.items():
             one.look(wardens, running=name in running or (name == DEFAULT_LANE and bool(running)))
-        busy = {name for name, run in running.items() if not self._of(name).reap(run)}
+        busy, failed = self._reap(running)
         if not busy or self._is_one_free(busy):
             schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
         self._back_up(busy)
         started = self._start_beside(busy) if self._lanes else self._start_alone(busy)
         self._forget(busy | started)
+        if failed is not None:
+            raise failed
         return bool(busy or started)
 
     def stop(self) -> None:
@@ -110,6 +112,18 @@ class Lanes:
                 self._backups.make()
             else:
                 self._all[DEFAULT_LANE].close()
+
+    def _reap(self, running: Mapping[str, Claimed]) -> tuple[set[str], Exception | None]:
+        """Return the lanes whose run has not ended, and an error that keeps one of them from going on, but no other."""
+        busy, failed = set(), None
+        for name, run in running.items():
+            try:
+                if not self._of(name).reap(run):
+                    busy.add(name)
+            except Exception as error:
+                busy.add(name)
+                failed = error
+        return busy, failed
 
     def _running(self) -> dict[str, Claimed]:
         with looking(self._engine) as connection:

@@ -1,0 +1,136 @@
+"""Lanes of two processors, a stand-in for two GPUs: what runs beside what, alone, and what survives the worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+
+import pytest
+
+from queue_runner.control import edit
+from queue_runner.host import locks
+from queue_runner.run_dir import RunDir
+from tests.process_support import needs_linux
+from tests.queue_support import Queue, until, warden_pid
+
+pytestmark = [pytest.mark.process, needs_linux]
+
+FIRST, SECOND = "cpu:0", "cpu:1"
+WAITS = 'echo "start $MPSQ_RUN" >> $J; while [ ! -e go$MPSQ_RUN ]; do sleep 0.02; done; echo "end $MPSQ_RUN" >> $J'
+
+
+@pytest.fixture
+def lanes(queue: Queue) -> Queue:
+    with queue.layout.config.open("a") as file:
+        file.write(f'lanes = "{FIRST},{SECOND}"\n')
+    return queue
+
+
+def run_on(queue: Queue, script: str = WAITS, **options: object) -> int:
+    return queue.submit(script, device="cpu", **options)
+
+
+def running(queue: Queue) -> dict[str, str]:
+    """The runs that are RUNNING and have begun, by lane."""
+    begun = {line.split()[1] for line in queue.written() if line.startswith("start")}
+    return {row["lane"]: row["run"] for row in queue.rows() if row["state"] == "RUNNING" and row["run"] in begun}
+
+
+def go(queue: Queue, *runs: str) -> None:
+    for run in runs:
+        (queue.folder / f"go{run}").touch()
+
+
+def stored(queue: Queue, sql: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(f"file:{queue.layout.db}?mode=ro", uri=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_two_submissions_run_side_by_side_and_one_alone_waits_for_both(lanes: Queue) -> None:
+    run_on(lanes, repeats=2)
+    run_on(lanes)
+    alone = lanes.submit(WAITS)  # names no device
+    late = run_on(lanes)
+    lanes.worker()
+    until(lambda: running(lanes) == {FIRST: "1.1", SECOND: "2.1"}, "two runs at once")
+    spec = json.loads((lanes.layout.run_dir("2.1") / "spec.json").read_text())
+    assert (spec["cores"], spec["env"]["OMP_NUM_THREADS"]) == ([1], "1")
+    go(lanes, "2.1")
+    until(lambda: running(lanes) == {FIRST: "1.1", SECOND: f"{late}.1"}, "a later one, as the first is not through")
+    go(lanes, f"{late}.1", "1.1")
+    until(lambda: running(lanes) == {FIRST: "1.2"}, "the second repeat on the lane of the first")
+    go(lanes, "1.2")
+    until(lambda: running(lanes) == {"machine": f"{alone}.1"}, "the run that needs the machine alone")
+    go(lanes, f"{alone}.1")
+    lanes.done(5)
+    assert stored(lanes, "SELECT DISTINCT lane FROM jobs WHERE id = 1") == [(FIRST,)]
+    asked = [json.loads(str(text))["cores"] for (text,) in stored(lanes, "SELECT spec_json FROM jobs ORDER BY id")]
+    assert asked == [1, 1, 0, 1]
+
+
+def test_a_run_that_waits_to_be_alone_keeps_the_lanes_free(lanes: Queue) -> None:
+    run_on(lanes)
+    lanes.worker()
+    until(lambda: running(lanes) == {FIRST: "1.1"})
+    lanes.submit(WAITS)
+    run_on(lanes)
+    until(
+        lambda: stored(lanes, "SELECT blocked_reason FROM lanes WHERE name = 'cpu:1'") == [("kept free for run 2.1",)],
+        "the reservation",
+    )
+    go(lanes, "1.1")
+    until(lambda: running(lanes) == {"machine": "2.1"})
+    go(lanes, "2.1")
+    until(lambda: running(lanes) == {FIRST: "3.1"})
+    go(lanes, "3.1")
+    lanes.done(3)
+
+
+def test_who_holds_the_machine_keeps_the_lanes_out_and_lanes_keep_it_out(lanes: Queue) -> None:
+    path = locks.lane_lock_path("machine")
+    held = locks.try_lock(path)  # as the worker of every earlier version
+    assert held is not None
+    run_on(lanes)
+    lanes.worker()
+    until(lambda: stored(lanes, "SELECT 1 FROM lanes WHERE blocked_reason LIKE 'another queue%'"), "the block")
+    held.close()
+    until(lambda: running(lanes) == {FIRST: "1.1"})
+    assert locks.try_lock(path, 0.05) is None
+    go(lanes, "1.1")
+    lanes.done(1)
+    until(lambda: locks.try_lock(path, 0.05), "the machine's lock").close()
+
+
+def test_the_next_worker_adopts_both(lanes: Queue) -> None:
+    run_on(lanes)
+    run_on(lanes)
+    worker = lanes.worker()
+    until(lambda: len(running(lanes)) == 2)
+    worker.kill()
+    worker.wait()
+    run_on(lanes)
+    lanes.worker()
+    os.kill(warden_pid(lanes.layout, "2.1"), signal.SIGKILL)  # what it leaves is ended; the other lane is untouched
+    until(lambda: lanes.rows()[1]["state"] == "DONE")
+    assert lanes.rows()[1]["outcome"] == "LOST"
+    until(lambda: running(lanes) == {FIRST: "1.1", SECOND: "3.1"})
+    go(lanes, "1.1", "3.1")
+    assert [row["outcome"] for row in lanes.done(3)] == ["SUCCEEDED", "LOST", "SUCCEEDED"]
+    assert not locks.is_held(RunDir(lanes.layout.run_dir("1.1")).warden_lock)
+
+
+def test_a_paused_lane_starts_nothing_and_its_submissions_wait(lanes: Queue) -> None:
+    run_on(lanes, repeats=2)
+    lanes.worker()
+    until(lambda: running(lanes) == {FIRST: "1.1"})
+    edit.pause(lanes.layout, "test", FIRST)
+    run_on(lanes)
+    go(lanes, "1.1")
+    until(lambda: running(lanes) == {SECOND: "2.1"})
+    assert lanes.rows()[1]["state"] == "QUEUED"
+    edit.pause(lanes.layout, None, FIRST)
+    until(lambda: running(lanes) == {FIRST: "1.2", SECOND: "2.1"})
+    go(lanes, "1.2", "2.1")
+    lanes.done(3)
