@@ -93,6 +93,9 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12
 IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
+InLane = Annotated[
+    str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; the beginning of its name will do.")
+]
 Timeout = Annotated[
     str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
 ]

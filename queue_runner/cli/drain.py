@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.cli.common import Timeout, home, new_app, say
+from queue_runner.cli.common import InLane, Timeout, home, new_app, say
 
 app = new_app()
 
@@ -11,6 +11,7 @@ app = new_app()
 @app.command("drain")
 def drain(
     timeout: Timeout = None,
+    lane: InLane = None,
 ) -> None:
     """Let the running job finish, start no other, and report when nothing runs.
 
@@ -22,8 +23,12 @@ def drain(
 
     layout = home()
     limit_s = units.parse_duration(timeout, "--timeout") if timeout else None
-    edit.pause(layout, "drained")
-    if not idle(layout):
+    name = edit.lane_of(layout, lane)
+    of = None if lane is None else name
+    edit.pause(layout, "drained", name)
+    if not idle(layout, of):
         say("no new job starts; waiting for the running job to end")
-    wait.until_idle(layout, limit_s)
-    print("nothing runs, and nothing starts until mpsq resume")
+    wait.until_idle(layout, limit_s, of)
+    print(
+        f"nothing runs{f' on {of}' if of else ''}, and nothing starts until mpsq resume{f' --lane {of}' if of else ''}"
+    )

@@ -60,6 +60,7 @@ def _print_json(found: Status) -> None:
         "mpsq.status/1",
         worker={"alive": found.queue.worker, "pid": found.queue.worker_pid},
         lane={key: getattr(found.queue, key) for key in ("blocked_reason", "paused_at", "paused_reason")},
+        lanes=[{**asdict(one), "running": one.running and one.running["run"]} for one in found.queue.lanes],
         running=running,
         waiting=[run_object(row) for row in found.waiting],
         waits=[{"run": row["run"]} | asdict(found.reasons[row["run_id"]]) for row in found.waiting],

@@ -205,6 +205,27 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
         raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq suspend suspends it")
 
 
+def lane_of(layout: Layout, text: str | None) -> str:
+    """Return the lane that a user names by the beginning of its name; the whole queue for None.
+
+    Raises: UsageError when no lane, or more than one, begins so.
+    """
+    from queue_runner import config, lanes
+    from queue_runner.store import read
+
+    if text is None:
+        return DEFAULT_LANE
+    known = set(lanes.parse(config.load(layout.config).lanes)) - {lanes.AUTO}
+    if read.is_there(layout.db):
+        with read.reading(layout.db) as connection:
+            known |= {row["name"] for row in read.lanes_here(connection)}
+    found = sorted(name for name in known if text and name.lower().startswith(text.lower()))
+    if len(found) != 1 and text not in known:
+        hint = f"the lanes are {', '.join(sorted(known))}" if known else "mpsq config set lanes makes some"
+        raise UsageError(f'"{text}" names {"several lanes" if found else "no lane"}', hint)
+    return text if text in known else found[0]
+
+
 def pause(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
     """Keep a lane, or by default the whole queue, from starting runs, or let it continue if `reason` is None. Returns
     whether that is a change. Raises: MpsqError (store)."""

@@ -74,7 +74,7 @@ class Sampler:
     """A source of samples. Rates are over the time since the previous sample.
 
     `fresh`: the run has not begun yet, so that the first sample already has shares. `queue` holds the processes of the
-    queue itself, which are nobody's load.
+    queue itself, which are nobody's load; nor are its runs on other lanes, whose CPU time so far `beside` returns.
     """
 
     def __init__(
@@ -84,13 +84,14 @@ class Sampler:
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         fresh: bool = False,
+        beside: Callable[[], float] = lambda: 0.0,
     ):
         self._clock = clock
         self._root = root
         self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root)
         self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
-        own = partial(_own_time, self.queue)
+        own = partial(_own_time, self.queue, beside)
         self._fresh = fresh
         self._shares = Shares(LinuxSource(root) if linux else MacSource(), fresh=fresh, own=own)
         self._waited_us = waited_for_cpu(root)
@@ -146,8 +147,8 @@ class Sampler:
         return rates
 
 
-def _own_time(queue: set[int]) -> float:
-    return own_time(queue)
+def _own_time(queue: set[int], beside: Callable[[], float]) -> float:
+    return own_time(queue) + beside()
 
 
 class _MacTools:

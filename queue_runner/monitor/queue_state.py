@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queue_runner import config, lanes
 from queue_runner.host import locks
-from queue_runner.model import DEFAULT_LANE
+from queue_runner.model import DEFAULT_LANE, Row
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -16,14 +18,27 @@ START_A_WORKER = "start one: mpsq worker, or mpsq service install"
 
 
 @dataclass(frozen=True)
+class LaneState:
+    """State of one of several lanes, and the run on it: its row of v_run."""
+
+    name: str
+    blocked_reason: str | None
+    paused_at: float | None
+    paused_reason: str | None
+    running: Row | None = None
+
+
+@dataclass(frozen=True)
 class QueueState:
-    """State of the queue. `worker_pid` is None if no worker runs, or if its lock does not contain it."""
+    """State of the queue. `worker_pid` is None if no worker runs, or if its lock does not contain it. `lanes` is empty
+    where one run at a time has the machine."""
 
     worker: bool
     worker_pid: int | None
     blocked_reason: str | None
     paused_at: float | None
     paused_reason: str | None = None
+    lanes: Sequence[LaneState] = ()
 
 
 def worker(layout: Layout) -> tuple[bool, int | None]:
@@ -39,13 +54,35 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
     """Return the state of the queue according to its locks and its database."""
     alive, pid = worker(layout)
     lane = read.lane(connection, DEFAULT_LANE)
-    return QueueState(alive, pid, lane["blocked_reason"] if alive else None, lane["paused_at"], lane["paused_reason"])
+    blocked = lane["blocked_reason"] if alive else None
+    return QueueState(
+        alive, pid, blocked, lane["paused_at"], lane["paused_reason"], lanes_of(layout, connection, alive)
+    )
+
+
+def lanes_of(layout: Layout, connection: sqlite3.Connection, alive: bool = True) -> list[LaneState]:
+    """Return the lanes of this machine, [] where there are none. Without a worker (not `alive`) nothing is blocked."""
+    if not lanes.parse(config.load(layout.config).lanes):
+        return []
+    runs = read.runs(connection, "state = 'RUNNING'")
+    on = {part: row for row in runs for part in lanes.parts(row["lane"])}
+    return [
+        LaneState(
+            row["name"],
+            row["blocked_reason"] if alive else None,
+            row["paused_at"],
+            row["paused_reason"],
+            on.get(row["name"]),
+        )
+        for row in read.lanes_here(connection)
+    ]
 
 
 def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
     """Return a value that changes with the queue, but not with the numbers of a running run."""
     last = connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
-    return last, *read.lane(connection, DEFAULT_LANE).values()
+    rows = read.lanes_here(connection)
+    return last, *read.lane(connection, DEFAULT_LANE).values(), *(value for row in rows for value in row.values())
 
 
 def is_supervised(folder: RunDir) -> bool:
@@ -53,9 +90,11 @@ def is_supervised(folder: RunDir) -> bool:
     return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)
 
 
-def idle(layout: Layout) -> bool:
-    """Return whether nothing runs: no run is RUNNING, or the one that is has ended and only waits to be recorded."""
+def idle(layout: Layout, lane: str | None = None) -> bool:
+    """Return whether nothing runs, on this lane if one is given: no run is RUNNING, or the one that is has ended and
+    only waits to be recorded."""
     with read.reading(layout.db) as connection:
         running = read.runs(connection, "state = 'RUNNING'")
+    running = [row for row in running if lane is None or lane in lanes.parts(row["lane"])]
     alive, _ = worker(layout)
     return all(not alive and not is_supervised(RunDir(layout.runs / row["run"])) for row in running)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from queue_runner import tables, times, units
+from queue_runner import lanes, tables, times, units
 from queue_runner.model import Row
 from queue_runner.monitor import eta, listing
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
-from queue_runner.monitor.queue_state import START_A_WORKER
+from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
 from queue_runner.monitor.status import Status
 from queue_runner.text import one_line
 
@@ -48,7 +48,22 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     if found.queue.paused_at:
         why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
         facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
-    return facts
+    wide = max((width(lanes.short(one.name)) for one in found.queue.lanes), default=0)
+    lines = [fit(f"{lanes.short(one.name):<{wide}}  {_on(one)}", columns) for one in found.queue.lanes]
+    return [*facts, ("lanes", "\n".join(lines))] if lines else facts
+
+
+def _on(one: LaneState) -> str:
+    """Return what a lane does, on one line."""
+    told = []
+    if one.running is not None:
+        since = one.running["started_at"] or one.running["claimed_at"]
+        told.append(f"{asked(one.running)}, {units.duration(max(time.time() - since, 0.0))}")
+    if one.paused_at:
+        told.append("paused: mpsq resume --lane" + (f" ({one_line(one.paused_reason)})" if one.paused_reason else ""))
+    elif one.blocked_reason:
+        told.append(one_line(one.blocked_reason))
+    return "; ".join(told) or "free"
 
 
 def attention(found: Status) -> set[str]:

@@ -53,10 +53,10 @@ def until_done(
             time.sleep(_POLL_S)
 
 
-def until_idle(layout: Layout, timeout_s: float | None) -> None:
-    """Return once nothing runs. Raises: WaitTimeout (after `timeout_s` seconds)."""
+def until_idle(layout: Layout, timeout_s: float | None, lane: str | None = None) -> None:
+    """Return once nothing runs, on this lane if one is given. Raises: WaitTimeout (after `timeout_s` seconds)."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while not idle(layout):
+    while not idle(layout, lane):
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeout(f"a run has not ended after {units.duration(timeout_s)}", "mpsq status shows it")
         time.sleep(_POLL_S)

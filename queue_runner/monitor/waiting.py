@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
+from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Row, State
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.store import read
@@ -15,6 +16,9 @@ from queue_runner.times import clock
 
 _UNMET = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? AND verdict <> 'met' ORDER BY 1"
 _HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND blocked_reason IS NOT NULL"
+_BOUND = (
+    "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
+)
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
@@ -51,7 +55,8 @@ def _stopped(row: Row, stuck: Mapping[int, int]) -> str | None:
 def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:
     """Return, by run id, a reason for every row of `rows` (from store.read.queue) that has not started."""
     found: dict[int, Reason] = {}
-    ahead = [row["run"] for row in rows if row["state"] == State.RUNNING and row["lane"] == DEFAULT_LANE]
+    ahead = [row["run"] for row in rows if row["state"] == State.RUNNING and not is_remote(row["lane"])]
+    bound = {row["id"]: row["lane"] for row in connection.execute(_BOUND, [DEFAULT_LANE])} if queue.lanes else {}
     unmet: dict[int, list[Row]] = {}
     for row in rows:
         if row["state"] not in (State.HELD, State.QUEUED):
@@ -60,6 +65,7 @@ def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Ro
         if job not in unmet:
             unmet[job] = list(connection.execute(_UNMET, [job]))
         own = _of_itself(row, unmet[job], now) or _elsewhere(connection, row, queue)
+        own = own or _of_lane(row, queue, bound.get(job, ""))
         found[row["run_id"]] = own or _of_the_queue(row, queue, ahead)
         if own is None:
             ahead.append(row["run"])
@@ -90,7 +96,7 @@ def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
 
 def of_block(connection: sqlite3.Connection, row: Row) -> str:
     """Return what is known of the block of a run that is sent elsewhere; "" for a run of this machine."""
-    if row["lane"] == DEFAULT_LANE:
+    if not is_remote(row["lane"]):
         return ""
     return read.lane(connection, row["lane"])["blocked_reason"] or f"to be sent as a block, {row['lane']}"
 
@@ -103,6 +109,26 @@ def _elsewhere(connection: sqlite3.Connection, row: Row, queue: QueueState) -> R
     if row["cancel_requested_at"]:
         said = f"its cancellation was requested and is in progress ({said})"
     return Reason("remote", said, said, f"mpsq cancel {row['job_id']} cancels it")
+
+
+def _of_lane(row: Row, queue: QueueState, bound: str) -> Reason | None:
+    """Return the reason that a run has by the lane that its submission is bound to, or by needing several."""
+    if not queue.worker or queue.paused_at:
+        return None
+    if queue.blocked_reason and queue.blocked_reason.startswith(f"run {row['run']} needs "):
+        said = queue.blocked_reason.partition(" needs ")[2]
+        return Reason("turn", "the lanes to be free", f"it needs {said}", "mpsq status shows the lanes")
+    for lane in queue.lanes:
+        if lane.name not in parts(bound):
+            continue
+        if lane.paused_at:
+            step = f"mpsq resume --lane {short(lane.name)} resumes it"
+            return Reason("paused", "mpsq resume --lane", f"its submission is bound to lane {lane.name}, paused", step)
+        if lane.running is not None:
+            on = lane.running["run"]
+            said = f"its submission is bound to lane {lane.name}, which run {on} has"
+            return Reason("turn", f"lane {short(lane.name)}, run {on}", said, "mpsq status shows the lanes")
+    return None
 
 
 def _of_others(job: int, unmet: Sequence[Row]) -> Reason:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from queue_runner import config, units
-from queue_runner.model import NOT_FAILED, PREFLIGHT, Outcome, Row, Selector, State
+from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Row, Selector, State
 from queue_runner.monitor import eta, queue_state, waiting
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.progress import Tracker
@@ -93,11 +93,15 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
     if row["paused_at"] and around.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq continue {run}"
+    beside = f" on lane {row['lane']}" if row["lane"] != DEFAULT_LANE else ""
     if not around.queue.worker:
         if around.supervised:
             return "it continues under its warden, but no worker is running to record it", START_A_WORKER
         return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
-    return "the worker started it and it has not ended", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
+    return (
+        f"the worker started it{beside} and it has not ended",
+        "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it",
+    )
 
 
 def _running_elsewhere(row: Row, around: Around) -> tuple[str, str]:

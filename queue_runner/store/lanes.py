@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
+from queue_runner.lanes import REMOTE_GLOB
+from queue_runner.model import DEFAULT_LANE
 from queue_runner.store.schema import lanes
 
 
@@ -24,6 +27,15 @@ def pause(connection: Connection, lane: str, reason: str | None) -> bool:
     since = row["paused_at"] if row is not None and paused else time.time()
     _set(connection, lane, paused_reason=reason, paused_at=since if reason is not None else None)
     return True
+
+
+def keep(connection: Connection, names: Collection[str]) -> None:
+    """Have a row for each of these lanes of this machine, and for no other that nobody has paused."""
+    gone = (lanes.c.name != DEFAULT_LANE, ~lanes.c.name.op("GLOB")(REMOTE_GLOB), lanes.c.paused_at.is_(None))
+    connection.execute(delete(lanes).where(*gone, lanes.c.name.not_in(names)))
+    for name in names:
+        if state(connection, name) is None:
+            connection.execute(insert(lanes).values(name=name))
 
 
 def state(connection: Connection, lane: str) -> RowMapping | None:

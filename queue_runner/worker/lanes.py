@@ -20,6 +20,7 @@ from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Verb
 from queue_runner.paths import Layout
 from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
+from queue_runner.store import lanes as lane_rows
 from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed, Following
@@ -41,18 +42,23 @@ class Lanes:
         self._orders = hooks.orders(config)
         self._backups = Backups(layout, config, log)
         self._log = log
-        self._supervisor = partial(Supervisor, layout, config, engine, log)
+        self._wardens: dict[str, int] = {}
+        self._supervisor = partial(Supervisor, layout, config, engine, log, self._wardens)
         self._lanes = {lane.name: lane for lane in _found(config, log)}
         self._all = {name: self._supervisor(name) for name in (DEFAULT_LANE, *self._lanes)}
+        with writing(engine) as connection:
+            lane_rows.keep(connection, self._lanes.keys())
         self._asks: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
 
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
         self._skip_hopeless()
         running = self._running()
-        wardens = [pid for run in running.values() for pid in self._of(run.lane).adopted(run)]
+        found = {name: self._of(name).warden(run) for name, run in running.items()}
+        self._wardens.clear()
+        self._wardens.update((name, pid) for name, pid in found.items() if pid is not None)
         for name, one in self._all.items():
-            one.look(wardens, running=name in running or (name == DEFAULT_LANE and bool(running)))
+            one.look(self._wardens.values(), running=name in running or (name == DEFAULT_LANE and bool(running)))
         busy, failed = self._reap(running)
         if not busy or self._is_one_free(busy):
             schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
@@ -224,7 +230,10 @@ class Lanes:
             name = jobs.name_of(connection, found.reserved_for)
         others = ", ".join(map(lanes.short, sorted(busy))) or "other lanes"
         told = dict.fromkeys(self._lanes, f"kept free for run {name}")
-        return {**told, DEFAULT_LANE: f"run {name} needs more than one lane: it starts when the run on {others} ends"}
+        return {
+            **told,
+            DEFAULT_LANE: f"run {name} needs more than is free: it starts when the runs on {others} have ended",
+        }
 
 
 def _found(config: Config, log: Callable[[str], None]) -> list[Lane]:

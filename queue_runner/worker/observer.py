@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Engine
 
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.host import conditions
+from queue_runner.host.neighbours import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
@@ -37,16 +38,24 @@ AT_END_S = 1.0
 
 class Observer:
     """An observer of one run; it may be recreated at any time, as by a worker that adopts the run. `fresh`: the run
-    starts now."""
+    starts now. `neighbours` returns the wardens of runs on other lanes."""
 
     def __init__(
-        self, engine: Engine, run: Claimed, folder: RunDir, sample_every_s: float, *, fresh: bool = False
+        self,
+        engine: Engine,
+        run: Claimed,
+        folder: RunDir,
+        sample_every_s: float,
+        neighbours: Callable[[], Collection[int]] = tuple,
+        *,
+        fresh: bool = False,
     ) -> None:
         self.run_id = run.run_id
         self._engine = engine
         self._folder = folder
         self._ingest = Ingest(engine, run, folder)
-        self._sampler = conditions.Sampler(fresh=fresh)
+        self._neighbours = neighbours
+        self._sampler = conditions.Sampler(fresh=fresh, beside=NeighbourTime(neighbours))
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
         self._sample_at = self._sampled_at = 0.0
@@ -67,7 +76,8 @@ class Observer:
         if self._prepares:  # what the preparation does to the machine is no condition of the run
             self._prepares = self._folder.is_preparing()
             self._sampler.close()
-            self._sampler, self._began = conditions.Sampler(), now
+            self._sampler = conditions.Sampler(beside=NeighbourTime(self._neighbours))
+            self._began = now
             if self._prepares:
                 return
         self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)

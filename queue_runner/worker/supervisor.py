@@ -55,9 +55,17 @@ class Supervisor:
     """The owner of one lane of one queue. Only the holder of worker.lock may make one."""
 
     def __init__(
-        self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None], lane: str = DEFAULT_LANE
+        self,
+        layout: Layout,
+        config: Config,
+        engine: Engine,
+        log: Callable[[str], None],
+        wardens: Mapping[str, int],
+        lane: str = DEFAULT_LANE,
     ) -> None:
+        """`wardens` are those of all runs of the queue by lane, kept up to date."""
         self.lane = lane
+        self._neighbours = lambda: [pid for name, pid in wardens.items() if name != lane]
         self._layout = layout
         self._config = config
         self._engine = engine
@@ -94,12 +102,12 @@ class Supervisor:
         self._is_ours_alive()  # reaps the last warden
         self._gate.observe(wardens, running=running)
 
-    def adopted(self, run: Claimed) -> list[int]:
-        """Return the warden of a run that another worker has started: it is not below this process."""
-        if self._is_ours_alive():
-            return []
+    def warden(self, run: Claimed) -> int | None:
+        """Return the warden of a run; one that another worker has started is not below this process."""
+        if self._is_ours_alive() and self._warden is not None:
+            return self._warden.pid
         pid = (RunDir(self._layout.run_dir(run.id)).started() or {}).get("warden_pid")
-        return [pid] if isinstance(pid, int) else []
+        return pid if isinstance(pid, int) else None
 
     def close(self) -> None:
         """Release the lane, if this worker holds it; a run continues under its warden."""
@@ -162,7 +170,7 @@ class Supervisor:
 
     def _watch(self, run: Claimed, folder: RunDir) -> None:
         if self._observer is None or self._observer.run_id != run.run_id:
-            self._observer = Observer(self._engine, run, folder, self._config.sample_s)
+            self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours)
         if self._kept_awake != run.run_id and (fence := folder.started()):
             self._keep_awake(run, fence.get("warden_pid"))  # adopted: its helper may be gone
         self._observer.observe()
@@ -184,7 +192,7 @@ class Supervisor:
             return False
         failpoints.reach("worker.scanned")
         observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
-        (observer or Observer(self._engine, run, folder, self._config.sample_s)).finish()
+        (observer or Observer(self._engine, run, folder, self._config.sample_s, self._neighbours)).finish()
         failpoints.reach("worker.ingested")
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
@@ -320,7 +328,7 @@ class Supervisor:
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)
         self._keep_awake(run, self._warden.pid)
-        self._observer = Observer(self._engine, run, folder, self._config.sample_s, fresh=True)
+        self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours, fresh=True)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
