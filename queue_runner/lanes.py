@@ -33,6 +33,11 @@ class Lane:
     cores: tuple[int, ...] = ()
 
     @property
+    def words(self) -> str:
+        """Its processors, for a person."""
+        return f"processors {listed(self.cores)}" if self.cores else "all processors"
+
+    @property
     def kind(self) -> str:
         """The device that it has: "cpu" or "cuda"."""
         return kind(self.name)

@@ -27,6 +27,9 @@ class Gpu:
     reasons: int | None = 0
     held: dict[int, int] | None = field(default_factory=dict)
     used_percent: dict[int, int] | None = field(default_factory=dict)
+    uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
+    place: str = "00000000:01:00.0"
+    slices: tuple[str, ...] = ()
 
 
 class StandInNvml:
@@ -58,6 +61,23 @@ class StandInNvml:
         if value is None:
             raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
         return value
+
+    def nvmlDeviceGetUUID(self, gpu: Gpu | str) -> str:
+        return gpu if isinstance(gpu, str) else gpu.uuid
+
+    def nvmlDeviceGetPciInfo(self, gpu: Gpu) -> SimpleNamespace:
+        return SimpleNamespace(busId=gpu.place)
+
+    def nvmlDeviceGetMigMode(self, gpu: Gpu) -> list[int]:
+        return [int(bool(gpu.slices))] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: Gpu) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: Gpu, number: int) -> str:
+        if number >= len(gpu.slices):
+            raise NVMLError(self.NVML_ERROR_NOT_FOUND)
+        return gpu.slices[number]
 
     def nvmlDeviceGetUtilizationRates(self, gpu: Gpu) -> SimpleNamespace:
         return SimpleNamespace(gpu=self._given(gpu.busy_percent))

@@ -65,7 +65,15 @@ def set_(
     from queue_runner import config
     from queue_runner.host.home import ensure_home
 
+    told: list[str] = []
+    if key == "lanes":
+        from queue_runner.host import lane_list
+
+        found, told = lane_list.resolve(value)
+        told += [f"lane {lane.name}: {lane.words}" for lane in found]
     print(f"{key} = {_words(config.set_value(ensure_home().config, key, value))}")
+    for line in told:
+        say(line)
     say("a running worker uses it after a restart")
 
 

@@ -245,5 +245,5 @@ def _found(config: Config, log: Callable[[str], None]) -> list[Lane]:
     for line in told:
         log(line)
     if found:
-        log("lanes: " + "; ".join(f"{lane.name} (processors {lanes.listed(lane.cores)})" for lane in found))
+        log("lanes: " + "; ".join(f"{lane.name} ({lane.words})" for lane in found))
     return found
