@@ -259,6 +259,8 @@ class Training(TorchTraining):
     """The harness's Training, with the problem and the batches fetched ahead."""
 
     problem: Problem
+    replica: Any
+    """what training calls: `forward`, or it in DistributedDataParallel"""
     fetched: tuple[int, list[Batch]] = (-1, [])
     """an iteration and its batches, prefetched; (-1, []) before the first"""
 
@@ -276,7 +278,7 @@ def build(options: Options, device: Device) -> Training:
     """Build text, model, reference loss and optimizer."""
     s = options.settings
     problem = nanogpt.problem(options)
-    torch.manual_seed(options.seed)  # for dropout
+    torch.manual_seed(options.seed + device.group.rank)  # for dropout
     model = model_of(problem.shape, nanogpt.weights(options, problem.shape))
     x, y = (torch.from_numpy(part).long() for part in problem.first())
     reference = Reference(model, (x, y))
@@ -288,11 +290,13 @@ def build(options: Options, device: Device) -> Training:
     optimizer, name = adamw(
         groups, s.adamw, device, options.dtype, lr=s.lr, betas=(s.beta1, s.beta2), eps=nanogpt.ADAM_EPS
     )
+    forward = compiled(model, options)
     return Training(
         options=options,
         device=device,
         model=model,
-        forward=compiled(model, options),
+        forward=forward,
+        replica=device.group.replica(forward, device.handle),
         optimizer=optimizer,
         optimizer_name=name,
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
@@ -305,8 +309,9 @@ def build(options: Options, device: Device) -> Training:
 
 
 def fetch(training: Training, i: int) -> list[Batch]:
-    """Return the batches of iteration i, on their way to the device."""
-    parts = training.problem.batches.of_iteration(i, training.options.settings.grad_accum)
+    """Return the batches of iteration i, on their way to the device: of several processes this one's share."""
+    n, share = training.options.settings.grad_accum, training.device.group.share
+    parts = training.problem.batches.of_iteration(i, n, share)
     return [to_device(*batch, training.device) for batch in zip(*parts, strict=True)]
 
 
@@ -318,10 +323,12 @@ def step(training: Training, i: int) -> torch.Tensor:
         group["lr"] = nanogpt.learning_rate(i, s)
     losses = []
     at, batches = training.fetched
-    for x, y in batches if at == i else fetch(training, i):
-        with training.device.autocast(training.options.dtype):
-            loss = training.forward(x, y) / s.grad_accum
-        scaler.scale(loss).backward()
+    batches = batches if at == i else fetch(training, i)
+    for n, (x, y) in enumerate(batches, start=1):
+        with training.device.group.averaging(training.replica, n == len(batches)):
+            with training.device.autocast(training.options.dtype):
+                loss = training.replica(x, y) / len(batches)
+            scaler.scale(loss).backward()
         losses.append(loss.detach())
     if s.grad_clip:
         scaler.unscale_(optimizer)
@@ -335,16 +342,17 @@ def step(training: Training, i: int) -> torch.Tensor:
 
 @torch.no_grad()
 def evaluate(training: Training, split: str) -> dict[str, float]:
-    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed."""
-    s = training.options.settings
+    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed, of
+    which several processes take turns."""
+    s, group = training.options.settings, training.device.group
     total = torch.zeros((), device=training.device.handle)
     training.model.eval()
-    for batch in zip(*training.problem.batches.of_evaluation(split, s.eval_iters), strict=True):
+    for batch in zip(*training.problem.batches.of_evaluation(split, s.eval_iters, group.share), strict=True):
         x, y = to_device(*batch, training.device)
         with training.device.autocast(training.options.dtype):
             total += training.forward(x, y)
     training.model.train()
-    return {"loss": float(total) / s.eval_iters}
+    return {"loss": sum(part for (part,) in group.gather(float(total))) / s.eval_iters}
 
 
 def sample(options: Options, device: Device) -> Sampling:

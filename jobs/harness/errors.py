@@ -55,6 +55,10 @@ _COMPILE_FAILED = re.compile(
 )
 FALLBACK = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend and will fall back")
 _NO_KERNEL = re.compile(r"The operator '([^']+)' is not currently (?:supported|implemented)")
+_LOST_PEER = re.compile(
+    r"Connection (closed by peer|reset by peer|refused)|Broken pipe|DistNetworkError|DistStoreError|DistBackendError"
+    r"|NCCL error|ncclRemoteError|ncclSystemError|gloo/transport"
+)
 _NO_FLOAT64 = "MPS framework doesn't support float64"
 
 
@@ -117,6 +121,11 @@ def explain(error: BaseException, keys: Collection[str] = ()) -> JobError | None
             note="compile_failed",
         )
     return None
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Return whether an error says that another process of a group is gone, by the texts of gloo and c10d."""
+    return bool(_LOST_PEER.search(f"{type(error).__name__}: {error}"))
 
 
 def first_line(error: BaseException) -> str:

@@ -41,6 +41,10 @@ class Framework(Protocol):
         memory: tuple[int | None, int | None] = device.memory()
         return memory
 
+    def read(self, training: Training, loss: Any) -> float:
+        """Return the loss of an iteration as a number; of several processes their mean."""
+        return float(loss.item())
+
     def peak_memory(self, device: Any) -> tuple[int | None, int | None]:
         """Return the most of both since the process began, counted by the framework within iterations as well; None
         where it does not count it, and where memory() has it already."""

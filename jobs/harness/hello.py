@@ -108,7 +108,8 @@ def print_summary(
     last = options.settings.max_iters
     print(f"{workload_name(workload, options)} {options.config}: {training.n_params():,} parameters, {work}")
     print(f"data   {data['name']}: {about}, sha256 {data['sha256'][:16]}")
-    print(f"device {device}: {device.name}{threads}, {options.dtype}, {how}")
+    several = f", {facts['gpus']} processes over {facts['backend']}" if "gpus" in facts else ""
+    print(f"device {device}: {device.name}{several}{threads}, {options.dtype}, {how}")
     print(f"{framework:<6} {version}, Python {platform.python_version()}, seed {options.seed}, to iteration {last}")
     if done:
         print(f"resumed after {done} iterations")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import command_line, exit_codes, hello, loop, prepared, sampling
+from harness import command_line, exit_codes, hello, loop, prepared, processes, sampling
 from harness.checkpoints import weights_file
 from harness.command_line import Options
 from harness.errors import JobError, UsageError
@@ -145,7 +145,7 @@ class _Work:
         self._framework.wait(self._training, self._loss)
 
     def read(self, loss: Any) -> float:
-        return float(loss.item())
+        return self._framework.read(self._training, loss)
 
     def measures(self, loss: Any) -> loop.Measures:
         return {}
@@ -157,7 +157,7 @@ class _Work:
         return self._evaluate(self._training, split)
 
     def save(self, done: int) -> None:
-        if self._folder is None:
+        if self._folder is None or processes.rank():
             return
         path = self._framework.save(self._training, self._folder, done)
         print(f"saved {path} after {done} iterations")

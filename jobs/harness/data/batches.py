@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
+Share = tuple[int, int]
+"""The number of a process, from 0, and how many share the batches."""
+WHOLE: Share = (0, 1)
 _STREAMS = {"iterations": 0, "evaluations": 1}
 
 
@@ -25,20 +28,27 @@ class Batches:
         self._offsets = np.arange(block_size + 1)
         self._drawn: tuple[int, np.random.PCG64] = (0, self._stream("iterations"))
 
-    def of_iteration(self, i: int, parts: int = 1) -> tuple[Tokens, Tokens]:
-        """Return the `parts` batches of iteration i (from 0) and their successors, each (parts, batch, block).
+    def of_iteration(self, i: int, parts: int = 1, share: Share = WHOLE) -> tuple[Tokens, Tokens]:
+        """Return the `parts` batches of iteration i (from 0) and their successors, each (parts, batch, block); of a
+        share those of one of several processes, which divide `parts` evenly.
 
         Sequences are numbered consecutively, so that two parts of 4 hold the sequences of one part of 8.
         """
+        index, of = share
+        own = parts // of
+        first = i * parts + index * own
         at, stream = self._drawn
-        if at != i * parts:
-            stream = self._stream("iterations").advance(i * parts * self._rows)
-        self._drawn = ((i + 1) * parts, stream)
-        return self._cut("train", stream, parts)
+        if at != first:
+            stream = self._stream("iterations").advance(first * self._rows)
+        self._drawn = (first + own, stream)
+        return self._cut("train", stream, own)
 
-    def of_evaluation(self, split: str, n: int) -> tuple[Tokens, Tokens]:
-        """Return `n` batches of a split, the same at every evaluation, each (n, batch, block)."""
-        return self._cut(split, self._stream("evaluations"), n)
+    def of_evaluation(self, split: str, n: int, share: Share = WHOLE) -> tuple[Tokens, Tokens]:
+        """Return `n` batches of a split, the same at every evaluation, each (n, batch, block); of a share every so
+        manieth of them."""
+        index, of = share
+        x, y = self._cut(split, self._stream("evaluations"), n)
+        return x[index::of], y[index::of]
 
     def _stream(self, name: str) -> np.random.PCG64:
         return np.random.PCG64([self._seed, _STREAMS[name]])

@@ -14,7 +14,9 @@ import torch
 
 from harness.device import choose, unavailable
 from harness.machine import apple_name, cpu_name, process_memory
-from harness.processes import refuse_distributed
+from harness.processes import is_rank, rank, refuse_distributed
+from harness.torch_backend import ddp
+from harness.torch_backend.ddp import ALONE, Group
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -31,6 +33,8 @@ class Device:
     name: str
     """of the hardware, such as "Apple M1 Max" """
     synchronize: Callable[[], None]
+    group: Group = ALONE
+    """the processes that train together, of which this device computes for one"""
 
     @property
     def kind(self) -> str:
@@ -91,10 +95,19 @@ def open_device(asked: str) -> Device:
     """
     asked = choose(asked, why_not)
     refuse_distributed(asked)
+    if asked == "cuda" and is_rank() and rank() < torch.cuda.device_count():
+        torch.cuda.set_device(rank())  # "cuda" is from here on the GPU of this process
     reason = why_not(asked)
     if reason is not None:
         raise unavailable(asked, reason, [name for name in ("cpu", "cuda", "mps") if why_not(name) is None], "torch")
     device = torch.device(asked)
+    if is_rank():
+        group = ddp.join(device.type)
+        if device.type == "cuda":
+            names = group.each(torch.cuda.get_device_name(device))
+            name = " + ".join(sorted(set(names)))  # GPUs of several kinds have no peak
+            return Device(device, name, lambda: torch.cuda.synchronize(device), group)
+        return Device(device, cpu_name(), _nothing, group)
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)  # it refuses a device without a number
         return Device(device, torch.cuda.get_device_name(device), lambda: torch.cuda.synchronize(device))

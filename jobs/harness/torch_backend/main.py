@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from harness import errors, hello, run
+from harness import errors, hello, processes, run
 from harness.command_line import Options
 from harness.framework import Framework
 from harness.processes import refuse_threads
-from harness.torch_backend import compiling
+from harness.torch_backend import compiling, ddp, launch
 from harness.torch_backend.device import Device, open_device
 from harness.torch_backend.training import Training
 from harness.torch_backend.training import load as load_checkpoint
@@ -25,7 +25,14 @@ from mpsq_report import Reporter
 
 def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
     """Run a workload in torch. The arguments and the exit code are those of harness.run.main, less its framework."""
-    return run.main(workload, Torch(), *parts, **more)
+    if (code := launch.ranks(workload, more.get("argv"))) is not None:
+        return code
+    if processes.rank():
+        processes.mute()
+    code = run.main(workload, Torch(), *parts, **more)
+    if processes.is_rank():
+        ddp.leave(code)
+    return code
 
 
 class Torch(Framework):
@@ -33,6 +40,9 @@ class Torch(Framework):
 
     name = "torch"
     compiler = "torch.compile"
+
+    def __init__(self) -> None:
+        self._most: tuple[int | None, int | None] | None = None
 
     def open_device(self, asked: str) -> Device:
         return open_device(asked)
@@ -57,7 +67,20 @@ class Torch(Framework):
             "threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             **({"recommended_memory_bytes": torch.mps.recommended_max_memory()} if device.kind == "mps" else {}),
+            **({"gpus": device.group.size, "backend": device.group.backend} if device.group.size > 1 else {}),
         }
+
+    def read(self, training: Training, loss: Any) -> float:
+        device = training.device
+        if device.group.size == 1:
+            return super().read(training, loss)
+        told = device.group.gather(float(loss.item()), *(float(size or -1) for size in device.memory()))
+        losses, allocated, reserved = zip(*told, strict=True)
+        self._most = tuple(int(max(sizes)) if max(sizes) >= 0 else None for sizes in (allocated, reserved))  # type: ignore[assignment]
+        return sum(losses) / len(losses)
+
+    def memory(self, device: Device) -> tuple[int | None, int | None]:
+        return self._most or device.memory()
 
     def peak_memory(self, device: Device) -> tuple[int | None, int | None]:
         return device.peak_memory()
@@ -81,7 +104,12 @@ class Torch(Framework):
     def restore(self, training: Training, path: Path) -> int:
         state = load_checkpoint(path, training.model, training.data["sha256"])
         restore_state(training, state)
-        return int(state["done"])
+        done = int(state["done"])
+        if (
+            number := training.device.group.rank
+        ):  # the random numbers in the checkpoint, of dropout, are those of rank 0
+            torch.manual_seed(training.options.seed + number + done)
+        return done
 
     def weights(self, training: Training) -> dict[str, Any]:
         return {name: value.float().cpu().numpy() for name, value in training.model.state_dict().items()}
