@@ -22,6 +22,7 @@ if __name__ == "__main__":  # before the import of torch: signals may arrive dur
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch

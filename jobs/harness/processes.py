@@ -1,14 +1,19 @@
-"""Processes that train together, as they know of each other, and limits on processes and threads. Standard library only.
+"""Processes that train together, as they know of each other, and limits on processes and threads.
+
+Standard library only.
 
 With --gpus N the first process of a workload starts N more, the ranks, and waits for them (torch_backend/launch.py).
-Rank 0 alone reports. What ends a rank is written into the folder of its launch: the launcher decides what ended the run.
+Rank 0 alone reports. What ends a rank is written into the folder of its launch: the launcher decides what ended the
+run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +23,7 @@ from harness.errors import UsageError
 
 THREADS_PER_CORE = 16
 """More threads than this per core are a typing error."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 FOLDER = "MPSQ_RANKS"
 """The variable by which a launcher names its folder to its ranks."""
 
@@ -35,6 +41,12 @@ def size() -> int:
 def is_rank() -> bool:
     """Return whether a launcher of ours started this process."""
     return FOLDER in os.environ and os.environ.get("RANK", "").isdecimal()
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process when its launcher dies; elsewhere than on Linux only a warden ends it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def mute() -> None:

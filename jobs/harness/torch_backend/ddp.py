@@ -1,5 +1,5 @@
-"""Processes of torch that train one model together, as DistributedDataParallel does: each on a GPU of its own with nccl,
-or on the CPU with gloo."""
+"""Processes of torch that train one model together, as DistributedDataParallel does: each on a GPU of its own with
+nccl, or on the CPU with gloo."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ class Group:
         """Return what training calls: a module whose gradients are averaged over the processes."""
         if self.size == 1:
             return forward
-        return DistributedDataParallel(
-            forward, device_ids=[torch.cuda.current_device()] if device.type == "cuda" else None
-        )
+        return DistributedDataParallel(forward, [torch.cuda.current_device()] if device.type == "cuda" else None)
 
     def averaging(self, replica: Any, last: bool) -> contextlib.AbstractContextManager[object]:
         """Return a context for a forward and backward: gradients are averaged in the `last` of an iteration only."""

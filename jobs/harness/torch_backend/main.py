@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ class Torch(Framework):
         device = training.device
         if device.group.size == 1:
             return super().read(training, loss)
-        told = device.group.gather(float(loss.item()), *(float(size or -1) for size in device.memory()))
-        losses, allocated, reserved = zip(*told, strict=True)
-        self._most = tuple(int(max(sizes)) if max(sizes) >= 0 else None for sizes in (allocated, reserved))  # type: ignore[assignment]
+        sizes = (math.nan if size is None else float(size) for size in device.memory())
+        losses, allocated, reserved = zip(*device.group.gather(float(loss.item()), *sizes), strict=True)
+        self._most = _largest(allocated), _largest(reserved)
         return sum(losses) / len(losses)
 
     def memory(self, device: Device) -> tuple[int | None, int | None]:
@@ -118,6 +119,11 @@ class Torch(Framework):
     def put_weights(self, training: Training, weights: Mapping[str, Any]) -> None:
         for name, value in training.model.state_dict().items():
             value.copy_(torch.from_numpy(weights[name]))
+
+
+def _largest(sizes: Sequence[float]) -> int | None:
+    """Return the bytes of the process that has most; None if they are unknown."""
+    return None if any(map(math.isnan, sizes)) else int(max(sizes))
 
 
 def _watch_warnings(report: Reporter, device: Device) -> None:
