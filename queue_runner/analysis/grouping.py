@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 SUBJECT = ("machine", "subject", "config")
 """Factors that compared arms share: runs of two machines are never compared."""
-MAIN = ("device", "compile", "dtype", "framework")
+MAIN = ("device", "compile", "dtype", "framework", "gpus")
 """Factors that distinguish arms and are named first."""
 PLACE = MAIN[:2]
 """Factors that a label has even if all arms share them."""
@@ -50,6 +50,8 @@ def word(name: str, value: Any) -> str:
     """Return a factor as text: "eager", "mps", "max_iters=20"."""
     if name == "compile":
         return mode_word(value)
+    if name == "gpus":
+        return f"{value} GPUs" if value is not None and value > 1 else ""
     if name == "resumed":
         return "resumed" if value else ""
     if name in _BARE:

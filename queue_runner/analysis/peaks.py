@@ -149,6 +149,11 @@ def _apple(chip: str, gpu_cores: int | None, dtype: str) -> Peak | None:
     return Peak(flops, f"{gpu_cores} cores x 128 x 2 x {clock_hz / 1e9:.3f} GHz; clock: {source}")
 
 
+def of_gpus(peak: Peak | None, n: int) -> Peak | None:
+    """Return the peak of `n` GPUs of one kind together."""
+    return peak if peak is None or n == 1 else Peak(n * peak.flops, f"{n} GPUs of {peak.source}")
+
+
 def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
     """Return the model FLOP utilization (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second as a
     share of the peak, not capped at 1; None if a value is unknown or the time is not positive."""

@@ -15,7 +15,7 @@ from queue_runner.monitor.attempts import last_attempts
 
 MOST_COMMAND = 60
 """Columns of a command line beyond which its middle is left out; mpsq show has all of it."""
-_ASKED = ("framework", "device", "compile", "dtype", "config", "env_name")
+_ASKED = ("framework", "device", "compile", "dtype", "config", "gpus", "env_name")
 
 
 def jobs(found: Sequence[Row], *, colour: bool = False) -> str:

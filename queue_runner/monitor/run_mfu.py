@@ -48,6 +48,7 @@ def of_run(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[str
         return None
     given = config.load(layout.config).peak_tflops
     peak = peaks.known(given, row["device"], row["device_name"], _cores(connection, row), row["dtype"])
+    peak = peaks.of_gpus(peak, json.loads(row["spec_json"]).get("gpus", 1))
     return asdict(
         Mfu(
             flops_per_s=rate,

@@ -93,7 +93,8 @@ class History:
         rows = self._connection.execute(
             """SELECT spec_hash, kind, name, workload, framework, device, compile, dtype, config,
                    json_extract(spec_json, '$.argv[0]') AS program, json_extract(spec_json, '$.params') AS params,
-                   COALESCE(json_extract(spec_json, '$.compile_mode'), '') AS compile_mode
+                   COALESCE(json_extract(spec_json, '$.compile_mode'), '') AS compile_mode,
+                   COALESCE(json_extract(spec_json, '$.gpus'), 1) AS gpus
                FROM jobs WHERE kind <> 'import' GROUP BY spec_hash ORDER BY max(id) DESC LIMIT ?""",
             [_MOST_QUESTIONS],
         )
@@ -127,6 +128,6 @@ def _kin(asked: Mapping[str, Any], program: str | None, settings: Mapping[str, A
     """Return what similar runs have in common: everything but the values of settings that do not change the work."""
     what = asked["workload"] or asked["name"]
     lengths = tuple(settings.get(name) for name in _LENGTHS)
-    names = ("kind", "framework", "device", "compile", "compile_mode", "dtype", "config")
+    names = ("kind", "framework", "device", "compile", "compile_mode", "gpus", "dtype", "config")
     own = tuple(sorted(settings)) if asked["kind"] == "command" else ()
     return what, program, lengths, own, *(asked[name] for name in names)

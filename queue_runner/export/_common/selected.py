@@ -61,7 +61,7 @@ RUNS = _table(
     "runs",
     "v_run",
     "run_id run job_id number:int group_id name kind workload framework framework_version config device asked_device",
-    "device_name compile:bool dtype argv params_json env_name spec_hash snapshot_hash priority:int tags repeat:int",
+    "device_name compile:bool dtype argv params_json env_name gpus:int spec_hash snapshot_hash priority:int tags repeat:int",
     "attempt:int lane position:int state outcome exit_code:int signal:int reason blocked_reason valid:bool taints",
     "created_at claimed_at started_at ended_at cancel_requested_at paused_at machine_hash software_hash params:int",
     "flops_per_iter:float tokens_per_iter:float samples_per_iter:float optimizer seed:int planned_iters:int",
@@ -81,7 +81,7 @@ ITERATIONS = _table(
 EVALS = _table("evals", "v_eval", "run_id run offset:int i:int split metric value:float dur_s")
 METRICS = _table("metrics", "v_metric", "run_id run offset:int i:int name value:float unit")
 TABLES = (RUNS, ITERATIONS, EVALS, METRICS)
-FROM_SPEC = ("argv", "params_json", "env_name")
+FROM_SPEC = ("argv", "params_json", "env_name", "gpus")
 """Columns of RUNS that are parts of the specification and no columns of v_run."""
 NOT_EXPORTED = ("spec_json",)
 _ASKED = select_runs.ASKED.partition(", ")[2]
@@ -167,6 +167,7 @@ def _of_spec(text: str) -> Row:
         "argv": shlex.join(redact.redact(spec.get("argv") or ())) or None,
         "params_json": json.dumps(hidden, sort_keys=True),
         "env_name": spec.get("env_name") or None,
+        "gpus": spec.get("gpus", 1),
     }
 
 

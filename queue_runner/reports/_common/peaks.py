@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from queue_runner.analysis.grouping import Arm, by_key
-from queue_runner.analysis.peaks import Peak, known
+from queue_runner.analysis.peaks import Peak, known, of_gpus
 from queue_runner.reports._common.report import Context, Row
 
 _PEAKS = (
@@ -29,9 +29,10 @@ class Peaks:
         self._measured: dict[tuple[Any, ...], Peak] | None = None
 
     def of(self, arm: Arm) -> Peak | None:
-        """Return the peak for an arm's runs."""
+        """Return the peak for an arm's runs: of several GPUs their sum."""
         name = next((row["device_name"] for row in arm.shown if row["device_name"]), None)
-        return self.find(arm.key.get("machine"), arm.key.get("device"), name, arm.key.get("dtype"))
+        peak = self.find(arm.key.get("machine"), arm.key.get("device"), name, arm.key.get("dtype"))
+        return of_gpus(peak, arm.key.get("gpus") or 1)
 
     def find(
         self, machine: str | None, device: str | None, name: str | None, dtype: str | None, or_measured: bool = False

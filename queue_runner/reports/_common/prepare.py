@@ -21,6 +21,7 @@ RUN = (
     "device_name, compile, dtype, config, seed, repeat, spec_hash, "
     "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.env_name') AS env_name, "
     "json_extract(spec_json, '$.compile_mode') AS compile_mode, "
+    f"{select_runs.GPUS} AS gpus, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
     "outcome, exit_code, signal, reason, state, attempt, created_at, started_at, ended_at, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
@@ -38,7 +39,8 @@ DETAILS = ("data_name", "device_name", "optimizer")
 
 def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows, and in
-    `compile` the mode of torch.compile by name, where it is not the default.
+    `compile` the mode of torch.compile by name, where it is not the default. `gpus` of a run on the CPU are the factor
+    `processes`.
 
     A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
     None and count as runs of one machine.
@@ -64,6 +66,8 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["where"] = where(machine) if len({*machines}) > 1 else ""
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
+        if row["gpus"] > 1 and row["device"] == "cpu":
+            row["factors"]["processes"], row["gpus"] = row["gpus"], 1
         if environments:
             row["factors"]["env"] = environment
         if row["resumed_from"]:

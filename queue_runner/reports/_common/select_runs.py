@@ -75,6 +75,8 @@ def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str])
         return f"COALESCE(NULLIF(json_extract(spec_json, '$.compile_mode'), ''), compile) IN ({marks})", [
             int(value) if value in "01" else value for value in wanted
         ]
+    if name == "gpus":
+        return f"CAST({GPUS} AS TEXT) IN ({marks})", list(wanted)
     column = resolve(connection, name, "--where")
     if column == "group_id":
         wanted = [value.removeprefix("g") for value in wanted]
@@ -124,6 +126,8 @@ ASKED = (
     " (SELECT json_extract(hello_json, '$.log_name') FROM hellos h WHERE h.run_id = v_run.run_id) END AS log_name"
 )
 """Columns that `subject` needs beside name and workload."""
+GPUS = "COALESCE(json_extract(spec_json, '$.gpus'), 1)"
+"""The number of GPUs of a run: specifications before version 0.3 do not name it."""
 
 
 INVALID = (
