@@ -108,7 +108,7 @@ def print_summary(
     last = options.settings.max_iters
     print(f"{workload_name(workload, options)} {options.config}: {training.n_params():,} parameters, {work}")
     print(f"data   {data['name']}: {about}, sha256 {data['sha256'][:16]}")
-    several = f", {facts['gpus']} processes over {facts['backend']}" if "gpus" in facts else ""
+    several = f", {facts['gpus']} processes over {facts['ddp_backend']}" if "gpus" in facts else ""
     print(f"device {device}: {device.name}{several}{threads}, {options.dtype}, {how}")
     print(f"{framework:<6} {version}, Python {platform.python_version()}, seed {options.seed}, to iteration {last}")
     if done:

@@ -68,7 +68,7 @@ class Torch(Framework):
             "threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             **({"recommended_memory_bytes": torch.mps.recommended_max_memory()} if device.kind == "mps" else {}),
-            **({"gpus": device.group.size, "backend": device.group.backend} if device.group.size > 1 else {}),
+            **({"gpus": device.group.size, "ddp_backend": device.group.backend} if device.group.size > 1 else {}),
         }
 
     def read(self, training: Training, loss: Any) -> float:

@@ -1,0 +1,124 @@
+"""nanogpt in two processes over gloo: the losses of one process, and ends that are those of the rank that failed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.jobs.conftest import JOBS, SCRIPT, Ran, Run, arguments, read
+from tests.queue_support import Queue, until
+
+pytestmark = pytest.mark.slow
+
+SETTINGS: dict[str, object] = {
+    "max_iters": 6, "lr_decay_iters": 6, "eval_interval": 3, "eval_iters": 3, "grad_accum": 4, "grad_clip": 0.5,
+}  # fmt: skip
+ROUNDING = 1e-5
+
+
+def two(folder: Path, *words: str, script: Path = SCRIPT, env: dict[str, str] | None = None, **settings: object) -> Ran:
+    """Run nanogpt in two processes of the CPU."""
+    events = folder / "events.jsonl"
+    events.unlink(missing_ok=True)
+    command = [sys.executable, str(script), *arguments([*words, "--gpus", "2"], SETTINGS | settings)]
+    ours = {**os.environ, "MPSQ_EVENTS": str(events), "JOBS": str(JOBS), **(env or {})}
+    done = subprocess.run(command, capture_output=True, text=True, env=ours, check=False)
+    assert not list(folder.glob("mpsq-ranks-*")), "nothing of the launch is left"
+    return Ran(done.returncode, read(events), done.stdout, done.stderr)
+
+
+def losses(ran: Ran) -> dict[tuple[object, ...], float]:
+    iterations = {("iter", one["i"]): one["loss"] for one in ran.of("iter")}
+    return iterations | {(one["split"], one["i"]): one["metrics"]["loss"] for one in ran.of("eval")}
+
+
+def test_losses_equal_those_of_one_process_and_checkpoints_go_either_way(run: Run, tmp_path: Path) -> None:
+    whole = run(**SETTINGS)
+    first = two(tmp_path, "--out", str(tmp_path / "two"), max_iters=4)
+    assert first.code == 0, first.err
+    assert first.hello()["gpus"] == 2 and first.hello()["ddp_backend"] == "gloo"
+    assert first.hello()["tokens_per_iter"] == whole.hello()["tokens_per_iter"]
+    assert first.out.count("saved ") == 2 and first.out.count("iter      0") == 1, "rank 0 alone speaks"
+    assert len(first.of("bye")) == 1 and "wrong_loss" not in first.notes()
+    expected = losses(whole)
+    assert losses(first) == {at: pytest.approx(expected[at], rel=ROUNDING) for at in losses(first) if at[1] != 4} | {
+        at: loss for at, loss in losses(first).items() if at[1] == 4 and at[0] != "iter"
+    }
+    rest = run("--resume", str(tmp_path / "two" / "checkpoint.pt"), **SETTINGS)
+    run("--out", str(tmp_path / "one"), **SETTINGS | {"max_iters": 4})
+    resumed = two(tmp_path, "--resume", str(tmp_path / "one" / "checkpoint.pt"), "--compile", "on")
+    assert resumed.code == 0, resumed.err
+    for later in (rest, resumed):
+        assert [one["i"] for one in later.of("iter")] == [4, 5]
+        assert losses(later) == {at: pytest.approx(expected[at], rel=ROUNDING) for at in losses(later)}
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "note", "said"),
+    [
+        ("1 memory", 71, "oom", "error: rank 1: out of memory: CUDA out of memory"),
+        ("0 exit", 7, "rank_lost", "error: rank 0 ended with exit code 7 and said nothing"),
+    ],
+)
+def test_the_rank_that_failed_first_says_how_the_run_ended(
+    tmp_path: Path, fails: str, code: int, note: str, said: str
+) -> None:
+    ran = two(tmp_path, script=Path(__file__).with_name("planted_rank.py"), env={"RANK_FAILS": fails}, eval_interval=0)
+    assert ran.code == code and list(ran.notes()) == [note], ran.err
+    assert said in ran.err and "Traceback" not in ran.err
+    assert [one["ok"] for one in ran.of("bye")] == [False]
+
+
+def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue: Queue) -> None:
+    small = {key: value for key, value in SETTINGS.items() if key != "max_iters"} | {"max_iters": 1_000_000}
+    words = [f"{key}={value}" for key, value in {**small, "eval_interval": 0, "n_layer": 1}.items()]
+    submit = ["submit", "nanogpt", "--device", "cpu", "--gpus", "2", "--repeats", "2", "--no-gate", "--no-preflight"]
+    command = [sys.executable, "-m", "queue_runner.cli.main"]
+    subprocess.run([*command, *submit, *(w for one in words for w in ("--set", one))], check=True, capture_output=True)
+    queue.worker()
+    killed, *_ = ranks(queue, "1.1")
+    killed.kill()
+    first = queue.done(1, 90)[0]
+    assert (first["outcome"], first["signal"]) == ("KILLED", 9) and first["n_iters"]
+    left = ranks(queue, "1.2")
+    subprocess.run([*command, "cancel", "1.2"], check=True, capture_output=True)
+    assert queue.done(2, 90)[1]["outcome"] == "CANCELLED"
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in left)
+
+
+def ranks(queue: Queue, run: str) -> list[psutil.Process]:
+    """Return the processes of a run that trains, the last rank first."""
+    events = queue.layout.run_dir(run) / "events.jsonl"
+    until(lambda: events.exists() and b'"iter"' in events.read_bytes(), f"an iteration of {run}", 120)
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            said = process.environ()
+        except psutil.Error:
+            continue
+        if said.get("MPSQ_RUN") == run and "RANK" in said and said.get("MPSQ_HOME") == str(queue.layout.home):
+            found[said["RANK"]] = process
+    assert sorted(found) == ["0", "1"]
+    return [found["1"], found["0"]]
+
+
+def test_ranks_share_the_batches_of_one_process(run: Run) -> None:
+    from array import array
+
+    from harness.data.batches import Batches
+
+    def drawn() -> Batches:
+        return Batches({"train": array("i", range(1000)), "val": array("i", range(99))}, 1, 3, 8)
+
+    whole, parts = drawn(), [drawn(), drawn()]
+    for i in (0, 1, 5, 2):
+        shares = [part.of_iteration(i, 4, (rank, 2))[0] for rank, part in enumerate(parts)]
+        assert np.array_equal(np.concatenate(shares), whole.of_iteration(i, 4)[0])
+    turns = [part.of_evaluation("val", 5, (rank, 2))[0] for rank, part in enumerate(parts)]
+    assert [len(turn) for turn in turns] == [3, 2] and np.array_equal(turns[1], whole.of_evaluation("val", 5)[0][1::2])
