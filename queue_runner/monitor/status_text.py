@@ -14,7 +14,7 @@ from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
 from queue_runner.monitor.status import Status
-from queue_runner.text import one_line
+from queue_runner.text import one_line, width
 
 SHOWN = 10
 """Number of waiting runs shown unless all are requested."""
@@ -49,7 +49,9 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
         why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
         facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
     wide = max((width(lanes.short(one.name)) for one in found.queue.lanes), default=0)
-    lines = [fit(f"{lanes.short(one.name):<{wide}}  {_on(one)}", columns) for one in found.queue.lanes]
+    lines = [
+        f"{lanes.short(one.name):<{wide}}  {tables.shorten(_on(one), columns - wide - 2)}" for one in found.queue.lanes
+    ]
     return [*facts, ("lanes", "\n".join(lines))] if lines else facts
 
 

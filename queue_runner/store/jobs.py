@@ -402,7 +402,7 @@ def name_of(connection: Connection, run_id: int) -> RunId:
 
 def here(connection: Connection) -> list[str]:
     """Return the lanes of this machine on which a run is RUNNING."""
-    there = (runs.c.state == State.RUNNING, ~runs.c.lane.op("GLOB")(REMOTE_GLOB))
+    there = (runs.c.state == State.RUNNING, runs.c.lane.op("NOT GLOB")(REMOTE_GLOB))
     return list(connection.execute(select(runs.c.lane).where(*there).order_by(runs.c.id)).scalars())
 
 

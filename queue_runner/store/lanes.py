@@ -31,7 +31,7 @@ def pause(connection: Connection, lane: str, reason: str | None) -> bool:
 
 def keep(connection: Connection, names: Collection[str]) -> None:
     """Have a row for each of these lanes of this machine, and for no other that nobody has paused."""
-    gone = (lanes.c.name != DEFAULT_LANE, ~lanes.c.name.op("GLOB")(REMOTE_GLOB), lanes.c.paused_at.is_(None))
+    gone = (lanes.c.name != DEFAULT_LANE, lanes.c.name.op("NOT GLOB")(REMOTE_GLOB), lanes.c.paused_at.is_(None))
     connection.execute(delete(lanes).where(*gone, lanes.c.name.not_in(names)))
     for name in names:
         if state(connection, name) is None:

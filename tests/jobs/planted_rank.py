@@ -10,6 +10,7 @@ import torch
 sys.path.insert(0, os.environ["JOBS"])
 
 import nanogpt_torch as job
+
 from harness.torch_backend.main import main
 
 
