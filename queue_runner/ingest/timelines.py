@@ -7,10 +7,12 @@ Power is the chip's model, not a meter (powermetrics(1): "estimated and may be i
 from __future__ import annotations
 
 import json
+import math
 import plistlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from xml.parsers.expat import ExpatError
 
@@ -19,7 +21,8 @@ from queue_runner.errors import UsageError, did_you_mean
 Sample = tuple[float, dict[str, Any]]
 """Unix time, and values of host.conditions.KEYS."""
 _PARTS = ("gpu", "cpu", "ane")
-_TEXT_BEGIN = re.compile(r"^\*\*\* Sampled system activity \((.+?)\) \(([\d.]+)ms elapsed\) \*\*\*$", re.MULTILINE)
+_TEXT_BEGIN = re.compile(rb"^\*\*\* Sampled system activity ", re.MULTILINE)
+_TEXT_HEADING = re.compile(r"\*\*\* Sampled system activity \((.+?)\) \(([\d.]+)ms elapsed\) \*\*\*$", re.MULTILINE)
 _TEXT_POWER = re.compile(r"^(CPU|GPU|ANE) Power: (\d+) mW", re.MULTILINE)
 _TEXT_ACTIVE = re.compile(r"^GPU (?:HW )?active residency:\s*([\d.]+)%", re.MULTILINE)
 _TEXT_CLOCK = re.compile(r"^GPU (?:HW )?active frequency:\s*(\d+) MHz", re.MULTILINE)
@@ -38,11 +41,17 @@ def read(tool: str, data: bytes) -> list[Sample]:
     """
     if tool not in _TOOLS:
         raise UsageError(f'unknown tool "{tool}"', did_you_mean(tool, names(), f"they are {', '.join(names())}"))
+    parts, of_part = _TOOLS[tool]
     found: list[Sample] = []
-    for at, elapsed_s, values in _TOOLS[tool](data):
+    for part in parts(data):
+        try:
+            at, elapsed_s, values = of_part(part)
+            power = _numbers(values.pop("power_w"))
+            known = _numbers(values) | ({"power_w": power} if power else {})
+        except _WRONG:
+            continue  # the last one of an interrupted log, or none of the tool's
         if found and at <= found[-1][0]:
             at = found[-1][0] + max(elapsed_s, 1e-3)
-        known = {name: value for name, value in values.items() if value not in (None, {})}
         found.append((at, {"source": tool, **known}))
     if not found:
         raise UsageError(f"there is no output of {tool} in it", "docs/macos.md has the commands that write it")
@@ -51,33 +60,46 @@ def read(tool: str, data: bytes) -> list[Sample]:
 
 _Raw = tuple[float, float, dict[str, Any]]
 """Unix time, length in seconds, values."""
+_WRONG = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+    *(ExpatError, plistlib.InvalidFileException),
+)
+"""Errors of a part that is not what the tool writes."""
 
 
-def _powermetrics(data: bytes) -> Iterator[_Raw]:
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: number for name, one in values.items() if (number := _number(one)) is not None}
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number of 0 or more, None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < math.inf else None
+
+
+def _parts_of_powermetrics(data: bytes) -> Iterator[bytes]:
     if b"<plist" in data[:4096]:
-        for part in data.split(b"\0"):
-            if part.strip():
-                try:
-                    yield _of_plist(plistlib.loads(part.strip()))
-                except (ExpatError, plistlib.InvalidFileException, ValueError, KeyError, TypeError, AttributeError):
-                    continue  # the last one of an interrupted log, or none of ours
-        return
-    text = data.decode("utf-8", "replace").replace("\r", "")
-    begins = [*_TEXT_BEGIN.finditer(text)]
-    for n, begin in enumerate(begins):
-        body = text[begin.end() : begins[n + 1].start() if n + 1 < len(begins) else len(text)]
-        power = {name.lower(): int(milliwatts) / 1e3 for name, milliwatts in _TEXT_POWER.findall(body)}
-        active, clock = _TEXT_ACTIVE.search(body), _TEXT_CLOCK.search(body)
-        try:
-            at = datetime.strptime(begin[1], "%a %b %d %H:%M:%S %Y %z").timestamp()
-        except ValueError:
-            continue
-        values = {
-            "gpu_busy_share": float(active[1]) / 100 if active else None,
-            "gpu_clock_hz": int(clock[1]) * 1e6 if clock else None,
-            "power_w": power,
-        }
-        yield at, float(begin[2]) / 1e3, values
+        return filter(None, map(bytes.strip, data.split(b"\0")))
+    data = data.replace(b"\r", b"")
+    begins = [begin.start() for begin in _TEXT_BEGIN.finditer(data)]
+    return (data[begin:end] for begin, end in pairwise([*begins, len(data)]))
+
+
+def _of_powermetrics(part: bytes) -> _Raw:
+    if b"<plist" in part[:4096]:
+        return _of_plist(plistlib.loads(part))
+    text = part.decode("utf-8", "replace")
+    heading = _TEXT_HEADING.match(text)
+    if heading is None:
+        raise ValueError("no sample of powermetrics")
+    at = datetime.strptime(heading[1], "%a %b %d %H:%M:%S %Y %z").timestamp()
+    active, clock = _TEXT_ACTIVE.search(text), _TEXT_CLOCK.search(text)
+    values = {
+        "gpu_busy_share": float(active[1]) / 100 if active else None,
+        "gpu_clock_hz": int(clock[1]) * 1e6 if clock else None,
+        "power_w": {name.lower(): int(milliwatts) / 1e3 for name, milliwatts in _TEXT_POWER.findall(text)},
+    }
+    return at, float(heading[2]) / 1e3, values
 
 
 def _of_plist(told: Mapping[str, Any]) -> _Raw:
@@ -99,22 +121,21 @@ def _of_plist(told: Mapping[str, Any]) -> _Raw:
     return told["timestamp"].replace(tzinfo=UTC).timestamp(), elapsed_s, values
 
 
-def _macmon(data: bytes) -> Iterator[_Raw]:
-    """Read lines of `macmon pipe`. Before its version 0.8 or so, gpu_usage was a pair: MHz and share."""
-    for line in data.decode("utf-8", "replace").splitlines():
-        try:
-            told = json.loads(line)
-            at = datetime.fromisoformat(told["timestamp"]).timestamp()
-            clock, active = told.get("gpu_usage") or (told.get("gpu_freq_mhz"), told.get("gpu_active_ratio"))
-            values = {
-                "gpu_busy_share": active,
-                "gpu_clock_hz": None if clock is None else clock * 1e6,
-                "gpu_temperature_c": (told.get("temp") or {}).get("gpu_temp_avg"),
-                "power_w": {part: told[f"{part}_power"] for part in _PARTS if f"{part}_power" in told},
-            }
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        yield at, 1e-3, values
+def _of_macmon(line: bytes) -> _Raw:
+    """Read a line of `macmon pipe`. Before its version 0.8 or so, gpu_usage was a pair: MHz and share."""
+    told = json.loads(line.decode("utf-8", "replace"))
+    clock, active = told.get("gpu_usage") or (told.get("gpu_freq_mhz"), told.get("gpu_active_ratio"))
+    values = {
+        "gpu_busy_share": active,
+        "gpu_clock_hz": None if (mhz := _number(clock)) is None else mhz * 1e6,
+        "gpu_temperature_c": (told.get("temp") or {}).get("gpu_temp_avg"),
+        "power_w": {part: told[f"{part}_power"] for part in _PARTS if f"{part}_power" in told},
+    }
+    return datetime.fromisoformat(told["timestamp"]).timestamp(), 1e-3, values
 
 
-_TOOLS: Mapping[str, Callable[[bytes], Iterator[_Raw]]] = {"macmon": _macmon, "powermetrics": _powermetrics}
+_TOOLS: Mapping[str, tuple[Callable[[bytes], Iterable[bytes]], Callable[[bytes], _Raw]]] = {
+    "macmon": (bytes.splitlines, _of_macmon),
+    "powermetrics": (_parts_of_powermetrics, _of_powermetrics),
+}
+"""What splits the output of each tool into samples, and what reads one."""

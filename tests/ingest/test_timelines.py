@@ -118,6 +118,39 @@ def test_what_is_not_of_the_tool_is_refused(tool: str, data: bytes) -> None:
         timelines.read(tool, data)
 
 
+LINE = {"timestamp": "2020-11-21T11:51:49.5+01:00", "gpu_freq_mhz": 1296, "gpu_active_ratio": 0.99, "gpu_power": 24.0}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        TEXT.replace("(1006.81ms", "(1.0.0ms"),
+        TEXT.replace("99.52%", "9.9.52%"),
+        TEXT.replace("3021 mW", f"{'9' * 5000} mW"),
+        TEXT.replace("1296 MHz", f"{'9' * 400} MHz"),
+    ],
+)
+def test_a_broken_sample_of_text_is_left_out(broken: str) -> None:
+    ((_, found),) = timelines.read("powermetrics", broken.encode())
+    assert found["power_w"] == {"cpu": 0.04, "gpu": 0.009}
+
+
+def test_broken_values_of_property_lists_are_left_out() -> None:
+    strange = plist(50, processor={"gpu_power": float("nan"), "cpu_power": 1e3}, gpu={"idle_ratio": 7.0})
+    ((_, found),) = timelines.read("powermetrics", plist(49, elapsed_ns="x") + b"\0" + strange)
+    assert found == {"source": "powermetrics", "power_w": {"cpu": 1.0}}
+
+
+@pytest.mark.parametrize("name", ["gpu_freq_mhz", "gpu_active_ratio", "gpu_power"])
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, True, float("nan"), -1, 1e999])
+def test_broken_values_of_macmon_are_left_out(name: str, value: object) -> None:
+    """Each alone, or with its line."""
+    lines = [json.dumps({**LINE, name: value}), "[" * 100_000, json.dumps(LINE)]
+    *rest, (_, whole) = timelines.read("macmon", "\n".join(lines).encode())
+    expected = {"source": "macmon", "gpu_clock_hz": 1.296e9, "gpu_busy_share": 0.99, "power_w": {"gpu": 24.0}}
+    assert whole == expected and all(found.items() <= expected.items() for _, found in rest)
+
+
 def test_a_tool_that_nobody_knows() -> None:
     with pytest.raises(UsageError, match="unknown tool"):
         timelines.read("powermetric", b"")
