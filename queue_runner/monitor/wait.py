@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis.validity import disturbance
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Row, Selector, State
 from queue_runner.monitor import listing, waiting
@@ -27,7 +30,8 @@ def until_done(
     """Wait until none of the runs that `selectors` match can change any more, and return their rows of
     waiting.with_stops.
 
-    A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for.
+    A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for. So is
+    the replacement of a disturbed run (--until-valid), which is stored with the end of its group.
     `on_waiting` is called with the rows if there is something to wait for, and whenever one of them changes.
 
     Raises: UsageError (no match), WaitTimeout (after `timeout_s` seconds).
@@ -41,15 +45,17 @@ def until_done(
             if newest != version:
                 version = newest
                 rows = waiting.with_stops(connection, read.select(connection, selectors))
-                if not left(rows):
+                if not left(rows) and not _will_be_replaced(connection, selectors, rows):
                     return rows
                 states = [(row["run_id"], row["state"]) for row in rows]
-                if states != told:
+                if states != told and left(rows):
                     on_waiting(rows)
                     told = states
             if deadline is not None and time.monotonic() >= deadline:
-                waits = f"{len(left(rows))} of {len(rows)} runs have not ended after {units.duration(timeout_s)}"
-                raise WaitTimeout(waits, "mpsq status shows them")
+                waits = f"{len(left(rows))} of {len(rows)} runs have not ended"
+                if not left(rows):
+                    waits = "a run that the machine disturbed has not been replaced"
+                raise WaitTimeout(f"{waits} after {units.duration(timeout_s)}", "mpsq status shows them")
             time.sleep(_POLL_S)
 
 
@@ -65,6 +71,17 @@ def until_idle(layout: Layout, timeout_s: float | None, lane: str | None = None)
 def left(rows: Sequence[Row]) -> list[Row]:
     """Return the runs to wait for: those that have not ended, except for what mpsq stopped after failures."""
     return [row for row in rows if row["state"] != State.DONE and row["stopped"] is None]
+
+
+def _will_be_replaced(connection: sqlite3.Connection, selectors: Sequence[Selector], rows: Sequence[Row]) -> bool:
+    """Return whether the end of a group may replace one of its runs, which belongs to a selected job."""
+    if all(selector.number is not None for selector in selectors):
+        return False  # each is that one run, whatever comes after it
+    spoilt = [row for row in last_attempts(rows) if disturbance(row) and _spec(row).get("until_valid")]
+    return any(connection.execute(_GOES_ON, [group]).fetchone() for group in {row["group_id"] for row in spoilt})
+
+
+_GOES_ON = "SELECT 1 FROM v_run WHERE group_id = ? AND state IN ('QUEUED', 'RUNNING') LIMIT 1"
 
 
 def open_jobs(layout: Layout) -> list[Selector]:
@@ -133,4 +150,9 @@ def refuse_failures(rows: Sequence[Row]) -> None:
 
 def is_probe(row: Row) -> bool:
     """Return whether a row of v_run is of a job of a search (--find-max)."""
-    return bool(json.loads(row.get("spec_json") or "{}").get("find_max"))
+    return bool(_spec(row).get("find_max"))
+
+
+def _spec(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(row.get("spec_json") or "{}")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +16,10 @@ from queue_runner.monitor import wait
 from queue_runner.monitor.follow import Follower
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import jobs, retries
+from queue_runner.store import jobs, replacements, results, retries
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.schema import runs
+from queue_runner.submit import grid
 from tests.cli_support import SPEC, Cli
 
 FAILED = Ending(Outcome.FAILED, 1, reason="no luck")
@@ -52,6 +54,27 @@ def test_a_job_with_a_retry_to_come_has_not_ended(engine: Engine, mpsq: Cli) -> 
     assert mpsq("wait", "1.1").code == 3  # that attempt is over, whatever comes
     end_next(engine, OK)
     assert mpsq.ok("wait", "g1").out == "1 of 1 runs succeeded\n"
+
+
+def test_a_disturbed_run_has_not_ended_before_its_group_has_replaced_it(engine: Engine, mpsq: Cli) -> None:
+    spec = replace(SPEC, until_valid=True)
+    with writing(engine) as connection:
+        jobs.submit(connection, "t", 0, [NewJob(spec), NewJob(replace(spec, name="b"))], [(0, 1), (1, 1)])
+    end_next(engine, OK)
+    assert mpsq("wait", "1", "--timeout", "1ms").code == 0
+    with writing(engine) as connection:
+        results.save_taints(connection, 1, [("contended", "invalid", "others used 90%")])
+    waits = mpsq("wait", "1", "--timeout", "1ms")
+    assert waits.code == 124 and "a run that the machine disturbed has not been replaced after" in waits.err
+    assert mpsq("wait", "1.1").code == 0, "that run alone is over"
+    end_next(engine, OK)
+    with writing(engine) as connection:
+        assert replacements.after(connection, 2, grid.round_order, time.time()) == 2
+    waits = mpsq("wait", "1", "--timeout", "1ms")
+    assert waits.code == 124 and "1 of 2 runs have not ended" in waits.err
+    end_next(engine, OK)
+    end_next(engine, OK)
+    assert mpsq.ok("wait", "1").out == "2 of 2 runs succeeded\n"
 
 
 def test_retries_that_are_used_up_are_a_failure(engine: Engine, mpsq: Cli) -> None:
