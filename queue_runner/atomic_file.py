@@ -24,16 +24,17 @@ def replacing(path: Path, *, durable: bool, mode: int = 0o600) -> Iterator[Path]
         yield partial
         partial.chmod(mode)
         if durable:
-            _flush(partial)
+            flush(partial)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     if durable:
-        _flush(path.parent)
+        flush(path.parent)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

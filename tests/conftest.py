@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from queue_runner.paths import Layout
 from tests import system_packages
@@ -22,6 +23,8 @@ DURATIONS = ("fast", "process", "slow")
 
 if WITHOUT_PROC:
     hide_proc()
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how long an example takes says nothing on a busy one
 
 
 @pytest.hookimpl(tryfirst=True)

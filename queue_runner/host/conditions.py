@@ -28,7 +28,8 @@ from queue_runner.host.power import parse_battery, parse_low_power, parse_pressu
 MIN_INTERVAL_S = 0.5
 """For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
 _SLOW_S = 10.0
-_IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+"""The command whose output parse_accelerators reads."""
 _GPU_LOOKS = 3
 _FIRST_LOOK_S = 2.0
 """Limit of a look before a run: NVML takes up to a second where the driver was not loaded."""
@@ -156,7 +157,7 @@ class _MacTools:
         self._battery = Asked(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
         self._settings = Asked(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
         self._pressure = Asked(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
-        self._gpu = Asked(_IOREG, _SLOW_S)
+        self._gpu = Asked(IOREG, _SLOW_S)
         self._vm = Asked(["/usr/bin/vm_stat"], 0.0)
         self._swapped: tuple[float, tuple[int, int]] | None = None
         self._priority: tuple[int, Asked] | None = None
@@ -226,7 +227,7 @@ def gpu_use_before(
 
     def look() -> float | None:
         if platform == "darwin":
-            return parse_accelerators(ask(_IOREG))
+            return parse_accelerators(ask(IOREG))
         newest = Beside(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
         return newest[1] if newest else None
 

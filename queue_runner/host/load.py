@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from queue_runner.host import conditions, nvidia
 from queue_runner.host.beside import Beside
 from queue_runner.host.command import Asked
-from queue_runner.host.conditions import _IOREG as IOREG
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, MacSource, ProcessTime, Source, used_between
 from queue_runner.warden import processes
 from queue_runner.warden.files import read
@@ -64,7 +63,7 @@ class Apple:
     """macOS's ioreg, asked once a second while somebody reads the answers."""
 
     def __init__(self) -> None:
-        self._asked = Asked(IOREG, 1.0)
+        self._asked = Asked(conditions.IOREG, 1.0)
 
     def latest(self, now: float) -> tuple[float, Mapping[str, float | None]] | None:
         text, at = self._asked.latest(now), self._asked.answered_s

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from queue_runner.atomic_file import replacing
+from queue_runner.atomic_file import flush, replacing
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
@@ -188,7 +188,8 @@ class Node:
         if source.out.is_dir():
             shutil.copytree(source.out, target.out, dirs_exist_ok=True)
         for stream in block.STREAMS:
-            _flush(target.path / stream)
+            with contextlib.suppress(FileNotFoundError):
+                flush(target.path / stream)
         with looking(self._engine) as connection:
             told = blocks.result(connection, row["run_id"], results.OWN_NOTE)
         block.write_json(target.path / "record.json", told)
@@ -201,11 +202,6 @@ def _copy(source: Path, target: Path) -> None:
         data = source.read_bytes()
         with replacing(target, durable=True) as partial:
             partial.write_bytes(data)
-
-
-def _flush(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
 def main(arguments: list[str]) -> int:

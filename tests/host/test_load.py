@@ -146,6 +146,7 @@ def test_nvml_is_dated_by_its_reading() -> None:
 def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a run with a warden that has ended, and of a hook that runs: what is left of the machine is others'."""
     monkeypatch.setattr(load, "WINDOW_S", 0.5)
+    monkeypatch.setattr(load, "OLD_S", 300.0)  # the program takes long where others compute
     program = "import os, time; os.fork() or os._exit(sum(range(20_000_000)) * 0); os.wait()"
     source, watch = LinuxSource(), Load(platform="linux")
     watch.sample()

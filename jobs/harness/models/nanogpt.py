@@ -222,9 +222,8 @@ def started(options: Options, text: Text) -> NDArray[np.int32] | None:
         try:
             words = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"start={s.start}: it cannot be read: {error}", "FILE: is followed by a text file"
-            ) from None
+            reason = f"{path}: {error.strerror.lower()}" if isinstance(error, OSError) else "it is not UTF-8"
+            raise UsageError(f"start={s.start} cannot be read: {reason}", "FILE: is followed by a text file") from None
     tokens = text.encoded(words, "start")
     if not tokens:
         raise UsageError(f"start={s.start} is empty", "give a text, or leave start out: prompts are of the data then")

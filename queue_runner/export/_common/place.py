@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from queue_runner.atomic_file import flush
 from queue_runner.errors import UsageError
 
 MANIFEST = "mpsq-export.json"
@@ -26,13 +26,13 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
     try:
         yield partial
         for path in partial.rglob("*"):
-            _flush(path)
-        _flush(partial)
+            flush(path)
+        flush(partial)
         _rename(partial, out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _flush(out.parent)
+    flush(out.parent)
 
 
 def _check(out: Path, force: bool) -> None:
@@ -62,11 +62,3 @@ def _rename(partial: Path, out: Path) -> None:
             raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
