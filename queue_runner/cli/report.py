@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queue_runner import tables, units
-from queue_runner.cli.common import Tags, groups, home, new_app, remark, say
+from queue_runner.cli import run_selection
+from queue_runner.cli.common import Tags, home, new_app, remark, say
 from queue_runner.cli.run_selection import Group, GroupBy, Iters, Since, Vs, Where
 from queue_runner.cli.submit_options import title
 from queue_runner.errors import UsageError
@@ -75,7 +76,6 @@ def report(
     """Answer a question from the stored runs."""
     from queue_runner import config, reports
     from queue_runner.reports._common import printing
-    from queue_runner.reports._common.options import read_options
     from queue_runner.store.read import reading
 
     format = "json" if json else tables.check_format(format)
@@ -90,15 +90,9 @@ def report(
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
     if printed_mfu and name != reports.DEFAULT:
         raise UsageError(f"--printed-mfu does not apply to the report {name}", "mpsq report --printed-mfu")
-    options = read_options(
-        selectors=[*ids, *groups(group)],
-        tags=tag or (),
-        where=where or (),
-        since=since,
-        vs=vs,
-        group_by=group_by,
-        iters=iters,
-        include_invalid=all,
+    options = run_selection.read(
+        ctx,
+        ids,
         peak_tflops=config.load(layout.config).peak_tflops,
         peak=peak,
         printed_mfu=printed_mfu,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from queue_runner.cli.common import groups
+
+if TYPE_CHECKING:
+    from queue_runner.reports._common.report import Options
 
 Where = Annotated[
     list[str] | None,
@@ -19,3 +25,22 @@ Vs = Annotated[
 ]
 GroupBy = Annotated[str | None, typer.Option(metavar="KEY,...", help="The keys that form a row.")]
 Iters = Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")]
+
+
+def read(ctx: typer.Context, ids: Sequence[str], **more: Any) -> Options:
+    """Return the options of a report from those of the command; `more` are arguments of read_options that only this
+    command has. Raises: UsageError when a value cannot be parsed."""
+    from queue_runner.reports._common.options import read_options
+
+    given = ctx.params
+    return read_options(
+        selectors=[*ids, *groups(given["group"])],
+        tags=given["tag"] or (),
+        where=given["where"] or (),
+        since=given["since"],
+        vs=given["vs"],
+        group_by=given["group_by"],
+        iters=given["iters"],
+        include_invalid=given["all"],
+        **more,
+    )

@@ -30,6 +30,8 @@ _BY_PARAMETER = {
     "workloads words": "workload",
     "report format": "format",
     "report group": "group",
+    "export to": "target",
+    "help words": "topic",
 }
 _BY_METAVAR = {
     "ID": "id",
@@ -239,6 +241,13 @@ def _reports(current: str, line: Line) -> list[Candidate]:
         return first
 
 
+def _topics(_current: str, line: Line) -> list[Candidate]:
+    """What mpsq help explains: all, a command, and after a command of several those."""
+    from queue_runner.cli.main import COMMANDS
+
+    return [] if line.arguments else [("all", "every command"), *COMMANDS.items()]
+
+
 def _named(folder: str) -> list[Candidate]:
     """NAME and HELP of the modules of a folder that is a registry, without importing them."""
     found = []
@@ -268,6 +277,8 @@ _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "set": _sets,
     "key": _keys,
     "report": _reports,
+    "target": lambda _current, _line: _named("export"),
+    "topic": _topics,
     "parser": lambda _current, _line: _named("ingest/parsers"),
     "env_name": _environments,
     "mps": _mps,

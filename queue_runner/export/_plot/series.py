@@ -151,3 +151,30 @@ def without_numbers(plot: Plot) -> list[str]:
     """Name the runs that ended without a number to draw."""
     bare = [run.name for one in plot.comparisons for run in one.runs if run.value_s is None and not run.points]
     return [f"ended without numbers, and not drawn: {', '.join(bare)}"] if bare else []
+
+
+def summary(plot: Plot) -> dict[str, Any]:
+    """Return what is drawn as mpsq.plot/1 has it: the rows and runs of each comparison, iterations counted."""
+    return {"comparisons": [_summary(one) for one in plot.comparisons]}
+
+
+def _summary(one: Comparison) -> dict[str, Any]:
+    return {
+        "title": one.title,
+        "per_iteration": one.per_iteration,
+        "rows": [
+            {
+                "label": row.label,
+                "is_baseline": row.is_baseline,
+                "mean_s": row.mean_s,
+                "speedup": row.verdict.speedup if row.verdict else None,
+                "speedup_low": row.verdict.low if row.verdict else None,
+                "speedup_high": row.verdict.high if row.verdict else None,
+                "runs": [
+                    {"run": run.name, "used": run.used, "value_s": run.value_s, "iterations": len(run.points)}
+                    for run in row.runs
+                ],
+            }
+            for row in one.rows
+        ],
+    }
