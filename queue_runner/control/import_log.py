@@ -76,6 +76,8 @@ def import_logs(
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
+    for name, text in labels.items():
+        policy.no_secret("--set", text, name)
     for name in labels.keys() & {*_LABELS}:
         policy.check_name(labels[name])
     if "compile_mode" in labels:

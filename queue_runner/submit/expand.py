@@ -166,8 +166,7 @@ def _settings(request: Request) -> dict[str, str]:
     """Return the settings as texts. Raises: UsageError for one that looks like a secret: reports show settings."""
     found = redact.assignments(request.sets, "--set")
     for key, text in found.items():
-        if redact.is_secret(key, text):
-            raise UsageError(f"--set {key} would store a secret", "pass it as a variable: --secret NAME")
+        policy.no_secret("--set", text, key)
     return found
 
 
