@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import Json, new_app, print_json
+from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
 app = new_app()
@@ -22,18 +23,30 @@ def doctor(
     ] = None,
     smoke: Annotated[
         bool,
-        typer.Option("--smoke", help="Also add 3 x 3 matrices and apply Linear(3, 1) on each device, as guides do."),
+        typer.Option(
+            "--smoke",
+            help="Also add 3 x 3 matrices and apply Linear(3, 1) on each device, as guides do; with --on, send a job of"
+            " a minute that examines its node.",
+        ),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="NAME", help="Check what submit --on NAME needs instead of this machine."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check this machine: python, torch, devices, compiler, store.
 
+    --on checks a cluster: commands, controller, partition, limits, shared folder, python and mpsq of its nodes.
     Exit code 1 when a check fails; warnings do not stop the queue.
     """
     from queue_runner import paths
     from queue_runner.doctor import examine as use_case
 
-    found = use_case.examine(paths.layout(), python, smoke)  # not home(): what that refuses is a check
+    layout = paths.layout()  # not home(): what that refuses is a check
+    if on is not None and python is not None:
+        raise UsageError("--python is of this machine, and --on of another", f"mpsq config set on.{on}.python PATH")
+    found = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python, smoke)
     failed = any(one.verdict == "fail" for one in found)
     if json:
         print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(one) for one in found])

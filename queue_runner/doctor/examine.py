@@ -12,11 +12,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from queue_runner import config
+from queue_runner.checks import Check
 from queue_runner.doctor import machine_checks, queue_checks
-from queue_runner.doctor.check import Check
 from queue_runner.host import compiler, machine, smoke_test, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
+from queue_runner.remote import targets
 
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
 """The macOS that MPS needs, by first torch version (libtorch's text, docs/macos.md); torch's docs say 12.3."""
@@ -41,6 +43,14 @@ def examine(layout: Layout, python: str | None = None, smoke: bool = False) -> l
         *machine_checks.of_machine(layout),
         *queue_checks.of_queue(layout),
     ]
+
+
+def of_target(layout: Layout, name: str, smoke: bool = False) -> list[Check]:
+    """Run the checks of what --on NAME means. `smoke` may start something small there.
+
+    Raises: ConfigError, and UsageError for an unknown target or a profile without what it needs.
+    """
+    return list(targets.of(config.load(layout.config), name).checks(name, smoke=smoke))
 
 
 def _python(

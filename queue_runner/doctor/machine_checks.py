@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import units
-from queue_runner.doctor.check import Check, warn_if
+from queue_runner.checks import Check, warn_if
 from queue_runner.host import conditions, machine, nvidia, power
 from queue_runner.host.command import Ask, ask
 from queue_runner.monitor import queue_state

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from queue_runner import config, units
-from queue_runner.doctor.check import Check, warn_if
+from queue_runner.checks import Check, warn_if
 from queue_runner.errors import MpsqError, OwnershipError
 from queue_runner.host import locks, notify, ownership, protected
 from queue_runner.host.filesystem import nearest_existing, network_kind

@@ -204,12 +204,17 @@ def _copy(source: Path, target: Path) -> None:
             partial.write_bytes(data)
 
 
+def about_here() -> dict[str, str | None]:
+    """Return the host, and what Slurm calls it and the job."""
+    told = {"node": os.environ.get("SLURMD_NODENAME"), "job": os.environ.get("SLURM_JOB_ID")}
+    return {"host": socket.gethostname(), **told}
+
+
 def main(arguments: list[str]) -> int:
     """Run a block. Return 0 when it ended as it should, also where another start has run it."""
     folder = block.Folder(Path(arguments[0]))
     told = json.loads(folder.instructions.read_text())
-    about = {"host": socket.gethostname(), "node": os.environ.get("SLURMD_NODENAME"), "pid": os.getpid()}
-    if not block.take_fence(folder, {**about, "at": time.time(), "job": os.environ.get("SLURM_JOB_ID")}):
+    if not block.take_fence(folder, {**about_here(), "pid": os.getpid(), "at": time.time()}):
         print("this block was started before, or is void: nothing to do", file=sys.stderr)
         return 0
     home = Path(tempfile.mkdtemp(prefix="mpsq-block-", dir=told.get("local") or None))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+from queue_runner.checks import Check
 from queue_runner.config import Config
 from queue_runner.errors import UsageError
+from queue_runner.remote.answers import Seen
 from queue_runner.remote.block import Folder
-from queue_runner.remote.slurm import Seen, Slurm
+from queue_runner.remote.slurm import Slurm
 from queue_runner.units import parse_duration
 
 POLL_S = 10.0
@@ -51,6 +53,10 @@ class Target(Protocol):
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block that is over."""
+
+    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
+        """Examine what blocks need, here and as far as it can be asked there; `name` is that of the profile, for the
+        remedies. `smoke` may start something small there and remove it."""
 
 
 def profile(config: Config, name: str) -> Mapping[str, str]:

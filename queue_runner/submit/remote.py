@@ -57,5 +57,7 @@ def _check(request: Request) -> None:
             f"the profile on.{name} has no folder that this machine and the nodes share",
             f"mpsq config set on.{name}.folder /path/on/the/shared/disk",
         )
+    if "time" in profile:
+        units.parse_duration(profile["time"], f"on.{name}.time")
     if request.time_s is not None and request.time_s < 60:
         raise UsageError(f"--time {units.duration(request.time_s)} is shorter than Slurm counts", "give 1m or more")

@@ -23,8 +23,8 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
+from queue_runner.remote.answers import Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder
-from queue_runner.remote.slurm import Refused, Seen, Unreachable
 from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
 from queue_runner.store import blocks, lanes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.checks import Check
 from queue_runner.doctor import examine, machine_checks
-from queue_runner.doctor.check import Check
 from queue_runner.host.command import Ask
 from queue_runner.host.power import Power
 from queue_runner.host.torch_probe import Torch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from queue_runner.worker.blocks import Blocks
+from tests.queue_support import until
 
 pytestmark = pytest.mark.process
 
@@ -42,12 +43,12 @@ def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace
     plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(tmp_path), on="slurm")))
     blocks = Blocks(layout, config.load(layout.config), open_engine(layout.db), lambda _: None)
     blocks.step()
-    return blocks, block.Folder(next((tmp_path / "shared").iterdir()))
+    return blocks, block.Folder(next((tmp_path / "shared").glob("*/block.json")).parent)
 
 
-def outcome(layout: Layout) -> str | None:
+def ending(layout: Layout) -> read.Row:
     with read.reading(layout.db) as connection:
-        return read.runs(connection)[0]["outcome"]
+        return read.runs(connection)[0]
 
 
 def run_begins(folder: block.Folder) -> None:
@@ -67,19 +68,43 @@ def test_a_record_that_is_late_by_less_than_the_grace_counts(
         folder.ended.write_text(GONE)
     for _ in range(3):
         blocks.step()
-        assert outcome(layout) is None
+        assert ending(layout)["outcome"] is None
+    block.write_json(folder.run("1.1").path / "record.json", {"state": "DONE", "outcome": "?"})  # that is none
+    blocks.step()
+    assert ending(layout)["outcome"] is None
     block.write_json(folder.run("1.1").path / "record.json", RECORD)
     blocks.step()
-    assert outcome(layout) == "SUCCEEDED"
+    assert ending(layout)["outcome"] == "SUCCEEDED"
 
 
+@pytest.mark.parametrize("removed", [True, False])
 def test_without_a_record_it_is_lost_after_the_grace(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """Whether the node is silent, or the block's folder is gone."""
+    blocks, folder = front(layout, tmp_path, monkeypatch, "0s")
+    run_begins(folder)
+    if removed:
+        shutil.rmtree(folder.path)
+    until(lambda: blocks.step() or ending(layout)["outcome"], "the end")
+    found = ending(layout)
+    assert found["outcome"] == "LOST"
+    assert found["reason"].startswith("folder_removed" if removed else "forgotten")
+    assert removed or not block.take_fence(folder, {})  # it cannot be started again
+
+
+def test_a_folder_that_is_not_mounted_is_waited_for(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks, folder = front(layout, tmp_path, monkeypatch, "0s")
     run_begins(folder)
-    deadline = time.monotonic() + 20
-    while outcome(layout) is None and time.monotonic() < deadline:
+    block.write_json(folder.run("1.1").path / "record.json", RECORD)
+    away = folder.path.parent.rename(tmp_path / "away")
+    folder.path.parent.mkdir()  # the mount point
+    for _ in range(5):
         blocks.step()
-    assert outcome(layout) == "LOST"
-    assert not block.take_fence(folder, {})  # it cannot be started again
+        assert ending(layout)["outcome"] is None
+    folder.path.parent.rmdir()
+    away.rename(folder.path.parent)
+    blocks.step()
+    assert ending(layout)["outcome"] == "SUCCEEDED"

@@ -93,3 +93,31 @@ def test_without_slurm_there_is_a_clear_error(front: Queue, monkeypatch: pytest.
         bare.setenv("PATH", str(tmp_path))
         with pytest.raises(UsageError, match="there is no Slurm here"):
             front.submit("true", on="slurm")
+
+
+def test_doctor_examines_the_cluster(front: Queue, cluster: Slurm, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile that fits, one that does not, and no Slurm at all; the probe leaves nothing behind."""
+
+    def checks(*arguments: str) -> dict[str, dict[str, str]]:
+        found = mpsq("doctor", "--on", "slurm", "--json", *arguments).json()
+        return {check["name"]: check for check in found["checks"]}
+
+    found = checks("--smoke")
+    assert {name: check["verdict"] for name, check in found.items() if check["verdict"] != "ok"} == {"folder": "warn"}
+    assert found["node"]["finding"].startswith(("n1 sees the folder", "n2 sees the folder"))
+    assert list(cluster.shared.glob(".mpsq-[!b]*")) == []
+    good = front.layout.config.read_text()
+    bare = cluster.folder / "bare"
+    bare.write_text("#!/bin/sh\necho no mpsq here >&2; exit 1\n")
+    bare.chmod(0o755)
+    wrong = good.replace(str(cluster.python), str(bare)).replace(str(cluster.shared), "/proc/none")
+    front.layout.config.write_text(wrong + 'partition = "nope"\ntime = "1-00:00"\n')
+    found = checks()
+    failed = {name: check["finding"] for name, check in found.items() if check["verdict"] == "fail"}
+    assert failed.keys() == {"partition", "time", "options", "folder", "python"}
+    assert all(check["fix"] for check in found.values() if check["verdict"] == "fail")
+    assert "nope" in failed["partition"] and "no mpsq here" in failed["python"]
+    front.layout.config.write_text(good)
+    monkeypatch.setenv("PATH", str(cluster.folder))
+    assert "there is no Slurm here" in checks()["commands"]["finding"]
+    assert mpsq("doctor", "--on", "nowhere").code == 2

@@ -214,8 +214,9 @@ def test_the_folder_of_the_block_is_removed_and_nothing_stays_on_the_node(front:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
     began(front)
-    shutil.rmtree(next(cluster.shared.iterdir()))
+    shutil.rmtree(next(cluster.shared.glob("*/fence")).parent)
     until(lambda: not cluster.jobs_left(), "an empty node", LIMIT_S)
     go(front)
+    rows = front.done(2, LIMIT_S)
     assert front.written() == ["began"]
-    assert front.rows()[0]["run"] == f"{job}.1" and front.rows()[0]["outcome"] is None  # nothing is known of it
+    assert {row["outcome"] for row in rows} == {"LOST"} and "folder_removed" in explain(front, f"{job}.1")

@@ -1,4 +1,4 @@
-"""The result of every doctor check: a finding, its verdict, and its fix."""
+"""The result of a check of mpsq doctor: a finding, its verdict, and its fix."""
 
 from __future__ import annotations
 
