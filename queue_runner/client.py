@@ -115,7 +115,7 @@ class Client:
         Return whether all succeeded. Raises: WaitTimeout, which says how many have not ended."""
         if timeout is not None:
             timeout_s = parse_duration(timeout, "timeout") if isinstance(timeout, str) else float(timeout)
-        rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None)
+        rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda *_: None)
         return not waiting.failed(rows)
 
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:

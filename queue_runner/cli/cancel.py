@@ -9,6 +9,7 @@ import typer
 
 from queue_runner import units
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, say
+from queue_runner.text import plain
 
 if TYPE_CHECKING:
     from queue_runner.control.cancel import Cancelled
@@ -56,5 +57,6 @@ def _lines(found: list[Cancelled]) -> list[str]:
     fates: dict[str, list[str]] = {}
     for one in found:
         told = f"{one.result} ({one.outcome})" if one.outcome and one.outcome != "CANCELLED" else str(one.result)
+        told += f" ({plain(one.said)})" if one.said else ""
         fates.setdefault(told, []).append(one.run)
     return [f"{many(runs)}{'' if len(runs) == 1 else ':'} {fate}" for fate, runs in fates.items()]

@@ -71,6 +71,7 @@ def _print_json(found: Status) -> None:
             "turns": [_turn(turn) for turn in found.eta.turns.values()],
         },
         hooks=asdict(found.hooks),
+        blocks=[asdict(one) for one in found.blocks],
         disk=asdict(found.disk),
     )
 

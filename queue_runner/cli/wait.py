@@ -51,13 +51,15 @@ def wait(
             said.add(sentence)
             say(sentence)
 
-    def on_waiting(rows: Sequence[Row]) -> None:
+    def on_waiting(rows: Sequence[Row], silent: Sequence[str]) -> None:
         if not ids and not tag:
             once(use_case.awaited_sentence(rows))
         if not queue_state.worker(layout)[0]:
             once(f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}")
         if held := use_case.held(rows):
             once(use_case.held_sentence(held))
+        for sentence in silent:
+            once(plain(sentence))
 
     rows = use_case.until_done(layout, selectors, timeout_s, on_waiting)
     counted = last_attempts(rows)

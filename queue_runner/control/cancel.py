@@ -8,21 +8,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from queue_runner import failpoints
 from queue_runner.host import reserve, wakeup
 from queue_runner.model import Outcome, RunId, Selector, State
-from queue_runner.monitor import queue_state
+from queue_runner.monitor import blocks, queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 _POLL_S = 0.05
 _BATCH = 10_000  # SQLite takes 32,766 values in one statement
-_STATES = "SELECT id, state, outcome FROM runs WHERE id BETWEEN ? AND ?"
+_STATES = "SELECT id, state, outcome, lane FROM runs WHERE id BETWEEN ? AND ?"
 
 
 class Result(StrEnum):
@@ -38,11 +38,13 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Cancelled:
-    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one."""
+    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one; `said` is what is known of the
+    block of a run that was sent to another machine and has not ended."""
 
     run: str
     result: Result
     outcome: str | None
+    said: str = ""
 
 
 def cancel(
@@ -91,9 +93,14 @@ def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], d
         ids = [row["id"] for row in rows]
         with read.reading(layout.db) as connection:
             now = {r["id"]: r for r in connection.execute(_STATES, [min(ids), max(ids)])}
+            said = {lane: blocks.of(connection, row) for lane, row in {r["lane"]: r for r in now.values()}.items()}
         found = [_judge(layout, row["run"], now[row["id"]], row["id"] in asked, alive) for row in rows]
         if all(c.result is not Result.ENDING for c in found) or time.monotonic() >= deadline:
-            return found
+            ending = (Result.ENDING, Result.UNWATCHED)
+            return [
+                replace(c, said=said[now[row["id"]]["lane"]]) if c.result in ending else c
+                for c, row in zip(found, rows, strict=True)
+            ]
         time.sleep(_POLL_S)
 
 

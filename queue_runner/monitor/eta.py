@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from queue_runner import times, units
+from queue_runner.lanes import is_remote
 from queue_runner.model import PREFLIGHT, Condition, Row, State
 from queue_runner.store.history import ALIKE, PACE, Expected, History
 
@@ -97,6 +98,7 @@ def estimate(
     time that the running one still needs at its own pace, if known, and `gap_s` the time between two runs (the
     cool-down).
     """
+    rows = [row for row in rows if not is_remote(row["lane"])]  # another machine takes its own time
     history = History(connection)
     expected = [history.of_row(row) for row in rows]
     walk = _Walk(connection, rows, now)

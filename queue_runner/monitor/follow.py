@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.model import Row, Selector, State, parse_selector
-from queue_runner.monitor import listing, logs, queue_state, wait, waiting
+from queue_runner.monitor import blocks, listing, logs, queue_state, wait, waiting
 from queue_runner.monitor.log_text import Outputs
 from queue_runner.monitor.logs import POLL_S, Open, Source
 from queue_runner.monitor.queue_state import START_A_WORKER
@@ -87,7 +87,7 @@ class Follower:
         self._sources: Sequence[Source] = ()
         self._stamp: object = None
         self._read_at = self._looked_at = float("-inf")
-        self._trouble = ""
+        self._trouble = self._silence = ""
         self._told = ""
 
     def follow(self) -> Sequence[Row]:
@@ -191,9 +191,10 @@ class Follower:
     def _tell_why(self, left: Sequence[Row]) -> None:
         """Report why the runs wait: once, and again when the reason changes."""
         reason = self._queue.why(left)
-        if reason.kind == self._told:
+        what = reason.sentence if reason.kind == "remote" else reason.kind
+        if what == self._told:
             return
-        self._told = reason.kind
+        self._told = what
         if reason.kind == "next" or (reason.kind == "worker" and self._keep is not None):
             return  # nothing to wait for
         self._say(reason.sentence + (f"\n    {reason.next_step}" if reason.next_step else ""))
@@ -204,6 +205,8 @@ class Follower:
         if now - self._looked_at < _ANEW_S and not (finished and self._keep is None):
             return
         self._looked_at = now
+        if row is not None:
+            self._tell_silence(row)
         if self._keep is not None:
             if not queue_state.worker(self._layout)[0]:
                 self._keep()
@@ -215,6 +218,14 @@ class Follower:
                 self._say("--- a worker is running again")
             elif row is not None or self._told != "worker":  # else already reported
                 self._say(f"--- {trouble}\n    {START_A_WORKER}")
+
+    def _tell_silence(self, row: Row) -> None:
+        """Report since when the target of a run that runs elsewhere does not answer, and when it answers again."""
+        with read.reading(self._layout.db) as connection:
+            silence = "".join(blocks.silences(connection, [row]).values())
+        if silence != self._silence:
+            self._say(f"--- {silence}" if silence else "--- it answers again")
+        self._silence = silence
 
     def _find_trouble(self, row: Row | None, finished: bool) -> str:
         if queue_state.worker(self._layout)[0]:

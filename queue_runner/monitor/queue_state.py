@@ -81,8 +81,7 @@ def lanes_of(layout: Layout, connection: sqlite3.Connection, alive: bool = True)
 def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
     """Return a value that changes with the queue, but not with the numbers of a running run."""
     last = connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
-    rows = read.lanes_here(connection)
-    return last, *read.lane(connection, DEFAULT_LANE).values(), *(value for row in rows for value in row.values())
+    return last, *(tuple(lane.values()) for lane in connection.execute("SELECT * FROM lanes ORDER BY name"))
 
 
 def is_supervised(folder: RunDir) -> bool:

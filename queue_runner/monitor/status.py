@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import config
+from queue_runner.lanes import is_remote
 from queue_runner.model import Row, State
-from queue_runner.monitor import disk_usage, eta, queue_state
+from queue_runner.monitor import blocks, disk_usage, eta, queue_state
+from queue_runner.monitor.blocks import Block
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import RunProgress, Tracker
@@ -39,9 +41,10 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Status:
-    """Status of the queue. `running` and `waiting` are rows of v_run, the latter in queue order; `reasons` says by run
-    id what each waits for. `waiting_count` also counts those that were not read; `eta` is for the running run and the
-    first `expected` waiting ones."""
+    """Status of the queue. `running` and `waiting` are rows of v_run, the latter in queue order; where a run of this
+    machine and one of another run, the first is `running`. `reasons` says by run id what each waits for.
+    `waiting_count` also counts those that were not read; `eta` is for the running run and the first `expected` waiting
+    ones."""
 
     queue: QueueState
     running: Row | None
@@ -53,6 +56,7 @@ class Status:
     ended: Sequence[Row]
     schedules: Sequence[Row]
     hooks: Hooks
+    blocks: Sequence[Block]
     disk: DiskUse
     eta: Eta
     expected: int
@@ -78,14 +82,17 @@ def look(
     instead of a new measurement if it is given."""
     queue = queue_state.look(layout, connection)
     rows = read.queue(connection, max(waiting, EXPECTED) + 1 if waiting >= 0 else -1)
-    running = next((row for row in rows if row["state"] == State.RUNNING), None)
+    runs = [row for row in rows if row["state"] == State.RUNNING]
+    running = next((row for row in runs if not is_remote(row["lane"])), runs[0] if runs else None)
+    elsewhere = running is not None and is_remote(running["lane"])
     waits = [row for row in rows if row["state"] != State.RUNNING]
     at = tracker.look(connection, running) if running is not None else None
     now, gap_s = time.time(), config.load(layout.config).cooldown_s
     return Status(
         queue,
         running,
-        supervised=running is not None and queue_state.is_supervised(RunDir(layout.run_dir(running["run"]))),
+        supervised=elsewhere
+        or (running is not None and queue_state.is_supervised(RunDir(layout.run_dir(running["run"])))),
         progress=at,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
@@ -93,6 +100,7 @@ def look(
         ended=read.ended(connection, ENDED),
         schedules=read.schedules(connection),
         hooks=hooks(connection, now),
+        blocks=blocks.look(connection),
         disk=disk_use or disk_usage.look(layout),
         eta=eta.estimate(connection, rows, now, left_s=at.left_s if at else None, gap_s=gap_s),
         expected=len(waits),

@@ -10,6 +10,7 @@ from typing import Any
 from queue_runner import lanes, tables, times, units
 from queue_runner.model import Row
 from queue_runner.monitor import eta, listing
+from queue_runner.monitor.blocks import Block
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
@@ -20,6 +21,8 @@ SHOWN = 10
 """Number of waiting runs shown unless all are requested."""
 _NAME = 16
 _REASON = 24
+_BLOCKS = 5
+"""Number of blocks shown."""
 _WRAP, _LEAST = 70, 20
 
 
@@ -52,7 +55,9 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     lines = [
         f"{lanes.short(one.name):<{wide}}  {tables.shorten(_on(one), columns - wide - 2)}" for one in found.queue.lanes
     ]
-    return [*facts, ("lanes", "\n".join(lines))] if lines else facts
+    if lines:
+        facts.append(("lanes", "\n".join(lines)))
+    return facts + _blocks(found, columns)
 
 
 def _on(one: LaneState) -> str:
@@ -66,6 +71,19 @@ def _on(one: LaneState) -> str:
     elif one.blocked_reason:
         told.append(one_line(one.blocked_reason))
     return "; ".join(told) or "free"
+
+
+def _blocks(found: Status, columns: int) -> list[tuple[str, str]]:
+    lines = [textwrap.fill(_block(one, found.queue.worker), columns) for one in found.blocks[:_BLOCKS]]
+    if (more := len(found.blocks) - _BLOCKS) > 0:
+        lines.append(f"... and {units.counted(more, 'block')} more")
+    return [("" if n else "blocks", line) for n, line in enumerate(lines)]
+
+
+def _block(one: Block, worker: bool) -> str:
+    at = f", run {one.running} is running" if one.running else ""
+    said = one_line(one.said) if worker else "no worker follows it"
+    return f"{one.lane}: {units.count(one.done)} of {units.counted(one.runs, 'run')} done{at}; {said}"
 
 
 def attention(found: Status) -> set[str]:

@@ -12,7 +12,7 @@ from queue_runner import units
 from queue_runner.analysis.validity import disturbance
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Row, Selector, State
-from queue_runner.monitor import listing, waiting
+from queue_runner.monitor import blocks, listing, waiting
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
@@ -25,14 +25,15 @@ def until_done(
     layout: Layout,
     selectors: Sequence[Selector],
     timeout_s: float | None,
-    on_waiting: Callable[[Sequence[Row]], None],
+    on_waiting: Callable[[Sequence[Row], Sequence[str]], None],
 ) -> list[Row]:
     """Wait until none of the runs that `selectors` match can change any more, and return their rows of
     waiting.with_stops.
 
     A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for. So is
     the replacement of a disturbed run (--until-valid), which is stored with the end of its group.
-    `on_waiting` is called with the rows if there is something to wait for, and whenever one of them changes.
+    `on_waiting` is called with the rows if there is something to wait for, and whenever one of them changes;
+    with them come sentences about targets that do not answer.
 
     Raises: UsageError (no match), WaitTimeout (after `timeout_s` seconds).
     """
@@ -47,9 +48,10 @@ def until_done(
                 rows = waiting.with_stops(connection, read.select(connection, selectors))
                 if not left(rows) and not _will_be_replaced(connection, selectors, rows):
                     return rows
-                states = [(row["run_id"], row["state"]) for row in rows]
+                silent = blocks.silences(connection, rows)
+                states = [*((row["run_id"], row["state"]) for row in rows), *silent.items()]
                 if states != told and left(rows):
-                    on_waiting(rows)
+                    on_waiting(rows, list(silent.values()))
                     told = states
             if deadline is not None and time.monotonic() >= deadline:
                 waits = f"{len(left(rows))} of {len(rows)} runs have not ended"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from queue_runner import units
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Row, State
+from queue_runner.monitor import blocks
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
-from queue_runner.store import read
 from queue_runner.store.behind import UNDECIDED, behind
 from queue_runner.times import clock
 
@@ -94,15 +94,8 @@ def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
     return None
 
 
-def of_block(connection: sqlite3.Connection, row: Row) -> str:
-    """Return what is known of the block of a run that is sent elsewhere; "" for a run of this machine."""
-    if not is_remote(row["lane"]):
-        return ""
-    return read.lane(connection, row["lane"])["blocked_reason"] or f"to be sent as a block, {row['lane']}"
-
-
 def _elsewhere(connection: sqlite3.Connection, row: Row, queue: QueueState) -> Reason | None:
-    if not (said := of_block(connection, row)):
+    if not (said := blocks.of(connection, row)):
         return None
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue: nothing is sent", START_A_WORKER)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from queue_runner import config, units
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Row, Selector, State
-from queue_runner.monitor import eta, queue_state, waiting
+from queue_runner.monitor import blocks, eta, queue_state, waiting
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
@@ -277,5 +277,5 @@ def _around(
         schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
         starting=starting.get(name, ""),
-        remote=waiting.of_block(connection, row),
+        remote=blocks.of(connection, row),
     )

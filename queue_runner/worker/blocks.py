@@ -145,7 +145,7 @@ class Blocks:
             return
         except Unreachable as error:
             self._not_before[options["to"]] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
-            self._say(lane, f"{target.kind} does not answer since {clock(now, now)}: {error}")
+            self._say(lane, f"{target.kind} {blocks.SILENT} {clock(now, now)}: {error}")
             return
         failpoints.reach("blocks.sent")
         self._say(lane, f"sent as {target.kind} job {job}")
@@ -206,7 +206,7 @@ class Blocks:
         except Unreachable as error:
             watch.silent_since = watch.silent_since or time.time()
             since = clock(watch.silent_since, time.time())
-            self._say(lane, f"{target.kind} does not answer since {since}: {error}; the block may be running")
+            self._say(lane, f"{target.kind} {blocks.SILENT} {since}: {error}; the block may be running")
             watch.seen, watch.over_since = None, None
         watch.asked = time.monotonic()
         return watch.seen

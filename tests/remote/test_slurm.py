@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,3 +123,28 @@ def test_doctor_examines_the_cluster(front: Queue, cluster: Slurm, mpsq: Cli, mo
     monkeypatch.setenv("PATH", str(cluster.folder))
     assert "there is no Slurm here" in checks()["commands"]["finding"]
     assert mpsq("doctor", "--on", "nowhere").code == 2
+
+
+def test_the_verbs_follow_a_block(front: Queue, cluster: Slurm, mpsq: Cli) -> None:
+    """logs -f, wait and status --watch, each a process of its own, from before the block is sent until it has ended."""
+    job = front.submit("echo one; while [ ! -e $J.go ]; do sleep 0.05; done; echo two", on="slurm")
+    out = {name: front.folder / name for name in ("logs", "wait", "status")}
+    commands = {"logs": ["logs", "-f", str(job)], "wait": ["wait", str(job)], "status": ["status", "--watch"]}
+    front.worker()
+    started = {}
+    for name, command in commands.items():
+        with out[name].open("wb") as stream:
+            argv = [sys.executable, "-m", "queue_runner.cli", *command]
+            started[name] = subprocess.Popen(argv, stdout=stream, stderr=stream)
+    try:
+        until(lambda: "\none\n" in f"\n{out['logs'].read_text()}", "the first line, while it runs", 60.0)
+        assert mpsq("status", "--json").json()["blocks"][0]["running"] == f"{job}.1"
+        front.journal.with_name(front.journal.name + ".go").touch()
+        assert started["logs"].wait(60) == 0 and started["wait"].wait(60) == 0
+        assert "two" in out["logs"].read_text() and "1 of 1 runs succeeded" in out["wait"].read_text()
+        until(lambda: "ended last" in out["status"].read_text(), "its end in the status")
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+    assert "RUNNING on n" in out["status"].read_text()

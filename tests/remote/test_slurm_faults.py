@@ -10,14 +10,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_runner.control import cancel, retry
 from queue_runner.model import parse_selector
+from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
 from tests.remote.slurm_support import Slurm, explain, front_of, running
@@ -85,31 +86,44 @@ def test_the_state_of_the_controller_is_wiped_in_mid_run(front: Queue, cluster: 
         assert row["outcome"] in ("SUCCEEDED", "CANCELLED", "SKIPPED", "LOST"), row
 
 
-def test_squeue_hangs_and_other_runs_go_on(
-    front: Queue, cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_squeue_hangs_and_every_verb_says_since_when(
+    front: Queue, cluster: Slurm, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrapper script that hangs 20 s stands in for a controller that does."""
-    stand_in = tmp_path / "bin"
+    """A wrapper script that hangs 20 s stands in for a controller that does; runs here and records go on."""
+    stand_in = front.folder / "bin"
     stand_in.mkdir()
-    real = shutil.which("squeue")
-    (stand_in / "squeue").write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\nsleep 20\nexec {real} "$@"\n')
-    (stand_in / "sacct").write_text(f"#!/bin/sh\necho sacct >> {tmp_path}/sacct\nexit 1\n")  # there is no accounting
+    (stand_in / "squeue").write_text("#!/bin/sh\nexec sleep 20\n")
+    (stand_in / "sacct").write_text(f"#!/bin/sh\necho sacct >> {stand_in}/asked\nexit 1\n")  # there is no accounting
     for one in stand_in.iterdir():
         one.chmod(0o755)
-    job = front.submit(GATED, on="slurm")
+    job = front.submit(GATED, 2, on="slurm")
     monkeypatch.setenv("PATH", f"{stand_in}:{os.environ['PATH']}")
     front.worker()
-    until((tmp_path / "asked").exists, "squeue asked", LIMIT_S)
+    since = "slurm does not answer since "
+    until(lambda: since in explain(front, f"{job}.1"), "why", LIMIT_S)
+    began(front)
     here = front.submit("echo here")
     until(
         lambda: any(row["job_id"] == here and row["state"] == "DONE" for row in front.rows()), "the run here", LIMIT_S
     )
-    assert (tmp_path / "asked").read_text() == "asked\n"  # and it still hangs
-    go(front)
-    until(lambda: all(row["state"] == "DONE" for row in front.rows()), "the block", LIMIT_S)
-    assert [row["outcome"] for row in front.rows()] == ["SUCCEEDED"] * 2
+    assert since in explain(front, f"{job}.1")  # and it still hangs
+    assert since in " ".join(mpsq("status").out.split())
+    assert since in mpsq("wait", job, "--timeout", "1ms").err
+    assert since in mpsq("cancel", f"{job}.2", "--no-wait").out
+    following = subprocess.Popen(
+        [sys.executable, "-m", "queue_runner.cli", "logs", "-f", str(job)], stderr=subprocess.PIPE, text=True
+    )
+    assert following.stderr is not None
+    try:
+        assert any(since in line for line in following.stderr)  # else it goes on until the run has ended
+        go(front)
+        rows = front.done(3, LIMIT_S)
+    finally:
+        following.kill()
+        following.wait()
+    assert [row["outcome"] for row in rows if row["job_id"] == job] == ["SUCCEEDED", "CANCELLED"]
     assert front.written() == ["began", f"{job}.1"]
-    assert not (tmp_path / "sacct").exists()
+    assert not (stand_in / "asked").exists()
 
 
 def test_slurmd_and_its_stepd_are_killed_and_the_runs_go_on(front: Queue, cluster: Slurm) -> None:
