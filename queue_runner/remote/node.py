@@ -1,10 +1,11 @@
 """On a node: run a block with an ordinary worker whose home is on local disk, and pass on what its runs write.
 
-    python -m queue_runner.remote FOLDER
+    python -m queue_runner.remote FOLDER [ended]
 
-The first start takes the fence; any other, as by a scheduler that lost its memory, ends at once. SIGTERM, which comes
-before the limit of the allocation, and the file `stop` end the current run cleanly; runs that have not started stay
-undone.
+The first start takes the fence; any other, as by a scheduler that lost its memory, ends at once, but for one in the
+same allocation after the first has died: it goes on in the home that is left, with the worker that is left. SIGTERM,
+which comes before the limit of the allocation (`ended`: it has come), and the file `stop` end the current run cleanly;
+runs that have not started stay undone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.atomic_file import flush, replacing
+from queue_runner.host import locks
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
@@ -37,6 +39,7 @@ ABANDON_S = 120.0
 """How long the end of a run is waited for where the supervisor itself has failed."""
 MOST_STARTS = 5
 """Starts of the worker, which a block outlives."""
+TAKEN = "walltime: the allocation reached its limit or was taken"
 _OF_NODE = ("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 
@@ -59,18 +62,24 @@ class Node:
 
     def load(self) -> None:
         """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
+        loaded = self._layout.home / "loaded"
+        if not loaded.exists():
+            shutil.rmtree(self._layout.home, ignore_errors=True)  # of a start that has died
         layout = ensure_home(self._layout.home)
-        shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
-        layout.config.write_text(self._told["settings"])
-        migrate.ensure(layout)
-        env = {name: value for name, value in os.environ.items() if name.startswith(_OF_NODE)}
+        if not loaded.exists():
+            shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
+            layout.config.write_text(self._told["settings"])
+            migrate.ensure(layout)
         self._engine = open_engine(layout.db)
+        if loaded.exists():
+            return
+        env = {name: value for name, value in os.environ.items() if name.startswith(_OF_NODE)}
         with writing(self._engine) as connection:
             blocks.load(connection, self._told, env)
+        block.write_json(loaded, {})
 
     def run(self) -> str:
         """Work until every run is DONE or the block is to end; return why it ended, "" when all was done."""
-        signal.signal(signal.SIGTERM, lambda *_: self.stop("walltime: the allocation reached its limit or was taken"))
         while True:
             if not self._folder.path.exists():
                 self.stop("stopped: the folder of the block was removed")
@@ -94,10 +103,15 @@ class Node:
         if self._worker is not None and self._worker.poll() is None:
             self._worker.terminate()
             self._worker.wait()
+        deadline = time.monotonic() + ABANDON_S
+        while time.monotonic() < deadline and locks.is_held(locks.worker_lock_path(self._layout.home)):
+            time.sleep(STEP_S)
 
     def _keep_worker(self) -> bool:
         """Start the worker where it has died; return whether it has nothing more to do."""
         if self._worker is None or self._worker.poll() not in (None, 0):
+            if locks.is_held(locks.worker_lock_path(self._layout.home)):
+                return False  # the worker of a supervisor that has died
             if self._starts >= MOST_STARTS:
                 self._stop = self._stop or f"worker: it died {MOST_STARTS} times"
                 return True
@@ -214,11 +228,16 @@ def main(arguments: list[str]) -> int:
     """Run a block. Return 0 when it ended as it should, also where another start has run it."""
     folder = block.Folder(Path(arguments[0]))
     told = json.loads(folder.instructions.read_text())
-    if not block.take_fence(folder, {**about_here(), "pid": os.getpid(), "at": time.time()}):
+    home = Path(told.get("local") or tempfile.gettempdir()) / f"mpsq-block-{folder.path.name}"
+    first = block.take_fence(folder, {**about_here(), "pid": os.getpid(), "at": time.time()})
+    lives = locks.try_lock(home.with_suffix(".lock")) if first or _goes_on(folder, home) else None
+    if lives is None:
         print("this block was started before, or is void: nothing to do", file=sys.stderr)
         return 0
-    home = Path(tempfile.mkdtemp(prefix="mpsq-block-", dir=told.get("local") or None))
     node = Node(folder, told, home)
+    signal.signal(signal.SIGTERM, lambda *_: node.stop(TAKEN))
+    if "ended" in arguments[1:]:
+        node.stop(TAKEN)
     ended = "error: the node could not begin"
     try:
         node.load()
@@ -231,7 +250,16 @@ def main(arguments: list[str]) -> int:
         node.close()
         _say_ended(folder, ended)
         shutil.rmtree(home, ignore_errors=True)
+        home.with_suffix(".lock").unlink(missing_ok=True)
+        lives.close()
     return 0
+
+
+def _goes_on(folder: block.Folder, home: Path) -> bool:
+    """Return whether this is the allocation that began the block, here, and has not ended it."""
+    fence, here = block.read_json(folder.fence) or {}, about_here()
+    same = here["job"] is not None and all(fence.get(name) == here[name] for name in here)
+    return same and home.is_dir() and not folder.ended.exists()
 
 
 def _say_ended(folder: block.Folder, why: str) -> None:

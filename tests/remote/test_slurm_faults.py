@@ -132,12 +132,22 @@ def test_slurmd_and_its_stepd_are_killed_and_the_runs_go_on(front: Queue, cluste
     began(front)
     fence = next(cluster.shared.glob("*/fence"))
     node = json.loads(fence.read_text())
-    parent = psutil.Process(node["pid"]).parent()
+    script = psutil.Process(node["pid"]).parent()
+    parent = script and script.parent()
     assert parent is not None and parent.name() == "slurmstepd"
     cluster.kill(node["node"])
     parent.kill()
     go(front)
     each_once(front, job, 2)
+
+
+def test_the_supervisor_on_the_node_is_killed_and_another_goes_on(front: Queue, cluster: Slurm) -> None:
+    job = front.submit(GATED, 3, on="slurm")
+    front.worker()
+    began(front)
+    os.kill(json.loads(next(cluster.shared.glob("*/fence")).read_text())["pid"], signal.SIGKILL)
+    go(front)
+    each_once(front, job, 3)
 
 
 def test_a_requeued_block_does_not_start_twice(front: Queue, cluster: Slurm) -> None:
