@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints
 from queue_runner.config import Config
@@ -82,15 +82,7 @@ class Records:
         if row["state"] == State.RUNNING and started in (None, row["started_at"]):
             return
         with writing(self._engine) as connection:
-            state = blocks.state(connection, row["id"])
-            if state == State.HELD:
-                jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
-            if state != State.RUNNING:
-                at = told.get("at") or time.time()
-                values = {"claimed_at": at, "token": row["token"], "boot_id": told.get("boot_id")}
-                jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
-            if started:
-                results.mark_started(connection, row["id"], started)
+            _mark_begun(connection, row, told)
 
     def _end(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
         """Store the end of a run under the fingerprint of its node."""
@@ -98,16 +90,16 @@ class Records:
             self._never_ran(row, ending, record.get("ended_at") or time.time())
             return
         told = {"at": record.get("claimed_at"), "started": record.get("started_at"), "boot_id": record.get("boot_id")}
-        self._begin(row, told)
         local = RunDir(self._layout.run_dir(row["run"]))
-        self._reader(row["id"], local).finish()
-        del self._readers[row["id"]]
         with writing(self._engine) as connection:
+            _mark_begun(connection, row, told)
             for at, data in record.get("conditions", ()):
                 results.save_condition(connection, row["id"], at, data)
             for kind, text in record.get("notes", ()):
                 results.save_note(connection, row["id"], kind, text)
             run = blocks.claimed(connection, row["id"])
+        self._reader(row["id"], local).finish()
+        del self._readers[row["id"]]
         failpoints.reach("blocks.ingested")
         finish(
             self._engine,
@@ -121,3 +113,16 @@ class Records:
         )
         compact_logs(local, self._config.keep_log_bytes)
         self._log(f"run {row['run']}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
+
+
+def _mark_begun(connection: Connection, row: Row, told: Mapping[str, Any]) -> None:
+    """Move a run to RUNNING, where it is not, as of when its node claimed it (`at`) and started it (`started`)."""
+    state = blocks.state(connection, row["id"])
+    if state == State.HELD:
+        jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
+    if state != State.RUNNING:
+        at = told.get("at") or time.time()
+        values = {"claimed_at": at, "token": row["token"], "boot_id": told.get("boot_id")}
+        jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
+    if told.get("started"):
+        results.mark_started(connection, row["id"], told["started"])

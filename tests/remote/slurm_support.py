@@ -23,6 +23,8 @@ from queue_runner.monitor import why
 from queue_runner.store import read
 from tests.queue_support import Queue, until
 
+TIMES = 10 if os.environ.get("MPSQ_CAMPAIGN") == "long" else 1
+"""How often each fault is planted."""
 NODES = ("n1", "n2")
 _CONF = """\
 ClusterName=mpsqtest
@@ -54,7 +56,11 @@ KillWait=5
 SchedulerParameters=sched_interval=1,sched_min_interval=200000
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
-PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+SlurmctldParameters=preempt_send_user_signal
+PartitionName=main Nodes=n1,n2 Default=YES State=UP OverSubscribe=EXCLUSIVE PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=n1,n2 State=UP OverSubscribe=EXCLUSIVE PriorityTier=9 PreemptMode=OFF
 """
 _PYTHON = """\
 #!/bin/sh
@@ -131,7 +137,7 @@ class Slurm:
 
     def _is_idle(self) -> bool:
         try:
-            return self.ask("sinfo", "-h", "-N", "-o", "%t").split() == ["idle", "idle"]
+            return self.ask("sinfo", "-h", "-N", "-o", "%t").split() == ["idle"] * 4
         except subprocess.SubprocessError:
             return False
 

@@ -18,6 +18,7 @@ from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from queue_runner.worker.blocks import Blocks
 from tests.queue_support import until
+from tests.remote.slurm_support import TIMES
 
 pytestmark = pytest.mark.process
 
@@ -57,9 +58,10 @@ def run_begins(folder: block.Folder) -> None:
     block.write_json(folder.run("1.1").path / "began.json", {"at": 10.0, "started": 11.0})
 
 
+@pytest.mark.parametrize("time", range(TIMES))
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_record_that_is_late_by_less_than_the_grace_counts(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, time: int
 ) -> None:
     """Whether the node says that it has ended, or the scheduler has forgotten it."""
     blocks, folder = front(layout, tmp_path, monkeypatch, "1h")

@@ -80,12 +80,24 @@ def test_cancel_ends_a_run_on_its_node_and_why_says_where_it_is(front: Queue, cl
     assert [row["outcome"] for row in front.rows()] == ["CANCELLED", "CANCELLED"]
 
 
-def test_two_nodes_are_two_machines(front: Queue, cluster: Slurm) -> None:
-    jobs = [front.submit("sleep 2", on="slurm") for _ in range(2)]
+def test_two_nodes_are_two_machines_and_two_tables(front: Queue, mpsq: Cli) -> None:
+    jobs = [front.submit(EVENTS + "sleep 2", on="slurm", device="cpu") for _ in range(2)]
     front.worker("", "--until-idle")
     front.done(2)
     machine = machines(front)
     assert len({machine[f"{job}.1"] for job in jobs}) == 2
+    told = mpsq("report", "--all")
+    assert "2 machines: in separate tables, never compared" in " ".join(told.out.split()), told
+
+
+def test_the_limit_of_the_allocation_ends_the_run_cleanly(front: Queue, cluster: Slurm) -> None:
+    """Slurm itself signals, within 30 s of the time that --signal sets: 10 s after the start."""
+    front.submit("echo began >> $J; exec sleep 600", 2, on="slurm", time_s=60.0, sbatch="--signal=B:TERM@50")
+    front.worker()
+    rows = front.done(2, 120.0)
+    first = "CANCELLED" if front.written() else "SKIPPED"  # on a busy machine nothing may have begun by then
+    assert [row["outcome"] for row in rows] == [first, "SKIPPED"], front.log()
+    assert all(row["reason"].startswith("walltime: ") for row in rows)
 
 
 def test_without_slurm_there_is_a_clear_error(front: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ from queue_runner.model import parse_selector
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
-from tests.remote.slurm_support import Slurm, explain, front_of, running
+from tests.remote.slurm_support import TIMES, Slurm, explain, front_of, running
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
 
-TIMES = 10 if os.environ.get("MPSQ_CAMPAIGN") == "long" else 1
 GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
 LIMIT_S = 60.0
 
@@ -218,12 +217,13 @@ def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster:
     assert front.written() == []
 
 
-def test_the_time_limit_ends_the_run_cleanly_and_retry_sends_the_rest(front: Queue, cluster: Slurm) -> None:
-    """The signal of --signal=B:TERM@120, sent by hand."""
+def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
     began(front)
-    cluster.ask("scancel", "--batch", "--signal=TERM", cluster.ask("squeue", "-h", "-o", "%i").strip())
+    node = json.loads(next(cluster.shared.glob("*/fence")).read_text())["node"]
+    urgent = ["--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 1"]
+    cluster.ask("sbatch", *urgent)
     rows = front.done(2, LIMIT_S)
     assert [row["outcome"] for row in rows] == ["CANCELLED", "SKIPPED"]
     assert all("walltime" in row["reason"] for row in rows)
