@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
+from queue_runner.analysis.quiet import WAITS
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Row, State
 from queue_runner.monitor import blocks
@@ -146,12 +147,10 @@ def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
     if queue.blocked_reason:
-        return Reason(
-            "blocked",
-            "the lane",
-            f"the lane is blocked: {queue.blocked_reason}",
-            "mpsq status shows when it is free again",
-        )
+        step = "mpsq status shows when it is free again"
+        if WAITS in queue.blocked_reason:
+            step += "; what is submitted with --no-gate starts on a busy machine, too"
+        return Reason("blocked", "the lane", f"the lane is blocked: {queue.blocked_reason}", step)
     if not ahead:
         return Reason("next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run} -f follows it")
     more = len(ahead) - 1
