@@ -161,7 +161,7 @@ def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before is not None and after is not None
     total_s = after.total_s - before.total_s
     left_s = after.busy_s - before.busy_s - own_s - used_by_hook_s
-    assert (own_s + used_by_hook_s) / total_s > 0.1, "they did use the processors"
+    assert own_s + used_by_hook_s > 0.2, "they did use the processors"
     assert seen == pytest.approx(left_s / total_s, abs=0.1)
 
 

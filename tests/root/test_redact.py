@@ -103,7 +103,7 @@ def test_redact_by_names_and_values(argv: list[str], shown: list[str]) -> None:
 
 
 def test_a_long_word_is_read_once() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for word in (
         "a" * 20_000,
         "key=" * 6_000,
@@ -114,7 +114,7 @@ def test_a_long_word_is_read_once() -> None:
     ):
         redact.redact(["sh", "-c", word])
         redact.is_secret("A", word)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_assignments() -> None:
