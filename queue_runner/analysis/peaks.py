@@ -151,7 +151,7 @@ def _apple(chip: str, gpu_cores: int | None, dtype: str) -> Peak | None:
 
 def of_gpus(peak: Peak | None, n: int) -> Peak | None:
     """Return the peak of `n` GPUs of one kind together."""
-    return peak if peak is None or n == 1 else Peak(n * peak.flops, f"{n} GPUs of {peak.source}")
+    return peak if peak is None or n == 1 else Peak(n * peak.flops, f"{n} GPUs, each: {peak.source}")
 
 
 def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:

@@ -1,4 +1,4 @@
-"""nanogpt with a fault planted in one process of several: RANK_FAILS="1 memory" (or error, or exit)."""
+"""nanogpt with a lack of memory planted in the process of several that RANK_FAILS names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,8 @@ from harness.torch_backend.main import main
 
 
 def step(training: job.Training, i: int) -> torch.Tensor:
-    which, kind = os.environ["RANK_FAILS"].split()
-    if i == 2 and os.environ["RANK"] == which:
-        if kind == "memory":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-        if kind == "error":
-            raise ValueError("planted")
-        os._exit(7)
+    if i == 2 and os.environ["RANK"] == os.environ["RANK_FAILS"]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
     return job.step(training, i)
 
 

@@ -59,20 +59,28 @@ def test_losses_equal_those_of_one_process_and_checkpoints_go_either_way(run: Ru
         assert losses(later) == {at: pytest.approx(expected[at], rel=ROUNDING) for at in losses(later)}
 
 
+def test_the_rank_that_failed_first_says_how_the_run_ended(tmp_path: Path) -> None:
+    ran = two(tmp_path, script=Path(__file__).with_name("planted_rank.py"), env={"RANK_FAILS": "1"}, eval_interval=0)
+    assert ran.code == 71 and list(ran.notes()) == ["oom"], ran.err
+    assert "error: rank 1: out of memory: CUDA out of memory" in ran.err and "Traceback" not in ran.err
+    assert [one["ok"] for one in ran.of("bye")] == [False]
+
+
 @pytest.mark.parametrize(
-    ("fails", "code", "note", "said"),
+    ("codes", "told", "rank"),
     [
-        ("1 memory", 71, "oom", "error: rank 1: out of memory: CUDA out of memory"),
-        ("0 exit", 7, "rank_lost", "error: rank 0 ended with exit code 7 and said nothing"),
+        ({0: 1, 1: 71}, {0: (2.0, True), 1: (1.0, False)}, 1),
+        ({0: 1, 1: -9}, {0: (2.0, True)}, 1),  # killed: it could not write
+        ({0: 1, 1: -15}, {0: (2.0, False)}, 0),  # the launcher ended the other one
+        ({0: -15, 1: 7}, {}, 1),
+        ({0: -15, 1: -15}, {}, 0),
+        ({0: 1, 1: 1}, {0: (2.0, True), 1: (1.0, True)}, 1),
     ],
 )
-def test_the_rank_that_failed_first_says_how_the_run_ended(
-    tmp_path: Path, fails: str, code: int, note: str, said: str
-) -> None:
-    ran = two(tmp_path, script=Path(__file__).with_name("planted_rank.py"), env={"RANK_FAILS": fails}, eval_interval=0)
-    assert ran.code == code and list(ran.notes()) == [note], ran.err
-    assert said in ran.err and "Traceback" not in ran.err
-    assert [one["ok"] for one in ran.of("bye")] == [False]
+def test_what_ended_a_launch(codes: dict[int, int], told: dict[int, tuple[float, bool]], rank: int) -> None:
+    from harness.torch_backend import launch
+
+    assert launch.cause(codes, {n: {"at": at, "lost_peer": lost} for n, (at, lost) in told.items()}) == rank
 
 
 def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue: Queue) -> None:

@@ -82,6 +82,7 @@ class Store:
         tags: Sequence[str] = (),
         group: int = 1,
         name: str | None = None,
+        gpus: int = 1,
     ) -> int:
         """Add a run; returns its run_id. `summary` and others override what a quiet run would have."""
         spec = JobSpec(
@@ -99,6 +100,7 @@ class Store:
             env_name=env_name,
             find_max=find_max,
             env={"PATH": "/bin"},
+            gpus=gpus,
         )
         job, number = self._job(spec, tags, group)
         done = outcome is not None

@@ -181,6 +181,19 @@ def test_mfu_has_a_sourced_peak_and_never_a_gpus_for_a_cpu(store: Store) -> None
     assert any(note.startswith("MFU: relative to 10.6 TFLOP/s, Apple M1 Max fp32 (32 cores") for note in result.notes)
 
 
+def test_runs_of_two_gpus_are_a_row_with_the_peak_of_both(store: Store) -> None:
+    for gpus, median_s in ((1, 0.2), (2, 0.1)):
+        store.run("cuda", False, median_s, gpus=gpus)
+    for gpus, median_s in ((1, 2.0), (2, 1.5)):
+        store.run("cpu", False, median_s, gpus=gpus)
+    found = rows(store.report(peak_tflops={"cuda": 10.0}))
+    assert sorted(found) == ["cpu eager", "cpu eager processes=2", "cuda eager", "cuda eager 2 GPUs"]
+    one, two = found["cuda eager"], found["cuda eager 2 GPUs"]
+    assert two["mfu"] == pytest.approx(one["mfu"]) and two["peak_flops"] == 2e13
+    assert two["peak_source"] == "2 GPUs, each: given by the user"
+    assert set(rows(store.report(where=["gpus=2"]))) == {"cuda eager 2 GPUs", "cpu eager"}
+
+
 def test_a_peak_of_the_users_own(store: Store) -> None:
     store.run("mps", False, 0.22)
     found = rows(store.report(peak_tflops={"mps": 10.0}))["mps eager"]

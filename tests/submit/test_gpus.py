@@ -1,0 +1,81 @@
+"""--gpus: a question of its own above 1, and a sentence where a run has one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queue_runner.errors import UsageError
+from queue_runner.spec import JobSpec
+from queue_runner.submit import expand, gpus
+from queue_runner.submit.plan import plan
+from queue_runner.submit.request import Request
+from queue_runner.workloads.command_line import build_argv
+
+
+def one(**fields: object) -> JobSpec:
+    said: dict[str, object] = {"workload": "nanogpt", "device": "cpu", "sets": ("grad_accum=4",), **fields}
+    (spec,) = expand.expand(Request(**said))  # type: ignore[arg-type]
+    return spec
+
+
+def test_it_is_part_of_the_question_above_one(tmp_path: Path) -> None:
+    alone, two = one(), one(gpus=2)
+    assert one(gpus=1) == alone and (alone.gpus, two.gpus) == (1, 2)
+    assert two.label() == "nanogpt tiny cpu fp32 eager grad_accum=4 gpus=2"
+    assert two.content_hash() != alone.content_hash()
+    words = build_argv(two, tmp_path)
+    assert words[words.index("--gpus") + 1] == "2" and "--gpus" not in build_argv(alone, tmp_path)
+
+
+def test_a_job_of_before_is_of_one_gpu_and_has_the_hash_that_it_had() -> None:
+    old = json.loads(JobSpec(kind="workload", name="x").to_json())
+    del old["gpus"]
+    found = JobSpec.from_json(json.dumps(old))
+    assert found.gpus == 1
+    assert found.content_hash() == "5de80686892f79c0da01f2f221f797179372bf5a8b0c6f1b17a7650ce0458781"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "hint"),
+    [
+        ({"gpus": 0}, "--gpus 0 asks for nothing", "1 or more"),
+        ({"gpus": -2}, "--gpus -2 asks for nothing", "1 or more"),
+        ({"device": "mps"}, "a Mac has one GPU", "--device cpu"),
+        ({"device": "cuda:1"}, "cuda:1 names one GPU", "--device cuda"),
+        ({"framework": "jax"}, "nanogpt in jax trains in one process", "nanogpt in torch"),
+        ({"workload": "matmul", "sets": ()}, "matmul in torch trains in one process", "nanogpt in torch"),
+        ({"workload": "lightning_gpt"}, "lightning_gpt in torch trains in one process", "nanogpt in torch"),
+        ({"sets": ("mode=sample", "grad_accum=2")}, "mode=sample runs in one process", "remove --gpus"),
+        ({"sets": ()}, "grad_accum=1 batches of an iteration, which 2 does not divide", "grad_accum=2"),
+        ({"gpus": 3}, "grad_accum=4 batches of an iteration, which 3 does not divide", "grad_accum=3"),
+        ({"find_max": "batch_size"}, "--find-max looks for the limit of one GPU", "remove --gpus"),
+    ],
+)
+def test_what_it_cannot_be_is_a_sentence(fields: dict[str, object], said: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        one(**{"gpus": 2, **fields})
+    assert hint in caught.value.hint
+
+
+def test_more_than_this_machine_has_is_refused_where_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_count", lambda: 1)
+    with pytest.raises(UsageError, match="--gpus 2: this machine has 1"):
+        one(gpus=2, device="cuda")
+    assert one(gpus=2).gpus == 2, "processes of the CPU need no GPU"
+    monkeypatch.setattr(gpus, "_count", lambda: 0)  # unknown
+    assert one(gpus=2, device="cuda").gpus == 2
+
+
+def test_a_command_keeps_its_own_launcher_and_the_number_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    argv = ("env", "torchrun", "--nproc-per-node", "2", "train.py")
+    (job,) = plan(Request(argv=argv, gpus=2, cwd=str(tmp_path))).jobs
+    assert job.spec.gpus == 2 and tuple(build_argv(job.spec, tmp_path)) == argv
+    assert "CUDA_VISIBLE_DEVICES" not in job.spec.env
+    with pytest.raises(UsageError, match="mps"):
+        plan(Request(argv=argv, gpus=2, cwd=str(tmp_path), device="mps"))
