@@ -1,8 +1,8 @@
 """nanogpt on two GPUs against one at the same global batch: `python tests/gpu_ddp.py`. Never part of `make test`.
 
-One submission: --gpus 1 and --gpus 2 of the same settings, in interleaved rounds. Printed are the losses of both side by
-side with their largest relative difference, and a table in Markdown: milliseconds an iteration and tokens a second, with
-the speed-up of two GPUs and its 95 % interval. `--device cpu` tries this program with two processes over gloo.
+One submission: --gpus 1 and --gpus 2 of the same settings, in interleaved rounds. Printed are the losses of both side
+by side with their largest relative difference, and a table in Markdown: milliseconds an iteration and tokens a second,
+with the speed-up of two GPUs and its 95 % interval. `--device cpu` tries this program with two processes over gloo.
 
 fp32 is the default because losses can be compared there: rounding alone is left between one process and two. For speed
 as it is used: --dtype bf16 --config gpt2 --compile on --set grad_accum=8.
