@@ -97,7 +97,7 @@ def test_the_limit_of_the_allocation_ends_the_run_cleanly(front: Queue, cluster:
     rows = front.done(2, 120.0)
     first = "CANCELLED" if front.written() else "SKIPPED"  # on a busy machine nothing may have begun by then
     assert [row["outcome"] for row in rows] == [first, "SKIPPED"], front.log()
-    assert all(row["reason"].startswith("walltime: ") for row in rows)
+    assert all("walltime: " in row["reason"] for row in rows), rows
 
 
 def test_without_slurm_there_is_a_clear_error(front: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
