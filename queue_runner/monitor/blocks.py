@@ -17,6 +17,7 @@ FROM runs r LEFT JOIN lanes l ON l.name = r.lane
 WHERE r.lane IN (SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ?)
 GROUP BY r.lane ORDER BY min(r.id)
 """
+_UNSENT = "to be sent as a block"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Block:
 def look(connection: sqlite3.Connection) -> list[Block]:
     """Return the blocks with runs that have not ended, in the order of their submission."""
     rows = connection.execute(_OPEN, [REMOTE_GLOB]).fetchall()
-    return [Block(**{**row, "said": row["said"] or _unsent(row["lane"])}) for row in rows]
+    return [Block(**{**row, "said": row["said"] or _UNSENT}) for row in rows]
 
 
 def of(connection: sqlite3.Connection, row: Row) -> str:
@@ -42,7 +43,7 @@ def of(connection: sqlite3.Connection, row: Row) -> str:
     if not is_remote(row["lane"]):
         return ""
     found = connection.execute("SELECT blocked_reason FROM lanes WHERE name = ?", [row["lane"]]).fetchone()
-    return (found and found["blocked_reason"]) or _unsent(row["lane"])
+    return (found and found["blocked_reason"]) or f"{_UNSENT}, {row['lane']}"
 
 
 def silences(connection: sqlite3.Connection, rows: Sequence[Row]) -> dict[str, str]:
@@ -50,7 +51,3 @@ def silences(connection: sqlite3.Connection, rows: Sequence[Row]) -> dict[str, s
     found = {row["lane"]: row for row in rows if row["state"] != State.DONE}
     said = {lane: of(connection, row) for lane, row in found.items()}
     return {lane: text for lane, text in said.items() if SILENT in text}
-
-
-def _unsent(lane: str) -> str:
-    return f"to be sent as a block, {lane}"

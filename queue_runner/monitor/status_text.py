@@ -76,7 +76,7 @@ def _on(one: LaneState) -> str:
 def _blocks(found: Status, columns: int) -> list[tuple[str, str]]:
     lines = [textwrap.fill(_block(one, found.queue.worker), columns) for one in found.blocks[:_BLOCKS]]
     if (more := len(found.blocks) - _BLOCKS) > 0:
-        lines.append(f"... and {units.counted(more, 'block')} more")
+        lines.append(f"... and {units.count(more)} more")
     return [("" if n else "blocks", line) for n, line in enumerate(lines)]
 
 
