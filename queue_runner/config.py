@@ -152,11 +152,15 @@ KEYS: dict[str, Key] = {
             example="off, or a comma-separated list of done, failed, idle",
         ),
         Key("peak_tflops", "numbers", "TFLOP/s", "peak of a device by its name (cpu, mps, cuda:0), for MFU", most=1e9),
-        Key("on", "profiles", "", "where --on NAME sends jobs: on.slurm.folder is a folder that the nodes share"),
+        Key("on", "profiles", "", "where --on NAME sends jobs, such as on.slurm.folder, a folder that the nodes share"),
     )
 }
 
-PROFILE = ("kind", "folder", "python", "local", "partition", "gpus", "time", "sbatch", "poll", "grace")
+PROFILE = (
+    *("kind", "folder", "python", "poll", "grace"),  # of every target
+    *("local", "partition", "gpus", "time", "sbatch"),  # of Slurm
+    *("host", "ssh"),  # of a box
+)
 """Keys of a profile, each a text."""
 
 

@@ -48,6 +48,8 @@ class Layout:
     cache = Below("home", "cache")
     said = Below("cache", "notes.json")
     """Path of the record of queue_runner.standing."""
+    blocks = Below("home", "blocks")
+    """Path of what came back of blocks on boxes, which share no folder with this machine."""
     reserve = Below("home", "reserve")
     """Path of the file of queue_runner.host.reserve."""
     envs = Below("home", "envs")

@@ -54,7 +54,7 @@ class Queue:
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
         """Queue a shell script; returns the job's id. `$J` in it is the journal."""
         argv = ("/bin/sh", "-c", script.replace("$J", str(self.journal)))
-        planned = plan.plan(Request(argv=argv, repeats=repeats, cwd=str(self.folder), **options))
+        planned = plan.plan(Request(argv=argv, repeats=repeats, **{"cwd": str(self.folder), **options}))
         return plan.store(self.layout, planned).jobs[0]
 
     def worker(

@@ -37,6 +37,7 @@ PROGRAMS = {
     "fish": Program("the tests of completion run it", "fish", "brew install fish"),
     "slurmctld": Program("the tests of --on slurm start a cluster of their own", "slurm-wlm", ""),
     "munged": Program("authenticates within that cluster", "munge", ""),
+    "sshd": Program("the tests of --on ssh:HOST start one of their own", "openssh-server", ""),
     "chromium": Program("the tests of pages open them in it", "chromium", ""),
     "systemd-analyze": Program("the tests of the service run it", "systemd", ""),
 }

@@ -50,7 +50,7 @@ def of_target(layout: Layout, name: str, smoke: bool = False) -> list[Check]:
 
     Raises: ConfigError, and UsageError for an unknown target or a profile without what it needs.
     """
-    return list(targets.of(config.load(layout.config), name).checks(name, smoke=smoke))
+    return list(targets.of(config.load(layout.config), layout, name).checks(name, smoke=smoke))
 
 
 def _python(

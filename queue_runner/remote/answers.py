@@ -13,6 +13,10 @@ class Refused(Exception):
     """The target refuses the block, of which it keeps nothing; the text is its own."""
 
 
+class NotSent(Refused):
+    """The target did not answer before it could have started the block."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What the target says of a block: waiting, running or gone; in its words, on which node, under which id."""

@@ -48,6 +48,8 @@ class Folder:
     stop = Below("path", "stop")
     ended = Below("path", "ended.json")
     log = Below("path", "node.log")
+    home = Below("path", "home")
+    """Path of the home of the block on a box; a node of a cluster has it on a local disk."""
 
     def run(self, name: str) -> RunDir:
         """Return the folder of a run by its name, `12.3`."""

@@ -3,9 +3,9 @@
     python -m queue_runner.remote FOLDER [ended]
 
 The first start takes the fence; any other, as by a scheduler that lost its memory, ends at once, but for one in the
-same allocation after the first has died: it goes on in the home that is left, with the worker that is left. SIGTERM,
-which comes before the limit of the allocation (`ended`: it has come), and the file `stop` end the current run cleanly;
-runs that have not started stay undone.
+same allocation, or on the same box, after the first has died: it goes on in the home that is left, with the worker that
+is left. SIGTERM, which comes before the limit of the allocation (`ended`: it has come), and the file `stop` end the
+current run cleanly; runs that have not started stay undone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from queue_runner import redact
 from queue_runner.atomic_file import flush, replacing
 from queue_runner.host import locks
+from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
@@ -62,7 +64,7 @@ class Node:
 
     def load(self) -> None:
         """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
-        loaded = self._layout.home / "loaded"
+        loaded, box = self._layout.home / "loaded", self._told.get("box")
         if not loaded.exists():
             shutil.rmtree(self._layout.home, ignore_errors=True)  # of a start that has died
         layout = ensure_home(self._layout.home)
@@ -75,7 +77,7 @@ class Node:
             return
         env = {name: value for name, value in os.environ.items() if name.startswith(_OF_NODE)}
         with writing(self._engine) as connection:
-            blocks.load(connection, self._told, env)
+            blocks.load(connection, self._told, env, _of_a_login() if box else {}, sys.executable if box else None)
         block.write_json(loaded, {})
 
     def run(self) -> str:
@@ -224,20 +226,31 @@ def about_here() -> dict[str, str | None]:
     return {"host": socket.gethostname(), **told}
 
 
+def _of_a_login() -> dict[str, str]:
+    """Return the variables of this login for the jobs, with this interpreter first on the PATH."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "MPSQ_"))}
+    path = os.pathsep.join((str(Path(sys.executable).parent), ours.get("PATH", os.defpath)))
+    return redact.environment({**ours, "PATH": path})
+
+
 def main(arguments: list[str]) -> int:
     """Run a block. Return 0 when it ended as it should, also where another start has run it."""
     folder = block.Folder(Path(arguments[0]))
     told = json.loads(folder.instructions.read_text())
-    home = Path(told.get("local") or tempfile.gettempdir()) / f"mpsq-block-{folder.path.name}"
-    first = block.take_fence(folder, {**about_here(), "pid": os.getpid(), "at": time.time()})
-    lives = locks.try_lock(home.with_suffix(".lock")) if first or _goes_on(folder, home) else None
+    box = told.get("box")
+    temporary = Path(told.get("local") or tempfile.gettempdir())
+    home = folder.home if box else temporary / f"mpsq-block-{folder.path.name}"
+    about = {**about_here(), "pid": os.getpid(), "at": time.time(), "boot": boot_id()}
+    goes_on = block.take_fence(folder, about) or (_goes_on_here(folder) if box else _goes_on(folder, home))
+    lives = locks.try_lock(home.with_suffix(".lock")) if goes_on else None
     if lives is None:
         print("this block was started before, or is void: nothing to do", file=sys.stderr)
         return 0
     node = Node(folder, told, home)
-    signal.signal(signal.SIGTERM, lambda *_: node.stop(TAKEN))
+    taken = "stopped: the box ended it, as at its shutdown" if box else TAKEN
+    signal.signal(signal.SIGTERM, lambda *_: node.stop(taken))
     if "ended" in arguments[1:]:
-        node.stop(TAKEN)
+        node.stop(taken)
     ended = "error: the node could not begin"
     try:
         node.load()
@@ -260,6 +273,12 @@ def _goes_on(folder: block.Folder, home: Path) -> bool:
     fence, here = block.read_json(folder.fence) or {}, about_here()
     same = here["job"] is not None and all(fence.get(name) == here[name] for name in here)
     return same and home.is_dir() and not folder.ended.exists()
+
+
+def _goes_on_here(folder: block.Folder) -> bool:
+    """Return whether a supervisor on this box has begun the block and not ended it."""
+    fence = block.read_json(folder.fence)
+    return fence is not None and "void" not in fence and not folder.ended.exists()
 
 
 def _say_ended(folder: block.Folder, why: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from queue_runner.checks import Check
 from queue_runner.remote import slurm_checks, slurm_commands
@@ -25,7 +26,7 @@ class Slurm:
         self._profile = profile
         self.poll_s = poll_s
         self.grace_s = grace_s
-        self.local = profile.get("local", "")
+        self.told: dict[str, Any] = {"local": profile.get("local", "")}
         self._newest = Newest(slurm_commands.blocks, poll_s / 2, Unreachable("squeue does not answer"))
 
     def folder(self, token: str) -> Folder:

@@ -39,6 +39,12 @@ def something_waits(connection: Connection) -> bool:
     return connection.execute(open_.limit(1)).first() is not None
 
 
+def open_tokens(connection: Connection) -> set[str]:
+    """Return the tokens of the blocks that have runs which are not DONE."""
+    open_ = select(runs.c.token).distinct().where(runs.c.state != State.DONE, runs.c.token.is_not(None))
+    return {str(token) for token in connection.execute(open_).scalars()}
+
+
 def ready(connection: Connection, lane: str, now: float) -> list[int]:
     """Return the runs of a lane that may start and were not sent, in their order."""
     chosen = (
@@ -101,15 +107,26 @@ def claimed(connection: Connection, run_id: int) -> Claimed:
     return Claimed(run_id, id, JobSpec.from_json(row.spec_json), row.token or "", row.boot_id or "")
 
 
-def load(connection: Connection, told: Mapping[str, Any], env: Mapping[str, str]) -> None:
-    """Store, on a node, the jobs and runs of a block under their own ids. `env` is of the node, and takes precedence
-    in every job; the front alone retries and replaces."""
+def load(
+    connection: Connection,
+    told: Mapping[str, Any],
+    env: Mapping[str, str],
+    default_env: Mapping[str, str],
+    python: str | None,
+) -> None:
+    """Store, on a node, the jobs and runs of a block under their own ids; the front alone retries and replaces.
+
+    `env` is of the node, and takes precedence in every job; a job's own variables do over `default_env`. `python` is
+    the interpreter of the workloads, if it is another one than the front's.
+    """
     connection.execute(insert(groups).values(id=told["group"], created_at=0.0, title=told["title"], seed=told["seed"]))
     rows = []
     for job in told["jobs"]:
         spec = json.loads(job["spec_json"])
         kept = {name: value for name, value in spec["env"].items() if not name.startswith(("SLURM_", "CUDA_VISIBLE"))}
-        spec |= {"env": {**kept, **env}, "until_valid": False, "on": {}}
+        spec |= {"env": {**default_env, **kept, **env}, "until_valid": False, "on": {}}
+        if python is not None:
+            spec["python"] = python if spec["kind"] == "workload" else ""
         rows.append({**job, "group_id": told["group"], "spec_json": json.dumps(spec, sort_keys=True)})
     connection.execute(insert(jobs), rows)
     connection.execute(insert(runs), [{**run, "lane": DEFAULT_LANE, "state": State.QUEUED} for run in told["runs"]])

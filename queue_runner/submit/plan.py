@@ -102,7 +102,8 @@ def drawn(seed: int | None) -> int:
 
 def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:
     found = []
-    if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin":
+    elsewhere = any(spec.on.get("kind") == "ssh" for spec in specs)
+    if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin" and not elsewhere:
         ours = request.workload is not None  # of a command mpsq knows only the options
         end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses"
         found.append(f"mps exists on Apple silicon only: {end}")
@@ -126,6 +127,8 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
         found.append(f"a command's phases are known only if it reports them: until then {held} applies to --stall")
     if request.find_max is not None:
         found.append(_search_note(request, specs))
+    if elsewhere:
+        return found + withheld(request, shared)
     found += _absent(request, specs, shared)
     if request.workload is not None:
         cells = [(spec, shared.workload(request, spec.framework)) for spec in specs]

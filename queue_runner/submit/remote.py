@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from queue_runner import config, units
+from queue_runner import config, redact, units
+from queue_runner.config import Config
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
 from queue_runner.submit import environments
@@ -18,6 +20,17 @@ _HERE_ALONE = {
     "resume": "--resume continues from a checkpoint that is on another node",
     "secrets": "--secret values are not sent to other machines",
 }
+_NOT_ON_A_BOX = {
+    "python": "--python names an interpreter of this machine; the profile's `python` is the one there",
+    "env_name": "--env-name names an environment of this machine; the profile's `python` is the one there",
+}
+_PLACES = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "MANPATH", "PWD", "OLDPWD", "TMPDIR", "TMP", "TEMP", "TERM", "LANG"),
+    *("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "DISPLAY", "HOSTNAME", "HOSTTYPE", "MAIL", "_", "SHLVL", "EDITOR"),
+)
+_PLACES_FROM = ("SSH_", "XDG_", "LC_", "LD_", "DYLD_", "CONDA_", "PYENV_", "UV_", "HOMEBREW_", "DBUS_", "__CF")
+"""Variables, and beginnings of names of them, that say where things are on this machine: a box has its own."""
+_HOST = re.compile(r"(?!-)[A-Za-z0-9_.:@%+\[\]/-]+")
 
 
 def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
@@ -34,30 +47,73 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         if others := [name for name in said if name != "gpus"]:
             raise UsageError(f"--{others[0]} is of --on slurm", "add --on slurm")
         return list(specs)
-    for name, why in _HERE_ALONE.items():
-        if getattr(request, name):
-            raise UsageError(f"--on {request.on}: {why}", f"remove --{name.replace('_', '-').removesuffix('s')}")
-    _check(request)
+    _refuse(request, _HERE_ALONE)
+    profile = profile_of(config.load(environments.home(request).config), request.on)
+    if profile["kind"] == "ssh":
+        if said:
+            raise UsageError(f"--{next(iter(said))} is of Slurm", f"leave it out: {request.on} has no scheduler")
+        _refuse(request, _NOT_ON_A_BOX)
+        explicit = redact.assignments(request.env, "--env")
+        return [_for_a_box(spec, request.on, explicit) for spec in specs]
+    _check_slurm(request, profile)
     return [replace(spec, on={"to": request.on, **said}) for spec in specs]
 
 
-def _check(request: Request) -> None:
-    name = str(request.on)
-    profile = config.load(environments.home(request).config).on.get(name, {})
-    kind = profile.get("kind", name)
-    if kind != "slurm":
-        raise UsageError(f'there is no target "{name}"', "--on takes slurm, or the name of a profile of that kind")
-    if shutil.which("sbatch") is None:
-        raise UsageError(
-            "there is no Slurm here: sbatch is not on PATH",
-            "submit from a login node of the cluster, or leave --on out to run it on this machine",
-        )
+def _refuse(request: Request, options: Mapping[str, str]) -> None:
+    for name, why in options.items():
+        if getattr(request, name):
+            raise UsageError(f"--on {request.on}: {why}", f"remove --{name.replace('_', '-').removesuffix('s')}")
+
+
+def _for_a_box(spec: JobSpec, on: str, explicit: Mapping[str, str]) -> JobSpec:
+    """Return a cell for a machine that has none of our folders: with a copy of its own, and without our places."""
+    env = {
+        name: value
+        for name, value in spec.env.items()
+        if name in explicit or not (name in _PLACES or name.startswith(_PLACES_FROM))
+    }
+    return replace(spec, on={"to": on, "kind": "ssh"}, env=env, copy=spec.kind == "command")
+
+
+def profile_of(settings: Config, name: str) -> Mapping[str, str]:
+    """Return the profile that `--on NAME` means, with its `kind`, and for a box its `host`.
+
+    Raises: UsageError for an unknown one.
+    """
+    kind, colon, host = name.partition(":")
+    stored = settings.on.get(host if colon else name, {})
+    if colon:
+        stored = stored if stored.get("kind") == "ssh" else {}
+        found = {**stored, "kind": kind, "host": stored.get("host", host)}
+    else:
+        found = {"kind": name, **({"host": name} if stored.get("kind") == "ssh" else {}), **stored}
+    if found["kind"] == "ssh" and "host" in found:
+        if not _HOST.fullmatch(found["host"]):
+            raise UsageError(f'"{found["host"]}" is no host', "--on ssh:HOST takes what ssh takes, such as me@box")
+        return found
+    if colon or found["kind"] != "slurm":
+        hint = "--on takes slurm, ssh:HOST, or the name of a profile of kind slurm or ssh"
+        raise UsageError(f'there is no target "{name}"', hint)
+    return found
+
+
+def check_folder(name: str, profile: Mapping[str, str]) -> None:
+    """Raise UsageError for a profile of Slurm without the folder that it needs."""
     if not profile.get("folder", "").startswith("/"):
         raise UsageError(
             f"the profile on.{name} has no folder that this machine and the nodes share",
             f"mpsq config set on.{name}.folder /path/on/the/shared/disk",
         )
+
+
+def _check_slurm(request: Request, profile: Mapping[str, str]) -> None:
+    if shutil.which("sbatch") is None:
+        raise UsageError(
+            "there is no Slurm here: sbatch is not on PATH",
+            "submit from a login node of the cluster, or leave --on out to run it on this machine",
+        )
+    check_folder(str(request.on), profile)
     if "time" in profile:
-        units.parse_duration(profile["time"], f"on.{name}.time")
+        units.parse_duration(profile["time"], f"on.{request.on}.time")
     if request.time_s is not None and request.time_s < 60:
         raise UsageError(f"--time {units.duration(request.time_s)} is shorter than Slurm counts", "give 1m or more")

@@ -167,7 +167,7 @@ class Request:
         Kind.TIME, "Start when the machine is quiet, or after this time; 10m by default.", "TIME", name="gate_timeout"
     )
     randomize: bool = _option(Kind.FLAG, "Draw the size of the environment and PYTHONHASHSEED for each run.")
-    on: str | None = _option(Kind.TEXT, "Send its runs as one block to a node of slurm.", "TARGET")
+    on: str | None = _option(Kind.TEXT, "Send its runs as one block to a node: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
     time_s: float | None = _option(Kind.TIME, "With --on slurm: the limit of the allocation.", "TIME", name="time")
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")

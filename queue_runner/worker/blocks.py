@@ -23,7 +23,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
-from queue_runner.remote.answers import Refused, Seen, Unreachable
+from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder
 from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
@@ -38,7 +38,14 @@ MOST_SENT = 3
 """How often a block that the scheduler forgot before it started is sent again."""
 TRY_AGAIN_S = 30.0
 
-_REASONS = {"NODE_FAIL": "node_fail", "PREEMPTED": "preempted", "TIMEOUT": "walltime", "BOOT_FAIL": "node_fail"}
+_REASONS = {
+    "REBOOT": "reboot",
+    "NODE_FAIL": "node_fail",
+    "PREEMPTED": "preempted",
+    "TIMEOUT": "walltime",
+    "BOOT_FAIL": "node_fail",
+}
+"""What Slurm says, and the reason of LOST. A box says NODE_FAIL and REBOOT."""
 _REMOVED = "folder_removed: the folder of its block was removed, and with it what its node knew"
 
 Row = Mapping[str, Any]
@@ -69,14 +76,27 @@ class Blocks:
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self._down_since: dict[str, float] = {}
         self._blocked: dict[str, str | None] = {}
-        self._closing: dict[str, Target] = {}
         self._targets: dict[str, Target] = {}
+        self._closing: dict[str, Target] = self._left_over()
+        self._silent: set[str] = set()
 
     def busy(self) -> bool:
         """Return whether a remote run waits or is under way, or a block is being cleared away."""
         with looking(self._engine) as connection:
-            return blocks.something_waits(connection) or bool(self._closing)
+            return blocks.something_waits(connection) or bool(self._closing.keys() - self._silent)
+
+    def _left_over(self) -> dict[str, Target]:
+        """Return the blocks that an earlier worker has stored and not removed."""
+        with looking(self._engine) as connection:
+            open_ = blocks.open_tokens(connection)
+        found = {}
+        for token, name in targets.mirrored(self._layout).items():
+            with contextlib.suppress(MpsqError):  # its profile is gone, and with it the way to it
+                if token not in open_:
+                    found[token] = self._target_of(name)
+        return found
 
     def step(self) -> None:
         """Do what can be done now in every lane. Raises: MpsqError when the store refuses."""
@@ -111,7 +131,7 @@ class Blocks:
 
     def _target_of(self, name: str) -> Target:
         if name not in self._targets:
-            self._targets[name] = targets.of(self._config, name)
+            self._targets[name] = targets.of(self._config, self._layout, name)
         return self._targets[name]
 
     # -- sending ----------------------------------------------------------------------------------------------------
@@ -130,7 +150,7 @@ class Blocks:
             told = blocks.instructions(connection, ids)
             specs = [blocks.claimed(connection, id).spec for id in ids]
         codes = {code for spec in specs for code in (spec.snapshot, spec.tree) if code}
-        told |= {"token": token, "lane": lane, "local": target.local}
+        told |= {"token": token, "lane": lane, "to": options["to"], **target.told}
         folder = target.folder(token)
         block.create(folder, told, self._layout.snapshots, codes, self._config)
         with writing(self._engine) as connection:
@@ -140,25 +160,30 @@ class Blocks:
         failpoints.reach("blocks.marked")
         try:
             job = target.send(token, options)
+        except NotSent as error:
+            since = clock(self._down_since.setdefault(lane, now), now)
+            self._take_back(lane, token, target, f"{target.kind} {blocks.SILENT} {since}: {error}")
+            return
         except Refused as error:
-            self._take_back(lane, token, folder, f"{target.kind} refuses the block: {error}")
+            self._take_back(lane, token, target, f"{target.kind} refuses the block: {error}")
             return
         except Unreachable as error:
             self._not_before[options["to"]] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
             self._say(lane, f"{target.kind} {blocks.SILENT} {clock(now, now)}: {error}")
             return
         failpoints.reach("blocks.sent")
+        self._down_since.pop(lane, None)
         self._say(lane, f"sent as {target.kind} job {job}")
 
-    def _take_back(self, lane: str, token: str, folder: Folder, why: str) -> None:
-        """Make a block that was never started void; its runs are sent again later."""
-        if not block.take_fence(folder, {"void": why}):
+    def _take_back(self, lane: str, token: str, target: Target, why: str) -> None:
+        """Remove a block that was refused; its runs are sent again later."""
+        if not block.take_fence(target.folder(token), {"void": why}):
             return
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
         self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
         self._say(lane, f"{why}; it is tried again every {TRY_AGAIN_S:.0f} s")
-        shutil.rmtree(folder.snapshots, ignore_errors=True)
+        shutil.rmtree(target.folder(token).path, ignore_errors=True)
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -171,7 +196,7 @@ class Blocks:
         with looking(self._engine) as connection:
             rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
         if not rows:
-            self._close(lane, token, target, folder)
+            self._close(lane, token, target)
             return
         removed = block.is_removed(folder)
         if not removed and self._pass_on_cancels(token, target, rows, watch):
@@ -179,9 +204,9 @@ class Blocks:
         if ended is not None:
             self._say(lane, f"the node has ended the block{': ' if ended.get('why') else ''}{ended.get('why') or ''}")
             if self._is_over(watch, folder, target):
-                self._after(lane, token, target, folder, rows, str(ended.get("why") or ""), clean=True)
+                self._after(lane, token, target, rows, str(ended.get("why") or ""), clean=True)
             return
-        seen = self._ask(lane, token, target, watch)
+        seen = self._ask(lane, token, target, rows, watch)
         if seen is None:
             return
         if seen.state != "gone":
@@ -189,15 +214,15 @@ class Blocks:
             self._say(lane, f"{target.kind} job {seen.job} is {seen.said}" + (f" on {seen.node}" if seen.node else ""))
         elif removed:
             if self._is_over(watch, folder, target):
-                self._after(lane, token, target, folder, rows, _REMOVED, clean=False)
+                self._after(lane, token, target, rows, _REMOVED, clean=False)
         elif not target.has_fence(token):
-            self._never_started(lane, token, folder, rows, seen, target)
+            self._never_started(lane, token, target, rows, seen)
         elif self._is_over(watch, folder, target):
             why = next((word for sign, word in _REASONS.items() if seen.said.startswith(sign)), "forgotten")
             said = f"{why}: {target.kind} says {seen.said}, and its node is silent"
-            self._after(lane, token, target, folder, rows, said, clean=False)
+            self._after(lane, token, target, rows, said, clean=False)
 
-    def _ask(self, lane: str, token: str, target: Target, watch: _Watch) -> Seen | None:
+    def _ask(self, lane: str, token: str, target: Target, rows: Sequence[Row], watch: _Watch) -> Seen | None:
         if time.monotonic() < watch.asked + target.poll_s:
             return watch.seen
         try:
@@ -206,7 +231,9 @@ class Blocks:
         except Unreachable as error:
             watch.silent_since = watch.silent_since or time.time()
             since = clock(watch.silent_since, time.time())
-            self._say(lane, f"{target.kind} {blocks.SILENT} {since}: {error}; the block may be running")
+            pending = any(row["cancel_requested_at"] is not None for row in rows)
+            then = "; it is asked to cancel as soon as it answers" if pending else ""
+            self._say(lane, f"{target.kind} {blocks.SILENT} {since}: {error}; the block may be running{then}")
             watch.seen, watch.over_since = None, None
         watch.asked = time.monotonic()
         return watch.seen
@@ -218,10 +245,8 @@ class Blocks:
             watch.over_since, watch.beat = time.monotonic(), beat
         return time.monotonic() - watch.over_since >= target.grace_s
 
-    def _never_started(
-        self, lane: str, token: str, folder: Folder, rows: Sequence[Row], seen: Seen, target: Target
-    ) -> None:
-        if not block.take_fence(folder, {"void": seen.said}):
+    def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[Row], seen: Seen) -> None:
+        if not target.void(token):
             return  # it has started after all
         self._log(f"{lane}: its block never started: {seen.said}")
         forgotten = seen.said == "forgotten"
@@ -229,18 +254,17 @@ class Blocks:
         if forgotten and self._sent[lane] < MOST_SENT:
             with writing(self._engine) as connection:
                 blocks.take_back(connection, token)
+            self._closing[token] = target
             return
-        said = last_line(read_end(folder.log))
+        said = last_line(read_end(target.folder(token).log))
         why = f"block: {target.kind} ended it before it started ({seen.said})" + (f": {said}" if said else "")
-        self._after(lane, token, target, folder, rows, why, clean=True)
+        self._after(lane, token, target, rows, why, clean=True)
 
-    def _after(
-        self, lane: str, token: str, target: Target, folder: Folder, rows: Sequence[Row], why: str, *, clean: bool
-    ) -> None:
+    def _after(self, lane: str, token: str, target: Target, rows: Sequence[Row], why: str, *, clean: bool) -> None:
         """Store what became of the runs that have no record. `clean`: the node has ended the block itself, so that a
         run of which nothing came was not started."""
         _ask_to_stop(target, token)
-        begun = set(ingest.began(folder))
+        begun = set(ingest.began(target.folder(token)))
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
         for row in rows:
@@ -250,14 +274,15 @@ class Blocks:
                 continue
             reason = why if why else "forgotten: its node left no record of its end"
             self._records.lost(row, reason)
-        self._close(lane, token, target, folder, keep=not clean)  # a silent node may still come to read `stop`
+        self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
     def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[Row], watch: _Watch) -> bool:
         """Ask for what was cancelled; return whether the whole block was, before it started."""
         asked = [row for row in rows if row["cancel_requested_at"] is not None]
-        if len(asked) == len(rows) and not target.has_fence(token) and target.void(token):
-            self._drop(token, target, rows)
-            return True
+        with contextlib.suppress(Unreachable):  # as `_ask` says
+            if len(asked) == len(rows) and not target.has_fence(token) and target.void(token):
+                self._drop(token, target, rows)
+                return True
         for row in asked:
             if row["run"] not in watch.cancelled:
                 target.request(token, f"cancel/{row['run']}")
@@ -272,7 +297,7 @@ class Blocks:
 
     # -- the end of a block -----------------------------------------------------------------------------------------
 
-    def _close(self, lane: str, token: str, target: Target, folder: Folder, *, keep: bool = False) -> None:
+    def _close(self, lane: str, token: str, target: Target, *, keep: bool = False) -> None:
         _ask_to_stop(target, token)
         self._watches.pop(token, None)
         if not keep:
@@ -284,6 +309,7 @@ class Blocks:
         for token, target in list(self._closing.items()):
             try:
                 seen = target.look(token)
+                self._silent.discard(token)
                 if seen.state == "gone":
                     target.remove(token)
                     del self._closing[token]
@@ -294,7 +320,7 @@ class Blocks:
                 else:
                     target.end(token, hard=False)
             except (Unreachable, OSError):
-                continue
+                self._silent.add(token)  # a worker that runs until idle does not wait for it
 
     def _say(self, lane: str, what: str | None) -> None:
         """Store for `why` and `status` what the lane waits for; written only when it changes."""

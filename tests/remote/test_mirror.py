@@ -1,0 +1,73 @@
+"""What a box sends back is checked before it is stored: the box is a stand-in here, and lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.remote.answers import Refused, Unreachable
+from queue_runner.remote.block import Folder
+from queue_runner.remote.mirror import Mirror
+
+
+def take(tmp_path: Path, entry: Any, data: bytes = b"x", **state: Any) -> Folder:
+    """Let a mirror of run 1.1 take one file in."""
+    folder = Folder(tmp_path / "block")
+    folder.path.mkdir(exist_ok=True)
+
+    def read(count: int) -> bytes:
+        if count > len(data):
+            raise Unreachable("cut")
+        return data[:count]
+
+    Mirror(folder, ["1.1"]).take({"files": [entry], **state}, read)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["/etc/cron.d/x", 0, 1],
+        ["../x", 0, 1],
+        ["runs/1.1/../../../x", 0, 1],
+        ["runs/1.1/out/../../x", 0, 1],
+        ["runs/1.1//x", 0, 1],
+        ["runs/1.1/./x", 0, 1],
+        ["runs/1.1/a\0b", 0, 1],
+        ["runs/1.1", 0, 1],
+        ["runs/9.9/stdout.log", 0, 1],
+        ["block.json", 0, 1],
+        ["snapshots/a/b/c", 0, 1],
+        ["runs/1.1/stdout.log", -1, 1],
+        ["runs/1.1/stdout.log", 0, -1],
+        ["runs/1.1/stdout.log", 7, 1],
+        ["runs/1.1/stdout.log", 0, 1 << 60],
+        ["runs/1.1/record.json", 0, 1 << 30],
+        ["runs/1.1/stdout.log", 0, True],
+        ["runs/1.1/stdout.log", 0],
+        {"name": "runs/1.1/stdout.log"},
+        ["runs/1.1/" + "d/" * 100 + "x", 0, 1],
+        ["runs/1.1/" + "n" * 300, 0, 1],
+    ],
+)
+def test_a_file_that_is_of_no_run_is_refused(tmp_path: Path, entry: Any) -> None:
+    with pytest.raises(Refused):
+        take(tmp_path, entry)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"stdout.log"}
+    assert not any(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_streams_grow_and_a_record_comes_whole(tmp_path: Path) -> None:
+    take(tmp_path, ["runs/1.1/stdout.log", 0, 3], b"abc")
+    folder = take(tmp_path, ["runs/1.1/stdout.log", 3, 2], b"de", fenced=True, fence={"pid": 1}, ended={}, more=True)
+    assert folder.run("1.1").stdout.read_text() == "abcde"
+    assert folder.fence.exists() and not folder.ended.exists()  # more is to come
+    assert Mirror(folder, ["1.1"]).have() == ({"runs/1.1/stdout.log": 5}, [])
+    with pytest.raises(Unreachable):
+        take(tmp_path, ["runs/1.1/record.json", 0, 9], b"{}")
+    assert folder.record("1.1") is None
+    take(tmp_path, ["runs/1.1/record.json", 0, 2], b"{}", ended={"why": ""})
+    assert folder.record("1.1") == {} and folder.ended.exists()
+    assert Mirror(folder, ["1.1"]).have() == ({}, ["1.1"])

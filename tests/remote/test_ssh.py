@@ -1,0 +1,208 @@
+"""Blocks on a box behind a real sshd on a loopback port: sent, followed, brought back; links and processes that die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from queue_runner.control import cancel
+from queue_runner.model import parse_selector
+from queue_runner.monitor import why
+from queue_runner.paths import Layout
+from queue_runner.remote.answers import Refused
+from queue_runner.remote.box import MOST_STARTS
+from queue_runner.remote.ssh import Ssh
+from queue_runner.store import read
+from tests.process_support import needs_linux
+from tests.queue_support import Queue, until
+from tests.remote.ssh_support import Box, running
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("sshd")]
+
+EVENTS = """
+say() { printf '%s\\n' "$1" >> $MPSQ_EVENTS; }
+say '{"type":"hello","v":1,"t":0,"workload":"w","framework":"torch","device":"cpu","dtype":"fp32","compile":false}'
+say '{"type":"phase","t":0.1,"name":"measure","edge":"begin"}'
+for i in 1 2 3; do
+    say '{"type":"iter","t":0.'$i',"i":'$i',"dur_s":0.1,"loss":1.0,"phase":"measure","synced":true}'
+done
+"""
+LIMIT_S = 60.0
+GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Box]:
+    yield from running()
+
+
+@pytest.fixture
+def box(host: Box) -> Iterator[Box]:
+    """The box of this module; nothing lives and nothing is left on it afterwards."""
+    yield host
+
+
+@pytest.fixture
+def front(queue: Queue, box: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """A queue that knows the box; its commands run in a folder with one file."""
+    monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
+    queue.layout.config.write_text(queue.layout.config.read_text() + box.profile)
+    (queue.folder / "code").mkdir()
+    (queue.folder / "code" / "tool.sh").write_text("echo from the copy\n")
+    yield queue
+    until(lambda: not box.processes(), f"an empty box: {[one.cmdline() for one in box.processes()]}")
+    queue.close()
+
+
+def submit(front: Queue, script: str, repeats: int = 1, on: str = "box") -> int:
+    return front.submit(script, repeats, on=on, cwd=str(front.folder / "code"))
+
+
+def explain(front: Queue, run: str) -> str:
+    with read.reading(front.layout.db) as connection:
+        return why.explain_all(front.layout, connection, [parse_selector(run)])[0].sentence
+
+
+def began(front: Queue) -> None:
+    until(lambda: "began" in front.written(), f"the first run\n{front.log()}", LIMIT_S)
+
+
+def go(front: Queue) -> None:
+    front.journal.with_name(front.journal.name + ".go").touch()
+
+
+def each_once(front: Queue, job: int, repeats: int) -> None:
+    """All succeeded, and each ran exactly once."""
+    rows = front.done(repeats, LIMIT_S)
+    assert [row["outcome"] for row in rows] == ["SUCCEEDED"] * repeats, front.log()
+    ran = [line for line in front.written() if line != "began"]
+    assert sorted(ran) == [f"{job}.{n}" for n in range(1, repeats + 1)]
+    assert front.written().count("began") == repeats
+
+
+def test_blocks_come_back_as_runs_of_the_box_one_block_after_the_other(front: Queue, box: Box) -> None:
+    script = "echo b >> $J; sh tool.sh; echo err >&2; mkdir -p $MPSQ_OUT/a; echo kept > $MPSQ_OUT/a/file; sleep 0.3"
+    job = submit(front, EVENTS + script + "; echo e >> $J", 2)
+    submit(front, "echo b >> $J; sleep 0.3; echo e >> $J", on="ssh:box")
+    here = front.submit("echo here")
+    front.worker("", "--until-idle").wait(LIMIT_S)
+    rows = {row["run"]: row for row in front.done(4)}
+    assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
+    assert [rows[f"{job}.{n}"]["n_iters"] for n in (1, 2)] == [3, 3]
+    assert rows[f"{job}.1"]["machine_hash"] == rows[f"{job}.2"]["machine_hash"] != rows[f"{here}.1"]["machine_hash"]
+    folder = front.layout.run_dir(f"{job}.1")
+    assert (folder / "stdout.log").read_text() == "from the copy\n"
+    assert (folder / "out/a/file").read_text() == "kept\n"
+    assert front.written() == ["b", "e"] * 3  # one block waits for the other on the box
+    assert not box.base.exists() and not [*front.layout.blocks.glob("[!.]*")]  # nothing is left of the blocks
+
+
+def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Queue, box: Box) -> None:
+    job = submit(front, "echo first; " + GATED, 3)
+    front.worker()
+    began(front)
+    log = front.layout.run_dir(f"{job}.1") / "stdout.log"
+    until(lambda: log.exists() and log.read_text() == "first\n", "the log of a run that runs")
+    box.cut()
+    until(lambda: "does not answer since" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    found = cancel.cancel(front.layout, [parse_selector(f"{job}.3")], grace_s=None, within_s=0.0)
+    assert [one.result for one in found] == [cancel.Result.ENDING]
+    until(lambda: "as soon as it answers" in explain(front, f"{job}.3"), "why", LIMIT_S)
+    assert all(row["state"] != "DONE" for row in front.rows())
+    box.start()
+    until(lambda: front.rows()[2]["state"] == "DONE", "the cancel", LIMIT_S)
+    box.cut()
+    go(front)
+    until(lambda: f"{job}.2" in front.written() and not box.processes(), "the end on the box", LIMIT_S)
+    box.start()
+    rows = front.done(3, LIMIT_S)
+    assert [row["outcome"] for row in rows] == ["SUCCEEDED", "SUCCEEDED", "CANCELLED"]
+    assert front.written() == ["began", f"{job}.1", "began", f"{job}.2"]
+
+
+@pytest.mark.parametrize("point", ["box.received", "blocks.sent"])
+def test_the_front_worker_dies_while_it_sends(front: Queue, box: Box, point: str) -> None:
+    go(front)
+    job = submit(front, GATED, 2)
+    front.worker(point)
+    os.kill(front.stopped(point), signal.SIGKILL)
+    front.worker()
+    each_once(front, job, 2)
+
+
+def test_a_cancelled_block_leaves_nothing_alive(front: Queue, box: Box) -> None:
+    job = submit(front, "echo began >> $J; exec sleep 600", 2)
+    front.worker()
+    began(front)
+    until(lambda: "box job" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    found = cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
+    assert [one.result for one in found] == [cancel.Result.CANCELLED] * 2
+    assert [row["outcome"] for row in front.rows()] == ["CANCELLED"] * 2
+    until(lambda: not (box.base / front.token()).exists(), "an empty disk", LIMIT_S)
+
+
+def test_supervisor_and_worker_are_killed_and_the_runs_go_on(front: Queue, box: Box) -> None:
+    job = submit(front, GATED, 2)
+    front.worker()
+    began(front)
+    supervisor = box.supervisor()
+    (worker,) = [one for one in supervisor.children() if "queue_runner.worker" in one.cmdline()]
+    worker.kill()
+    until(lambda: [one for one in supervisor.children() if one.pid != worker.pid], "another worker")
+    supervisor.kill()
+    go(front)
+    each_once(front, job, 2)
+
+
+@pytest.mark.parametrize(("boot", "reason"), [(None, "node_fail"), ("another", "reboot")])
+def test_what_died_on_the_box_for_good_is_lost(front: Queue, box: Box, boot: str | None, reason: str) -> None:
+    """The box is made to think that it has started the supervisor as often as it does."""
+    job = submit(front, GATED, 2)
+    front.worker()
+    began(front)
+    folder = box.base / front.token()
+    (folder / "starts").write_bytes(b"." * MOST_STARTS)
+    if boot is not None:
+        fence = json.loads((folder / "fence").read_text())
+        (folder / "fence").write_text(json.dumps({**fence, "boot": boot}))
+    for process in [box.supervisor(), *box.processes()]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    rows = front.done(2, LIMIT_S)
+    assert [(row["outcome"], row["reason"].partition(":")[0]) for row in rows] == [("LOST", reason)] * 2
+    assert front.written() == ["began"] and rows[0]["job_id"] == job
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ({"host": "nowhere.invalid"}, "there is no host of that name"),
+        ({"ssh": "-F {config} -p 1"}, "Connection refused"),
+        ({"ssh": "-F {config} -o UserKnownHostsFile=/dev/null"}, "its host key is not known here"),
+        ({"ssh": "-F {config} -l mpsq-nobody"}, "it lets nobody in without a password: run `ssh-copy-id"),
+        ({"python": "~/no such/python"}, "there is no ~/no such/python there"),
+        ({"python": "/usr/bin/python3"}, "/usr/bin/python3 there has no mpsq"),
+        ({"folder": "/proc/blocks"}, "No such file"),
+    ],
+)
+@needs_linux
+def test_what_keeps_a_block_from_a_box_is_said(
+    layout: Layout, box: Box, profile: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    stored = {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python), "folder": str(box.base)}
+    made = Ssh(
+        "box", {**stored, **{key: text.format(config=box.config) for key, text in profile.items()}}, layout, 1, 1
+    )
+    folder = made.folder("a" * 32).path
+    folder.mkdir(parents=True)
+    with pytest.raises(Refused, match=re.escape(said)):
+        made.send("a" * 32, {})
+    made.link.hang_up()
