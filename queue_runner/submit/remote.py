@@ -43,15 +43,16 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         "sbatch": request.sbatch,
     }
     said = {name: value for name, value in given.items() if value is not None}
+    others = [name for name in said if name != "gpus"]
     if request.on is None:
-        if others := [name for name in said if name != "gpus"]:
+        if others:
             raise UsageError(f"--{others[0]} is of --on slurm", "add --on slurm")
         return list(specs)
     _refuse(request, _HERE_ALONE)
     profile = profile_of(config.load(environments.home(request).config), request.on)
     if profile["kind"] == "ssh":
-        if said:
-            raise UsageError(f"--{next(iter(said))} is of Slurm", f"leave it out: {request.on} has no scheduler")
+        if others:
+            raise UsageError(f"--{others[0]} is of Slurm", f"leave it out: {request.on} has no scheduler")
         _refuse(request, _NOT_ON_A_BOX)
         explicit = redact.assignments(request.env, "--env")
         return [_for_a_box(spec, request.on, explicit) for spec in specs]
