@@ -84,15 +84,15 @@ def test_root_installs_what_is_missing_and_a_user_is_told(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert system_packages.main() == 0
     said = capfd.readouterr().out.splitlines()
-    slurm = ["slurmctld", "munged"]
-    assert [line.split()[0] for line in said] == ["g++", "zsh", "fish", *slurm, "chromium", "systemd-analyze", "venv"]
+    remote = ["slurmctld", "munged", "sshd"]
+    assert [line.split()[0] for line in said] == ["g++", "zsh", "fish", *remote, "chromium", "systemd-analyze", "venv"]
     assert said[0].endswith("install it with: apt-get install g++") and not (bare / "apt-get.log").exists()
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert system_packages.main() == 0
     calls = (bare / "apt-get.log").read_text().splitlines()
     venv = f"python3.{sys.version_info[1]}-venv"
-    assert len(calls) == 2 and calls[1].endswith(f"g++ zsh fish slurm-wlm munge chromium systemd {venv}")
+    assert len(calls) == 2 and calls[1].endswith(f"g++ zsh fish slurm-wlm munge openssh-server chromium systemd {venv}")
 
 
 def test_what_cannot_be_installed_does_not_keep_the_rest_from_it(

@@ -20,7 +20,6 @@ from queue_runner.remote.answers import Refused
 from queue_runner.remote.box import MOST_STARTS
 from queue_runner.remote.ssh import Ssh
 from queue_runner.store import read
-from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
 from tests.remote.ssh_support import Box, running
 
@@ -189,10 +188,9 @@ def test_what_died_on_the_box_for_good_is_lost(front: Queue, box: Box, boot: str
         ({"ssh": "-F {config} -l mpsq-nobody"}, "it lets nobody in without a password: run `ssh-copy-id"),
         ({"python": "~/no such/python"}, "there is no ~/no such/python there"),
         ({"python": "/usr/bin/python3"}, "/usr/bin/python3 there has no mpsq"),
-        ({"folder": "/proc/blocks"}, "No such file"),
+        ({"folder": "{config}/blocks"}, "Not a directory"),
     ],
 )
-@needs_linux
 def test_what_keeps_a_block_from_a_box_is_said(
     layout: Layout, box: Box, profile: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
