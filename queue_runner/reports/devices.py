@@ -39,7 +39,7 @@ COLUMNS = columns(
     Column("compile_cache", "cache"),
     Column("compile_cost_warm_s", "compile cost, warm", units.short_duration, True),
     Column("break_even_iters", "break-even", units.count, True),
-    "real_s user_s sys_s max_rss_bytes n_iters",
+    "real_s user_s sys_s max_rss_bytes peak_reserved_bytes n_iters",
     Column("loss_first", "first loss", units.loss, True),
     "loss_last val_loss_last eval_train_loss eval_val_loss eval_step_first eval_step_last projected_real_s "
     "is_baseline speedup speedup_low speedup_high p p_corrected verdict same_within seen",

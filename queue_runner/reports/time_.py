@@ -16,7 +16,8 @@ HELP = "real, user and sys time of each run, as by time -p"
 SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, name,"
     " workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s,"
-    " slept_s, max_rss_bytes, peak_reserved_bytes, json_extract(spec_json, '$.compile_mode') AS compile_mode,"
+    f" slept_s, max_rss_bytes, {select_runs.GPU_MEMORY},"
+    " json_extract(spec_json, '$.compile_mode') AS compile_mode,"
     f" {select_runs.INVALID}"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )

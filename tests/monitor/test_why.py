@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.model import Outcome
+from queue_runner.model import NOT_FAILED, Outcome
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.waiting import Reason
 from queue_runner.monitor.why import Around, _before, _telling, explain
@@ -66,6 +66,7 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
         (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "mpsq retry 12.3"),
         (row("DONE", outcome="SKIPPED", reason="12.1 failed"), Around(WORKER), "skipped: 12.1 failed", "mpsq retry"),
         (row("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), Around(WORKER), "job 7", "fix the job it depended on"),
+        (row("DONE", outcome="SKIPPED", reason=f"dependency: job 7 {NOT_FAILED}"), Around(WORKER), "requires that it fails", "nothing is wrong: it was for the case of a failure; mpsq rerun 12 runs it all the same"),
         (row("DONE", outcome="SKIPPED", reason="device: cuda was not available to run 1.1"), Around(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
         (row("DONE", outcome="SKIPPED", reason="deadline: it did not start"), Around(WORKER), "deadline", "mpsq rerun 12 runs it without the deadline"),
         (row("DONE", outcome="LOST", reason="reboot: gone"), Around(WORKER), "it was lost: reboot", "mpsq retry 12.3"),

@@ -14,7 +14,7 @@ from queue_runner.reports._common.peaks import Peaks
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
 _MEDIANS = ("q1_s", "q3_s", "real_s", "user_s", "sys_s", "loss_first", "loss_last", "val_loss_last", "projected_real_s")
-_WHOLE_MEDIANS = ("n_measure", "max_rss_bytes", "n_iters")
+_WHOLE_MEDIANS = ("n_measure", "max_rss_bytes", "peak_reserved_bytes", "n_iters")
 
 
 def newest_first(families: Iterable[Family]) -> list[Family]:

@@ -241,6 +241,7 @@ def _cost(rows: Sequence[Raw]) -> Section:
     if any(row["device"] == "mps" and row["first_iter_s"] is not None for row in rows):
         metal.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
     texts = {"real_s": "real, user, sys: seconds", "max_rss_bytes": "RSS: peak"}
+    texts["peak_reserved_bytes"] = "GPU memory: the most that the process had reserved"
     measured = [text for key, text in texts.items() if any(row[key] is not None for row in rows)]
     shown = columns(
         LABEL,
@@ -248,6 +249,7 @@ def _cost(rows: Sequence[Raw]) -> Section:
         *(_compile_column(state, titles[state]) for state in states),
         "real_s user_s sys_s",
         RSS,
+        "peak_reserved_bytes",
     )
     return Section("", shown, rows, ["; ".join(parts) for parts in (compiling, metal, measured) if parts])
 

@@ -26,6 +26,7 @@ RUN = (
     "outcome, exit_code, signal, reason, state, attempt, created_at, started_at, ended_at, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
     "tokens_per_iter, samples_per_iter, real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
+    f"{select_runs.GPU_MEMORY}, "
     "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, "
     "(SELECT detail FROM taints WHERE run_id = v_run.run_id AND kind = 'drift') AS drift, "
     "loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "

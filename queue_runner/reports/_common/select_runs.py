@@ -130,6 +130,8 @@ GPUS = "COALESCE(json_extract(spec_json, '$.gpus'), 1)"
 """The number of GPUs of a run: specifications before version 0.3 do not name it."""
 
 
+GPU_MEMORY = "CASE WHEN device <> 'cpu' THEN peak_reserved_bytes END AS peak_reserved_bytes"
+"""A column: the most memory of the GPU that a run had reserved. On the CPU the stored value is its resident memory."""
 INVALID = (
     "(SELECT group_concat(t.kind || ': ' || t.detail, '; ') FROM taints t"
     " WHERE t.run_id = v_run.run_id AND t.severity = 'invalid') AS invalid"

@@ -23,7 +23,7 @@ from queue_runner.tables import Column
 NAME = "scaling"
 HELP = "throughput and memory against batch size or another swept number: the knee, the largest value that fits"
 SQL = (
-    f"SELECT {prepare.RUN}, spec_json, peak_allocated_bytes, peak_reserved_bytes,"
+    f"SELECT {prepare.RUN}, spec_json, peak_allocated_bytes,"
     " NULLIF(json_extract(spec_json, '$.find_max'), '') AS find_max"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
