@@ -1,4 +1,4 @@
-"""What a run held of a GPU's memory: from its events to the tables of reports. The CUDA run is planted: no GPU is used."""
+"""What a run held of a GPU's memory: from its events to the tables of reports. The CUDA run is planted."""
 
 from __future__ import annotations
 
