@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 JOBS = 10_000
+RUNS, ITERATIONS = 100, 1000
 
 
 def rows(cwd: Path, row: Callable[..., str], times: int = 7) -> list[str]:
@@ -43,7 +44,28 @@ def rows(cwd: Path, row: Callable[..., str], times: int = 7) -> list[str]:
         row("the same, a search for three words", "1 s", found, "ms"),
         row(f"the same, all {JOBS:,} on one page", "-", whole, "ms"),
         row("its first page, of that queue", "1 s", queue, "ms"),
+        row(
+            f"`mpsq report --html`, of {RUNS} runs of {ITERATIONS:,} iterations", "5 MB", [page_bytes(cwd) / 1e6], "MB"
+        ),
     ]
+
+
+def page_bytes(cwd: Path) -> int:
+    """The size of the page of a report of RUNS runs in four rows."""
+    from tests.pages.pages_fixture import page_of
+    from tests.reports.report_fixture import Store
+
+    (cwd / "template").mkdir()
+    store = Store(cwd / "page", cwd / "template")
+    for n in range(RUNS):
+        median_s = (0.4, 0.1)[n % 2] * (1 + n % 7 / 1000)
+        run_id = store.run(("cpu", "mps")[n % 2], n % 4 > 1, median_s)
+        losses = [4.0 / (1 + i / 100) + n / 1000 for i in range(ITERATIONS)]
+        store.iterations(run_id, [median_s * (1 + i % 7 / 100) for i in range(ITERATIONS)], losses=losses)
+    try:
+        return len(page_of(store).encode())
+    finally:
+        store.db.close()
 
 
 def took_ms(address: str, times: int) -> list[float]:

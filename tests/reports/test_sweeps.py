@@ -150,3 +150,16 @@ def test_in_short_invalidity_stays_and_explanations_do_not(store: Store) -> None
     for line in ("2.6 FAILED(1): boom", "a battery: the machine ran on battery", "real, user, sys", "p (Holm)"):
         assert line in " ".join(whole.split())
     assert "--explain" not in whole
+
+
+def test_no_label_is_cut_in_80_columns(store: Store) -> None:
+    swept = [("cuda", "reduce-overhead", 8), ("cuda", "max-autotune", 8), ("cpu", False, 16)]
+    for k in range(8):
+        for device, mode, steps in swept:
+            run = {"params": {"gradient_accumulation_steps": steps}, "median_s": 0.1 * steps * (1 + k / 100)}
+            store.run(device, mode, taints={"contended": ("invalid", "busy")} if k > 5 else {}, **run)
+    text = shown(store)
+    whole = "".join(line[:30].strip() for line in text.splitlines())  # a long label goes on below itself
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text and "..." not in text, text
+    for words in ("compiled(reduce-overhead)", "compiled(max-autotune)"):
+        assert words in whole, text
