@@ -161,5 +161,5 @@ def test_no_label_is_cut_in_80_columns(store: Store) -> None:
     text = shown(store)
     whole = "".join(line[:30].strip() for line in text.splitlines())  # a long label goes on below itself
     assert "\N{HORIZONTAL ELLIPSIS}" not in text and "..." not in text, text
-    for words in ("compiled(reduce-overhead)", "compiled(max-autotune)"):
-        assert words in whole, text
+    for mode in ("compiled(reduce-overhead)", "compiled(max-autotune)"):
+        assert mode in whole, text
