@@ -23,7 +23,7 @@ _PLACE = frozenset(
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
-_LATER = {"env_name": "", "mps": {}, "compile_mode": "", "gpus": 1, "cores": 0, "threads": 0}
+_LATER = {"env_name": "", "mps": {}, "merged": {}, "compile_mode": "", "gpus": 1, "cores": 0, "threads": 0}
 """Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
 _NEVER = object()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -84,6 +84,7 @@ class JobSpec:
     layout_seed: int | None = None  # of the size of each run's environment; None: as it is
     on: Mapping[str, str] = field(default_factory=dict)  # where its runs are sent: `to` and its options; here if empty
     randomize: bool = False  # PYTHONHASHSEED is drawn, too, unless the user has set it
+    merged: Mapping[str, str] = field(default_factory=dict)  # of a bundle's job: `kind` and `machine` where it ran
     compile_mode: str = ""  # one of COMPILE_MODES, with compile=True; empty: the compiler's default
     gpus: int = 1  # GPUs of one machine that a run computes on; of a workload on the CPU its processes
     lane: str = ""  # the lane that its submission is bound to; "" until its first run is claimed, and without lanes

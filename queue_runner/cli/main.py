@@ -50,10 +50,12 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Measure": {
         "bench": "Queue a workload over this machine's devices and modes, with repeats.",
         "report": "Answer a question from the stored runs.",
+        "gallery": "Show the machines side by side, this one and those of merged bundles; never as a ratio.",
         "import": "Import the logs of runs made elsewhere.",
+        "merge": "Add the runs of other machines, from their bundles, as tables of their own.",
         "plot": "Draw the rows of a report: their runs, speedups with intervals, time and loss over iterations.",
         "sql": "Ask the database: one SELECT over its views and tables, which cannot change anything.",
-        "export": "Write runs, iterations, evaluations and metrics to files of other tools.",
+        "export": "Write runs, iterations and metrics to files of other tools, or a bundle for another machine.",
         "workloads": "List the workloads, show the settings of one, or create your own.",
         "env": "Manage named environments: other versions of torch, other frameworks.",
     },

@@ -126,7 +126,10 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
     if spec.env_name:
         spec = replace(spec, packages=environments.find(layout, spec.env_name).packages)
     if spec.kind == "import":
-        raise UsageError(f"job {job} was imported: it never ran here", "submit a job with the same settings")
+        raise UsageError(
+            f"job {job} was {'merged' if spec.merged else 'imported'}: it never ran here",
+            "submit a job with the same settings",
+        )
     if spec.kind == "workload" or spec.copy:
         if refusal := verify.refusal(layout.snapshots, spec):
             raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the current code")

@@ -155,7 +155,9 @@ def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool, apart: Contai
 
 def _nothing(rows: Sequence[Row], last: Sequence[Row], named: bool) -> UsageError:
     if all(row["kind"] == "import" for row in rows):
-        return UsageError("an imported log cannot be run again", "submit the workload or the command itself")
+        return UsageError(
+            "what was imported or merged cannot be run again here", "submit the workload or the command itself"
+        )
     if all(row["deleted_at"] is not None for row in rows):
         return UsageError("a deleted job cannot be retried", "submit it again")
     if any(row["state"] != State.DONE for row in rows):

@@ -40,6 +40,8 @@ def folder_of(layout: Layout, row: Row) -> RunDir:
     if row["state"] in (State.QUEUED, State.HELD):
         raise MpsqError(f"run {row['run']} has not started: there is no log yet", f"mpsq why {row['run']}")
     if row["kind"] == "import":
+        if row["machine_hash"] is not None:  # a log does not name the machine
+            raise MpsqError(f"the log of run {row['run']} is on its own machine: a bundle holds none", "ask its owner")
         raise MpsqError(f"run {row['run']} was imported: its log is the imported file", f"mpsq show {row['run']}")
     if row["started_at"] is not None:
         raise MpsqError(f"the log of run {row['run']} was removed", f"mpsq show {row['run']} says when")

@@ -115,7 +115,7 @@ def _submission(group: int, rows: Sequence[Mapping[str, Any]], evidence: Evidenc
     )
     lines = [line for snapshot in snapshots[:1] for line in _code(snapshot)]
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(made["created_at"]))
-    imported = all(row["kind"] == "import" for row in rows)
+    imported = all(row["kind"] == "import" or row["merged"] for row in rows)
     lines += [hidden(made["title"])] + ([] if imported else ["mpsq worker --until-idle"])
     return Submission(f"g{group}", when, lines, "; ".join(map(_named, snapshots[:3])))
 
@@ -149,7 +149,7 @@ def programs(evidence: Evidence, layout: Layout) -> list[Ran]:
     for family in evidence.families:
         for arm in family.arms:
             row = arm.runs[-1]
-            if row["kind"] == "import":
+            if row["kind"] == "import" or row["merged"]:
                 continue
             (stored,) = evidence.context.read("SELECT spec_json FROM v_run WHERE run_id = ?", [row["run_id"]])
             argv = command_line.build_argv(JobSpec.from_json(stored["spec_json"]), layout.snapshots)

@@ -77,7 +77,7 @@ class History:
                WHERE r.outcome = 'SUCCEEDED' AND r.resumed_from IS NULL AND j.kind <> 'import' AND e.real_s IS NOT NULL
                  AND r.number <> 0
                  AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL
-                                        ORDER BY id DESC LIMIT 1)
+                                        AND job_id NOT IN (SELECT job_id FROM merged_jobs) ORDER BY id DESC LIMIT 1)
                ORDER BY r.id DESC LIMIT ?""",
             [_MOST_RUNS],
         )

@@ -21,7 +21,8 @@ SELECT DISTINCT j.spec_hash, COALESCE(j.snapshot_hash, ''), json_extract(j.spec_
     COALESCE(json_extract(j.spec_json, '$.packages'), '{}')
 FROM jobs j JOIN runs r ON r.job_id = j.id
 WHERE j.spec_hash IN (SELECT value FROM json_each(?)) AND r.outcome = 'SUCCEEDED' AND r.number <> ?
-AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL ORDER BY id DESC LIMIT 1)
+AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL
+    AND job_id NOT IN (SELECT job_id FROM merged_jobs) ORDER BY id DESC LIMIT 1)
 """
 
 

@@ -30,7 +30,7 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0005"
+HEAD = "0006"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
@@ -89,7 +89,8 @@ def _named(pattern: re.Pattern[str], folder: Path) -> list[str]:
         return []
 
 
-def _as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
+def as_dict(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
+    """Make a row a mapping by column: a row_factory."""
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
 
 
@@ -107,7 +108,7 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
         connection = sqlite3.connect(address, uri=True, timeout=patience_s, isolation_level=None)
     except sqlite3.Error as error:
         raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path shows where it is") from error
-    connection.row_factory = _as_dict
+    connection.row_factory = as_dict
     try:
         if not any_schema:
             check_schema(connection, db)

@@ -248,13 +248,17 @@ def save_condition(connection: Connection, run_id: int, at: float, data: Mapping
 
 
 def save_fingerprint(connection: Connection, kind: str, data: Mapping[str, Any]) -> str:
-    """Store a part of a run's fingerprint once; return its hash (sha256, hex)."""
-    text = json.dumps(data, sort_keys=True)
-    digest = hashlib.sha256(f"{kind}\0{text}".encode()).hexdigest()
+    """Store a part of a run's fingerprint once; return its hash."""
+    text, digest = json.dumps(data, sort_keys=True), fingerprint_hash(kind, data)
     connection.execute(
         upsert(schema.fingerprints).values(hash=digest, kind=kind, data_json=text).on_conflict_do_nothing()
     )
     return digest
+
+
+def fingerprint_hash(kind: str, data: Mapping[str, Any]) -> str:
+    """Return the sha256 (hex) of a part of a run's fingerprint."""
+    return hashlib.sha256(f"{kind}\0{json.dumps(data, sort_keys=True)}".encode()).hexdigest()
 
 
 def mark_fingerprint(connection: Connection, run_id: int, machine_hash: str, software_hash: str) -> None:

@@ -141,6 +141,22 @@ runs = Table(
     sqlite_autoincrement=True,
 )
 
+merged_jobs = Table(
+    "merged_jobs",
+    metadata,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
+    Column("identity", Text, nullable=False, unique=True),  # sha256 of what names the job in the queue that ran it
+)
+
+merged_runs = Table(
+    "merged_runs",
+    metadata,
+    _run_key(),
+    Column("merged_at", Float, nullable=False),
+    Column("bundle_hash", Text, nullable=False),  # of the bundle that brought it
+    Column("content_hash", Text, nullable=False),  # of everything that was measured: the same run must not change
+)
+
 job_events = Table(
     "job_events",
     metadata,

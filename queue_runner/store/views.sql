@@ -54,6 +54,10 @@ CREATE VIEW v_metric AS
 SELECT t.run_id, j.id || '.' || r.number AS run, t.offset, t.i, t.name, t.value, t.unit
 FROM metrics t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id;
 
+CREATE VIEW v_merged AS
+SELECT t.run_id, j.id || '.' || r.number AS run, t.merged_at, t.bundle_hash, t.content_hash, m.identity AS job_identity
+FROM merged_runs t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id JOIN merged_jobs m ON m.job_id = j.id;
+
 -- A job is ok when the last attempt of each of its repeats SUCCEEDED or was replaced; it is decided when none of its runs
 -- is left. With --until-valid the end of its group may add runs to it, for which jobs of other groups wait.
 CREATE VIEW v_dependency AS

@@ -62,7 +62,7 @@ def finish(
         if ran and not folder.spec.exists():
             results.save_note(connection, run.run_id, "folder_removed", _FOLDER_REMOVED)
         if not tries:
-            _summarise_whatever_it_said(connection, run, ending, exit_ or {})
+            summarise_whatever_it_said(connection, run, ending, exit_ or {})
         software = of_software(hello_of(connection, run.run_id), run.spec, None if node is None else node[1])
         results.mark_fingerprint(
             connection,
@@ -114,7 +114,7 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     return found.run_id if found else None
 
 
-def _summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
+def summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
     """Summarise the run; numbers that mpsq cannot process are an error of mpsq and invalid, but never block the
     queue."""
     try:

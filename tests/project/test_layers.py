@@ -29,6 +29,7 @@ WINGS = (
     "remote",
     "worker",
     "reports",
+    "bundles",
     "export",
     "pages",
     "web",
@@ -64,7 +65,7 @@ OWNERS = {
     "plotext": {"export"},
 }
 
-ENGINE = {"worker", "submit", "ingest", "control"}
+ENGINE = {"worker", "submit", "ingest", "control", "bundles"}
 """Wings that write name SQLAlchemy's Engine and Connection as types, and nothing else of it."""
 
 

@@ -14,6 +14,7 @@ from queue_runner.analysis.grouping import MAIN, Arm, by_key, taints, value_of
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.listing import ending
+from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn
 from queue_runner.reports._common.report import Context, Row
 from queue_runner.reports._common.settings import FEW_ITERS
@@ -78,7 +79,7 @@ class Taints:
         runs = units.counted(len({row["run_id"] for row in rows}), "run")
         if include_invalid:
             return f"{runs} included although invalid (--all): {kinds}"
-        again = sorted({row["group_id"] for row in rows if row["kind"] != "import"})
+        again = sorted({row["group_id"] for row in rows if row["kind"] != "import" and not row["merged"]})
         which = "".join(f" g{group}" for group in again[:MOST_NAMED])
         remedy = f" -> mpsq report missing{which} --submit" if again else ""
         return f"{EXCLUDED} {runs} left out: {kinds}{remedy}"
@@ -256,7 +257,8 @@ def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
 
 def _machine(machine: str, context: Context) -> str:
     """Describe a machine by its fingerprint; two different machines may have the same description."""
-    found = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [machine])
+    hash = machine.removeprefix(select_runs.MERGED)
+    found = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [hash])
     data = json.loads(found[0]["data_json"]) if found else {}
     memory = f"{data['memory_gib']} GiB" if data.get("memory_gib") else None
     cores = f"{data['cores_logical']} cores" if data.get("cores_logical") else None

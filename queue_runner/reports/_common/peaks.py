@@ -8,10 +8,12 @@ from typing import Any
 from queue_runner.analysis.grouping import Arm, by_key
 from queue_runner.analysis.peaks import Peak, known, of_gpus
 from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.select_runs import MERGED
 
 _PEAKS = (
-    "SELECT r.machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run, m.value,"
-    " json_extract(r.spec_json, '$.compile_mode') AS compile_mode"
+    f"SELECT CASE WHEN json_extract(r.spec_json, '$.merged.kind') IS NULL THEN '' ELSE '{MERGED}' END"
+    " || r.machine_hash AS machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run,"
+    " m.value, json_extract(r.spec_json, '$.compile_mode') AS compile_mode"
     " FROM v_run r JOIN v_metric m ON m.run_id = r.run_id WHERE r.workload = 'matmul' AND m.name = 'peak'"
     " AND m.value > 0 AND r.outcome = 'SUCCEEDED' AND r.valid ORDER BY r.ended_at DESC, r.run_id DESC"
 )
@@ -67,6 +69,8 @@ class Peaks:
         if machine not in self._cores:
             from queue_runner.host.machine import gpu_cores
 
-            found = self._context.read("SELECT data_json FROM fingerprints WHERE hash = ?", [machine])
+            found = self._context.read(
+                "SELECT data_json FROM fingerprints WHERE hash = ?", [machine.removeprefix(MERGED)]
+            )
             self._cores[machine] = gpu_cores(json.loads(found[0]["data_json"])) if found else None
         return self._cores[machine]

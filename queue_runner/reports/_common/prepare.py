@@ -44,14 +44,16 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     `processes`.
 
     A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
-    None and count as runs of one machine.
+    None and count as runs of one machine. Merged runs have a machine of their own even where their bundle names this
+    one: nobody has checked who wrote it.
     """
     rows = list(rows)
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
     versions = _software(rows, context)
     arguments = arguments_by_run(rows)
-    newest = next((row["machine_hash"] for row in reversed(rows) if row["machine_hash"]), None)
-    machines = [row["machine_hash"] or (None if row["kind"] == "import" else newest) for row in rows]
+    own = (row["machine_hash"] for row in reversed(rows) if row["machine_hash"] and not row["merged"])
+    newest = next(own, None)
+    machines = [_machine(row) or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)
     cells = _planned_cells(context) if rows else {}
     for row, machine in zip(rows, machines, strict=True):
@@ -64,7 +66,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["machine"] = machine
         row["compile"] = row.pop("compile_mode") or (None if row["compile"] is None else bool(row["compile"]))
         row["planned_cells"] = cells.get(row["job_id"])
-        row["where"] = where(machine) if len({*machines}) > 1 else ""
+        row["where"] = where(machine) if len({*machines}) > 1 or row["merged"] else ""
         row["settings"] = parsed[text]
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
         if row["gpus"] > 1 and row["device"] == "cpu":
@@ -74,6 +76,11 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         if row["resumed_from"]:
             row["factors"]["resumed"] = True
     return rows
+
+
+def _machine(row: Row) -> str | None:
+    machine: str | None = row["machine_hash"]
+    return select_runs.MERGED + machine if machine and row["merged"] else machine
 
 
 def _planned_cells(context: Context) -> dict[int, int]:
@@ -95,7 +102,10 @@ def uncompared(rows: Iterable[Row], context: Context, who: str) -> list[Row]:
 
 def where(machine: str | None) -> str:
     """Return the name of a machine in table titles, with the digits that `--where machine=a321505` accepts."""
-    return f"machine {machine[:7]}" if machine else "unnamed machine"
+    if machine is None:
+        return "unnamed machine"
+    name = f"machine {machine.removeprefix(select_runs.MERGED)[:7]}"
+    return f"{name} (merged)" if machine.startswith(select_runs.MERGED) else name
 
 
 def _plain(value: Any) -> Any:

@@ -121,8 +121,13 @@ def settings(connection: sqlite3.Connection) -> list[str]:
     return [row["key"] for row in rows]
 
 
+MERGED = "merged:"
+"""What the name of a machine begins with where its runs were brought by a bundle."""
+KIND = "COALESCE(json_extract(spec_json,'$.merged.kind'),kind) AS kind"
+"""The kind of a job where it ran: the queue itself has a merged job as imported, which it can never run."""
 ASKED = (
-    "kind, json_extract(spec_json, '$.workload') AS asked_workload, CASE kind WHEN 'import' THEN"
+    f"{KIND}, json_extract(spec_json, '$.merged.kind') IS NOT NULL AS merged,"
+    " json_extract(spec_json, '$.workload') AS asked_workload, CASE kind WHEN 'import' THEN"
     " (SELECT json_extract(hello_json, '$.log_name') FROM hellos h WHERE h.run_id = v_run.run_id) END AS log_name"
 )
 """Columns that `subject` needs beside name and workload."""

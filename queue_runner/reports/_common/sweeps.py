@@ -8,6 +8,7 @@ from typing import Any
 
 from queue_runner.analysis.comparison import WALL
 from queue_runner.model import Outcome
+from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.report import Context, Row
 
 _OF_ITERATIONS = (
@@ -41,9 +42,10 @@ def _swept(context: Context) -> dict[tuple[int, str | None], frozenset[str]]:
     several: dict[int, set[str]] = {}
     mixed: set[int] = set()
     for job in context.read(
-        "SELECT group_id, name, kind, config, json_extract(spec_json, '$.workload') AS asked_workload,"
+        f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload') AS asked_workload,"
         " json_extract(spec_json, '$.params') AS params FROM jobs"
-        " WHERE kind <> 'import' AND group_id IN (SELECT group_id FROM v_run WHERE {chosen})"
+        " WHERE (kind <> 'import' OR json_extract(spec_json, '$.merged.kind') IS NOT NULL)"
+        " AND group_id IN (SELECT group_id FROM v_run WHERE {chosen})"
     ):
         values = found.setdefault((job["group_id"], _what(job)), {})
         settings: dict[str, Any] = json.loads(job["params"])

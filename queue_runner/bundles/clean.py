@@ -1,0 +1,98 @@
+"""What leaves the machine: no secret, no value of an environment variable, no path of a home.
+
+Secrets are those that `redact` finds. In the place of each, and of a variable's value, is a keyed hash: equal values
+stay equal, so that the rows of a report are the same, and nobody without this queue can try which value it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from queue_runner import redact
+from queue_runner.bundles import question
+from queue_runner.bundles.parts import MOST_TEXT
+from queue_runner.ingest.fields import MAX_DEPTH, MAX_INT
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec
+from queue_runner.submit.policy import MOST_NAME
+from queue_runner.tables import finite
+from queue_runner.text import one_line, plain
+
+HOME = "[home]"
+_ANY_HOME = r"/(?:home|Users)/[^/\s\"'<>:;,()\[\]{}|\\]+|(?<![\w./-])/root(?![\w-])"
+_WORDS = re.compile(r"(\s+)")
+_TOLD = frozenset({"env", "environ", "environment"})
+"""Keys of a trainer's own report under which variables are."""
+
+
+class Cleaner:
+    """Cleans texts. `key` is known to this queue alone; `homes` are folders whose paths are hidden, besides every
+    folder of a user."""
+
+    def __init__(self, key: bytes, homes: Iterable[str]) -> None:
+        self._key = key
+        folders = {path.rstrip("/") for path in homes if path.count("/") > 1 or path.startswith("/root")}
+        own = "|".join(f"{re.escape(path)}(?![\\w-])" for path in sorted(folders, key=len, reverse=True))
+        self._home = re.compile(f"{own}|{_ANY_HOME}" if own else _ANY_HOME)
+
+    def hidden(self, value: str) -> str:
+        """Return what stands in the place of a value."""
+        return f"[hidden {hmac.new(self._key, value.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """Clean the words of a command line."""
+        return [self._text(word) for word in redact.replaced(words, self.hidden)]
+
+    def text(self, text: str, most: int = MOST_TEXT) -> str:
+        """Clean a text of several lines, and shorten it."""
+        (text,) = redact.replaced([text], self.hidden)
+        parts = _WORDS.split(text)
+        parts[::2] = redact.replaced(parts[::2], self.hidden)  # as a command line: the word after --api-key
+        return self._text("".join(parts), most)
+
+    def name(self, text: str | None) -> str | None:
+        """Clean a name: one line without what a page would take for markup."""
+        return None if text is None else re.sub("[<>]", "_", one_line(self.text(text)))[:MOST_NAME]
+
+    def _text(self, text: str, most: int = MOST_TEXT) -> str:
+        text = self._home.sub(HOME, plain(text.encode("utf-8", "replace").decode()))
+        return text if len(text) <= most else text[: most - 1] + "…"
+
+    def tree(self, value: Any, name: str = "", depth: int = 0) -> Any:
+        """Clean a JSON value: texts and keys, and whole values under the name of a secret or of the environment."""
+        if isinstance(value, str):
+            return self.hidden(value) if name and redact.is_secret(name, value) else self.text(value)
+        if isinstance(value, Mapping):
+            if depth >= MAX_DEPTH - 2:
+                return {}
+            hides = name in _TOLD
+            return {
+                self.text(str(key)): self.hidden(str(item)) if hides else self.tree(item, str(key), depth + 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self.tree(item, name, depth + 1) for item in value] if depth < MAX_DEPTH - 2 else []
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INT:
+            return str(value)
+        return finite(value)
+
+    def spec(self, spec: JobSpec) -> dict[str, Any]:
+        """Return the question of a job."""
+        fields = {name: value for name, value in spec.fields().items() if name in question.FIELDS}
+        named = ("name", "workload", "framework", "config", "device", "dtype", "parser", "env_name")
+        cleaned: dict[str, Any] = self.tree({**fields, "argv": [], "template": [], "env_name": ""})
+        names = {name: self.name(fields[name]) for name in named}
+        return {**cleaned, **names, "argv": self.words(spec.argv), "template": self.words(spec.template)}
+
+
+def of_queue(layout: Layout, tokens: Sequence[str], environments: Iterable[Mapping[str, str]]) -> Cleaner:
+    """Return the cleaner of a queue: its key is the random token of its first run, which nothing shows."""
+    homes = {str(layout.home), os.path.realpath(layout.home), str(Path.home()), os.path.realpath(Path.home())}
+    homes |= {value for env in environments if (value := env.get("HOME"))}
+    return Cleaner("\0".join(["mpsq bundle", *tokens[:1]]).encode(), homes)

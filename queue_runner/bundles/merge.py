@@ -1,0 +1,273 @@
+"""Merging: the runs of a bundle become runs of this queue, under the machine that they ran on.
+
+Everything is checked before anything is written, and all bundles of a call are stored or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from queue_runner.bundles import file
+from queue_runner.bundles.parts import AS_JSON, OF_RUN, BadBundle
+from queue_runner.bundles.scratch import Scratch, scratch
+from queue_runner.model import RunId, State, Verb
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import jobs, migrate, results
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.read import reading
+
+Row = Mapping[str, Any]
+
+SAME_WITHIN = 1e-9
+"""Relative difference of two numbers of a report that is rounding: logarithms differ between C libraries."""
+_BATCH = 1000
+_KEPT = (
+    *("number", "repeat", "attempt", "outcome", "exit_code", "signal", "reason", "created_at", "claimed_at"),
+    *("started_at", "ended_at", "replaces"),
+)
+_TEXTS = frozenset({"reason", "text"})
+_MEASURED = (*(part.name for part in OF_RUN), "summaries")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of one bundle. `report` is how the report inside compares with the one made here: equal, or why it
+    could not be compared."""
+
+    file: str
+    bundle: str
+    groups: list[str]
+    jobs: int
+    runs: int
+    known: int
+    own: int
+    iterations: int
+    machines: list[str]
+    report: str
+
+
+@dataclass(frozen=True)
+class _Read:
+    name: str
+    head: file.Head
+    content: Scratch
+    report: str
+
+
+def merge(layout: Layout, bundles: Sequence[tuple[str, bytes]]) -> list[Merged]:
+    """Store the runs of bundles, given by name and content, that are not here yet.
+
+    Raises: BadBundle, with nothing stored, for anything but whole and sound bundles; MpsqError (store).
+    """
+    migrate.ensure(layout)
+    with ExitStack() as stack:
+        with reading(layout.db) as connection:
+            contents = [stack.enter_context(scratch(connection)) for _ in bundles]
+        found = [_read(name, data, content) for (name, data), content in zip(bundles, contents, strict=True)]
+        engine = open_engine(layout.db, check=False)
+        with writing(engine) as connection:
+            return [_Store(connection, one).all() for one in found]
+
+
+def _read(name: str, data: bytes, content: Scratch) -> _Read:
+    try:
+        head = file.unpack(data, content)
+        content.judge()
+        return _Read(name, head, content, _compared(head, content.report()))
+    except BadBundle as error:
+        raise BadBundle(f"{error.message.partition(': ')[2]} ({name})", error.hint) from error
+
+
+def _compared(head: file.Head, made: Mapping[str, Any]) -> str:
+    """Compare the report inside with the one made here of the points alone. Raises: BadBundle where they differ."""
+    if not head.comparable:
+        return f"not compared: mpsq {head.mpsq} computes otherwise; the numbers here are computed by this one"
+    where = _difference(made, head.report)
+    if where is not None:
+        raise BadBundle(f"its report is not that of its points (at {where})")
+    return "equal to the one inside"
+
+
+def _difference(made: Any, told: Any, place: str = "report") -> str | None:
+    """Return where two JSON values differ by more than rounding; None if nowhere."""
+    if type(made) is dict and type(told) is dict and made.keys() == told.keys():
+        return next((at for key in made if (at := _difference(made[key], told[key], f"{place}.{key}"))), None)
+    if type(made) is list and type(told) is list and len(made) == len(told):
+        pairs = enumerate(zip(made, told, strict=True))
+        return next((at for i, pair in pairs if (at := _difference(*pair, f"{place}[{i}]"))), None)
+    if type(made) is float and type(told) is float:
+        return None if math.isclose(made, told, rel_tol=SAME_WITHIN, abs_tol=1e-300) else place
+    return None if type(made) is type(told) and made == told else place
+
+
+class _Store:
+    """Stores one bundle in an open transaction."""
+
+    def __init__(self, connection: Connection, bundle: _Read) -> None:
+        self._connection = connection
+        self._bundle = bundle
+        self._content = bundle.content.connection
+        self._machines = _machines(bundle.content)
+        self._now = time.time()
+        self._here: dict[int, int] = {}
+        self._groups: list[str] = []
+        self._counts = dict.fromkeys(("jobs", "runs", "known", "own", "iterations"), 0)
+
+    def all(self) -> Merged:
+        """Store what is not here yet. Raises: BadBundle for a run that is here with other content."""
+        for group in self._read("SELECT * FROM groups ORDER BY id"):
+            if (mine := self._group(group)) is not None:
+                self._groups.append(f"g{mine}")
+        said = [_machine(self._content, hash) for hash in sorted({*self._machines.values()})]
+        one = self._bundle
+        return Merged(one.name, one.head.hash, self._groups, machines=said, report=one.report, **self._counts)
+
+    def _read(self, sql: str, *values: Any) -> list[Row]:
+        return self._content.execute(sql, values).fetchall()
+
+    def _group(self, group: Row) -> int | None:
+        mine: int | None = None
+        for job in self._read("SELECT * FROM jobs WHERE group_id = ? ORDER BY id", group["id"]):
+            runs = self._read("SELECT * FROM runs WHERE job_id = ? ORDER BY id", job["id"])
+            if _is_own(self._connection, group, job):
+                self._counts["own"] += len(runs)
+                continue
+            identity = _identity(group, job)
+            known = self._connection.exec_driver_sql(
+                "SELECT m.job_id, j.group_id FROM merged_jobs m JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
+                (identity,),
+            ).one_or_none()
+            if known is not None:
+                job_id, mine = known.job_id, known.group_id
+            else:
+                if mine is None:
+                    mine = jobs.add_group(self._connection, group["title"], group["seed"])
+                job_id = self._job(mine, job)
+                self._connection.exec_driver_sql("INSERT INTO merged_jobs VALUES (?, ?)", (job_id, identity))
+                self._counts["jobs"] += 1
+            for run in runs:
+                self._run(run, job_id, self._machines[group["id"]])
+        return mine
+
+    def _job(self, group: int, job: Row) -> int:
+        """Add a job that this queue can never run: to its verbs it is an imported one."""
+        spec = JobSpec.from_json(job["spec_json"])
+        tags = tuple(row["tag"] for row in self._read("SELECT tag FROM job_tags WHERE job_id = ?", job["id"]))
+        asked = replace(spec, kind="import", merged={"kind": spec.kind, "machine": self._machines[job["group_id"]]})
+        return jobs.add_job(self._connection, group, NewJob(asked, terms=Terms(note=job["note"], tags=tags)))
+
+    def _run(self, run: Row, job_id: int, machine: str) -> None:
+        there, content_hash = RunId(run["job_id"], run["number"]), _content_hash(self._bundle.content, run)
+        known = self._connection.exec_driver_sql(
+            "SELECT r.id, m.content_hash FROM runs r LEFT JOIN merged_runs m ON m.run_id = r.id"
+            " WHERE r.job_id = ? AND r.number = ?",
+            (job_id, run["number"]),
+        ).one_or_none()
+        if known is not None:
+            if known.content_hash != content_hash:
+                raise BadBundle(
+                    f"its run {there} is here already, as {job_id}.{run['number']}, with other content"
+                    f" ({self._bundle.name})",
+                    f"mpsq delete --results {job_id} removes the one that is here",
+                )
+            self._here[run["id"]] = known.id
+            self._counts["known"] += 1
+            return
+        values = {name: run[name] for name in _KEPT}
+        values |= {
+            "machine_hash": self._fingerprint(run["machine_hash"] or machine),
+            "software_hash": self._fingerprint(run["software_hash"]),
+            "resumed_from": self._here.get(run["resumed_from"]),
+        }
+        run_id = jobs.add_run(self._connection, job_id, position=run["position"], state=State.DONE, **values)
+        self._here[run["id"]] = run_id
+        jobs.record(
+            self._connection,
+            job_id=job_id,
+            run_id=run_id,
+            actor="user",
+            verb=Verb.IMPORT,
+            target=State.DONE,
+            reason=f"merged from bundle {self._bundle.head.hash[:12]}, where it is run {there}",
+        )
+        values_ = (run_id, self._now, self._bundle.head.hash, content_hash)
+        self._connection.exec_driver_sql("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", values_)
+        copied = {table: _copy(self._content, self._connection, table, run["id"], run_id) for table in _MEASURED}
+        self._counts["iterations"] += copied["iterations"]
+        self._counts["runs"] += 1
+
+    def _fingerprint(self, hash: str | None) -> str | None:
+        if hash is None:
+            return None
+        (row,) = self._read("SELECT kind, data_json FROM fingerprints WHERE hash = ?", hash)
+        return results.save_fingerprint(self._connection, row["kind"], json.loads(row["data_json"]))
+
+
+def _copy(source: sqlite3.Connection, target: Connection, table: str, old: int, new: int) -> int:
+    """Copy the rows of a run; return how many."""
+    rows = source.execute(f"SELECT * FROM {table} WHERE run_id = ?", [old])
+    n = 0
+    while some := rows.fetchmany(_BATCH):
+        names = ", ".join(f'"{name}"' for name in some[0])
+        marks = ", ".join("?" * len(some[0]))
+        values = [tuple({**row, "run_id": new}.values()) for row in some]
+        target.exec_driver_sql(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
+        n += len(some)
+    return n
+
+
+def _identity(group: Row, job: Row) -> str:
+    """Return what names a job in all queues: its number and the moments of its submission, to the microsecond."""
+    told = [group["id"], group["created_at"], job["id"], job["created_at"]]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _is_own(connection: Connection, group: Row, job: Row) -> bool:
+    """Return whether the bundle's job is one of this queue itself."""
+    row = connection.exec_driver_sql(
+        "SELECT 1 FROM jobs j JOIN groups g ON g.id = j.group_id WHERE j.id = ? AND j.created_at = ?"
+        " AND g.id = ? AND g.created_at = ? AND j.id NOT IN (SELECT job_id FROM merged_jobs)",
+        (job["id"], job["created_at"], group["id"], group["created_at"]),
+    ).first()
+    return row is not None
+
+
+def _content_hash(content: Scratch, run: Row) -> str:
+    """Return the sha256 of how the run ended and of all numbers that it measured: without what its owner may edit,
+    and without texts, which another mpsq may clean in another way."""
+    found = hashlib.sha256()
+    found.update(json.dumps([run[name] for name in _KEPT if name not in _TEXTS]).encode())
+    for part in OF_RUN:
+        if part.name != "taints":  # judged anew
+            numbers = [at for at, name in enumerate(part.names) if name not in _TEXTS | AS_JSON]
+            for row in content.rows(part, run["id"]):
+                found.update(json.dumps([part.name, *(row[at] for at in numbers)]).encode())
+    return found.hexdigest()
+
+
+def _machines(content: Scratch) -> dict[int, str]:
+    """Return, by submission, the machine of its newest run that names one: also that of runs which never started."""
+    rows = content.connection.execute(
+        "SELECT j.group_id, r.machine_hash FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE r.machine_hash IS NOT NULL ORDER BY r.id"
+    )
+    return {row["group_id"]: row["machine_hash"] for row in rows}
+
+
+def _machine(content: sqlite3.Connection, hash: str) -> str:
+    row = content.execute("SELECT data_json FROM fingerprints WHERE hash = ?", [hash]).fetchone()
+    data = json.loads(row["data_json"])
+    parts = [str(data.get("cpu") or data.get("model") or "?")]
+    parts += [f"{data['memory_gib']} GiB"] if isinstance(data.get("memory_gib"), int) else []
+    return f"{', '.join(parts)} (machine {hash[:7]})"

@@ -1,0 +1,256 @@
+"""What a bundle holds: its parts in their order, their columns, and the values that each column may have.
+
+Whoever writes a bundle may have written anything: a value that is not known to be harmless is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner.errors import MpsqError
+from queue_runner.ingest.fields import MAX_INT, BadLine, real, storable
+from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
+from queue_runner.submit.policy import MOST_NAME, MOST_NOTE, MOST_TAG
+from queue_runner.text import plain
+
+MOST_TEXT = 10_000
+MOST_ITEMS = 10_000
+"""Values in one JSON value."""
+MOST_SECONDS = 1e12
+"""Times and durations: far beyond any, and far below where sums overflow."""
+MOST_VALUE = 1e30
+KINDS = ("workload", "command")
+
+Check = Callable[[Any, str], Any]
+
+
+class BadBundle(MpsqError):
+    """The bundle is damaged, or is none, or holds what a bundle may not hold: it is refused whole."""
+
+    def __init__(self, what: str, hint: str = "ask for it again: nothing of it was stored") -> None:
+        super().__init__(f"this bundle is refused: {what}", hint)
+
+
+def word(most: int = MOST_NAME) -> Check:
+    """Return a check of a name: one line without what a terminal or a page would take for a command."""
+
+    def check(value: Any, key: str) -> str:
+        if type(value) is not str or len(value) > most:
+            raise BadLine(f"{key} is not a text of at most {most} characters")
+        storable(value)
+        if not value.isprintable() or plain(value) != value or set(value) & set("<>"):
+            raise BadLine(f"{key} contains control characters or markup")
+        return value
+
+    return check
+
+
+def prose(most: int = MOST_TEXT) -> Check:
+    """Return a check of a text of several lines, without control characters."""
+
+    def check(value: Any, key: str) -> str:
+        if type(value) is not str or len(value) > most:
+            raise BadLine(f"{key} is not a text of at most {most:,} characters")
+        storable(value)
+        if plain(value) != value:
+            raise BadLine(f"{key} contains control characters")
+        return value
+
+    return check
+
+
+def whole(low: int, high: int = MAX_INT) -> Check:
+    def check(value: Any, key: str) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise BadLine(f"{key} is not a whole number between {low} and {high}")
+        return value
+
+    return check
+
+
+def number(low: float, high: float) -> Check:
+    def check(value: Any, key: str) -> float:
+        if type(value) not in (int, float) or not low <= value <= high:  # nan is in no range
+            raise BadLine(f"{key} is not a number between {low:g} and {high:g}")
+        return float(value)
+
+    return check
+
+
+def told(value: Any, key: str) -> float:
+    """Check a number of the trainer's, which may be infinite: it is then a word of SPOKEN."""
+    number = real(value, key)
+    if number != number:
+        raise BadLine(f"{key} is not a number")
+    return number
+
+
+def one_of(*values: Any) -> Check:
+    def check(value: Any, key: str) -> Any:
+        if type(value) is bool or value not in values:
+            raise BadLine(f"{key} is none of {', '.join(map(str, values))}")
+        return value
+
+    return check
+
+
+def digest(value: Any, key: str) -> str:
+    if type(value) is not str or not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise BadLine(f"{key} is not a sha256")
+    return value
+
+
+def tree(value: Any, key: str) -> dict[str, Any]:
+    """Check a JSON object: its depth, its size, its texts and numbers."""
+    if type(value) is not dict:
+        raise BadLine(f"{key} is not an object")
+    storable(value)
+    if _size(value, key) > MOST_ITEMS:
+        raise BadLine(f"{key} has more than {MOST_ITEMS:,} values")
+    return value
+
+
+_TEXT = prose()
+
+
+def _size(value: Any, key: str) -> int:
+    if type(value) is str:
+        _TEXT(value, key)
+    elif type(value) is int and abs(value) > MAX_INT:
+        raise BadLine(f"{key} has a number beyond 64 bits")
+    elif type(value) is dict:
+        return 1 + sum(_size(name, key) + _size(item, key) for name, item in value.items())
+    elif type(value) is list:
+        return 1 + sum(_size(item, key) for item in value)
+    return 1
+
+
+def words(value: Any, key: str) -> list[str]:
+    if type(value) is not list or len(value) > MOST_ITEMS:
+        raise BadLine(f"{key} is not a list")
+    return [_TAG(item, key) for item in value]
+
+
+_TAG = word(MOST_TAG)
+_ID, _COUNT, _NAME = whole(1, 2**53), whole(0), word()
+_AT, _DUR, _VALUE = number(0, MOST_SECONDS), number(-MOST_SECONDS, MOST_SECONDS), number(-MOST_VALUE, MOST_VALUE)
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    check: Check
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one kind. `order` names what they are sorted by, as SQL."""
+
+    name: str
+    columns: Sequence[Column]
+    order: str
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def check(self, row: Any) -> list[Any]:
+        """Return the values of a row. Raises: BadLine."""
+        if type(row) is not list or len(row) != len(self.columns):
+            raise BadLine(f"a row of {self.name} has not {len(self.columns)} values")
+        return [
+            None if value is None and column.optional else column.check(value, column.name)
+            for value, column in zip(row, self.columns, strict=True)
+        ]
+
+
+def _columns(**checks: Check) -> list[Column]:
+    """Read `name=check`; `name_=check` may be unknown."""
+    return [Column(name.removesuffix("_"), check, name.endswith("_")) for name, check in checks.items()]
+
+
+def _of_run(**checks: Check) -> list[Column]:
+    return _columns(run_id=_ID, **checks)
+
+
+PARTS = (
+    Part("groups", _columns(id=_ID, created_at=_AT, title=prose(), seed=whole(-MAX_INT)), "id"),
+    Part("fingerprints", _columns(hash=digest, kind=one_of("machine", "software"), data_json=tree), "hash"),
+    Part(
+        "jobs",
+        _columns(id=_ID, group_id=_ID, created_at=_AT, spec_json=tree, note_=prose(MOST_NOTE), tags=words),
+        "id",
+    ),
+    Part(
+        "runs",
+        _columns(
+            id=_ID, job_id=_ID, number=whole(1, 10**9), repeat=whole(1, 10**9), attempt=whole(1, 10**9),
+            position=whole(-(2**53), 2**53), outcome=one_of(*map(str, Outcome)), exit_code_=whole(-(2**31), 2**31),
+            signal_=whole(0, 1000), reason_=prose(), created_at=_AT, claimed_at_=_AT, started_at_=_AT, ended_at_=_AT,
+            machine_hash_=digest, software_hash_=digest, resumed_from_=_ID, replaces_=whole(0, 10**9),
+        ),
+        "id",
+    ),
+    Part(
+        "hellos",
+        _of_run(
+            workload_=_NAME, framework_=_NAME, framework_version_=_NAME, device_=_NAME, device_name_=_NAME,
+            dtype_=_NAME, compile_=one_of(0, 1), config_=_NAME, params_=_COUNT, flops_per_iter_=_VALUE,
+            tokens_per_iter_=_VALUE, samples_per_iter_=_VALUE, optimizer_=_NAME, seed_=whole(-MAX_INT),
+            planned_iters_=_COUNT, compile_cache_=_NAME, data_name_=_NAME, data_sha256_=_NAME, hello_json=tree,
+        ),
+        "run_id",
+    ),
+    Part(
+        "exits",
+        _of_run(
+            real_s_=_AT, slept_s_=_DUR, paused_s_=_DUR, user_s_=_AT, sys_s_=_AT, max_rss_bytes_=_COUNT, exit_json=tree
+        ),
+        "run_id",
+    ),
+    Part(
+        "ingests",
+        _of_run(
+            source=one_of("events", "stdout"), offset=_COUNT, parser_state_=tree, unknown=_COUNT,
+            bad=_COUNT, forged=_COUNT, torn=_COUNT, rewritten=_COUNT,
+        ),
+        "run_id, source",
+    ),
+    Part("conditions", _of_run(at=_AT, data_json=tree), "run_id, at"),
+    Part("notes", _of_run(offset=_COUNT, kind=_NAME, text=prose()), "run_id, offset"),
+    Part(
+        "taints", _of_run(kind=_NAME, severity=one_of("invalid", "caveat"), detail=prose()), "run_id, kind"
+    ),
+    Part(
+        "phases",
+        _of_run(offset=_COUNT, t_s=_DUR, name=_NAME, edge=one_of("begin", "end")),
+        "run_id, offset",
+    ),
+    Part(
+        "evals",
+        _of_run(offset=_COUNT, metric=_NAME, i=whole(-MAX_INT), split=_NAME, value_=told, dur_s_=_AT),
+        "run_id, offset, metric",
+    ),
+    Part(
+        "metrics",
+        _of_run(offset=_COUNT, name=_NAME, i_=whole(-MAX_INT), value_=told, unit_=_NAME),
+        "run_id, offset, name",
+    ),
+    Part(
+        "iterations",
+        _of_run(
+            offset=_COUNT, i=whole(-MAX_INT), dur_s=_AT, loss_=told, phase=whole(0, len(PHASES) - 1),
+            synced=whole(0, SYNC_UNKNOWN), allocated_bytes_=_COUNT, reserved_bytes_=_COUNT,
+        ),
+        "run_id, offset",
+    ),
+)  # fmt: skip
+BY_NAME = {part.name: part for part in PARTS}
+OF_RUN = [part for part in PARTS if part.columns[0].name == "run_id"]
+"""Parts that hold what a run measured."""
+AS_JSON = frozenset({"spec_json", "data_json", "hello_json", "exit_json", "parser_state"})
+"""Columns that the database holds as JSON text."""

@@ -1,0 +1,206 @@
+"""A bundle's content as a database of its own: the ids are those of the machine that ran it.
+
+Both sides make one, and compute in it from the points alone what a bundle claims: summaries, taints, the report.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from queue_runner import reports
+from queue_runner.bundles import question
+from queue_runner.bundles.parts import AS_JSON, BadBundle, Part
+from queue_runner.model import Ending, Outcome, RunId, Selector, State, parse_selector
+from queue_runner.reports._common.report import Options
+from queue_runner.spec import JobSpec
+from queue_runner.store import read, results
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.jobs import Claimed
+from queue_runner.tables import finite
+from queue_runner.worker.finish import summarise_whatever_it_said
+
+_BATCH = 1000
+WRONG = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+"""What computing with nonsense ends in."""
+
+
+class Scratch:
+    """The content of one bundle in a database that nothing else uses."""
+
+    def __init__(self, db: Path, connection: sqlite3.Connection) -> None:
+        self.db = db
+        self.connection = connection
+        self._waiting: list[list[Any]] = []
+        self._part: Part | None = None
+
+    def add(self, part: Part, row: list[Any]) -> None:
+        """Add a row, as JSON has it. Raises: BadLine, BadBundle for one that contradicts another."""
+        checked = part.check(row)
+        if part is not self._part or len(self._waiting) >= _BATCH:
+            self.flush()
+            self._part = part
+        self._waiting.append(_stored(part, checked))
+
+    def flush(self) -> None:
+        """Write the rows that wait. Raises: BadBundle."""
+        if self._part is None or not self._waiting:
+            return
+        columns = _names(self._part)
+        marks = ", ".join("?" * len(columns))
+        sql = f"INSERT INTO {self._part.name} ({', '.join(columns)}) VALUES ({marks})"
+        tags = [(row[0], tag) for row in self._waiting for tag in row.pop()] if self._part.name == "jobs" else []
+        try:
+            self.connection.executemany(sql, self._waiting)
+            self.connection.executemany("INSERT INTO job_tags VALUES (?, ?)", tags)
+        except (sqlite3.IntegrityError, OverflowError) as error:
+            raise BadBundle(f"its {self._part.name} contradict one another ({error})") from error
+        self._waiting = []
+
+    def rows(self, part: Part, run_id: int | None = None) -> Iterator[list[Any]]:
+        """Yield the rows of a part as JSON has them, in their order; of one run only with `run_id`."""
+        names = [name for name in part.names if name != "tags"]
+        where = "" if run_id is None else " WHERE run_id = :run"
+        sql = f"SELECT {', '.join(names)} FROM {part.name}{where} ORDER BY {part.order}"
+        for row in self.connection.execute(sql, {"run": run_id}):
+            values = [
+                json.loads(value) if name in AS_JSON and value is not None else finite(value)
+                for name, value in row.items()
+            ]
+            yield [*values, self._tags(row["id"])] if part.name == "jobs" else values
+
+    def _tags(self, job: int) -> list[str]:
+        found = self.connection.execute("SELECT tag FROM job_tags WHERE job_id = ? ORDER BY tag", [job])
+        return [row["tag"] for row in found]
+
+    def judge(self) -> None:
+        """Compute the summary and the taints of every run from its points; what the bundle's own taints add stays.
+
+        Raises: BadBundle where the content makes no sense.
+        """
+        self.flush()
+        claimed = self.connection.execute("SELECT * FROM taints").fetchall()
+        self.connection.execute("DELETE FROM taints")
+        self.connection.execute("DELETE FROM summaries")
+        ran = self.connection.execute(
+            "SELECT r.id, r.job_id, r.number, r.outcome, r.exit_code, r.signal, r.reason, j.spec_json, e.exit_json"
+            " FROM runs r JOIN jobs j ON j.id = r.job_id LEFT JOIN exits e ON e.run_id = r.id"
+            " WHERE r.machine_hash IS NOT NULL ORDER BY r.id"
+        ).fetchall()
+        self.connection.commit()
+        engine = open_engine(self.db, check=False)
+        try:
+            with writing(engine) as connection:
+                for row in ran:
+                    run = Claimed(
+                        row["id"], RunId(row["job_id"], row["number"]), JobSpec.from_json(row["spec_json"]), "", ""
+                    )
+                    ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
+                    summarise_whatever_it_said(connection, run, ending, json.loads(row["exit_json"] or "{}"))
+                for row in claimed:
+                    results.save_taints(connection, row["run_id"], [(row["kind"], row["severity"], row["detail"])])
+        except WRONG as error:
+            raise BadBundle(f"its points make no sense ({type(error).__name__}: {error})") from error
+        finally:
+            engine.dispose()
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows of the default report over all runs, as JSON has them. Raises: BadBundle."""
+        try:
+            result = reports.run(reports.DEFAULT, self.connection, Options(selectors=self._groups()))
+        except WRONG as error:
+            raise BadBundle(f"no report can be made of it ({type(error).__name__}: {error})") from error
+        keys = [column.key for column in result.columns]
+        rows = [{key: finite(row.get(key)) for key in keys} for row in result.rows]
+        found: dict[str, Any] = json.loads(json.dumps({"report": reports.DEFAULT, "rows": rows}))
+        return found
+
+    def _groups(self) -> list[Selector]:
+        rows = self.connection.execute("SELECT DISTINCT group_id FROM v_run ORDER BY group_id")
+        return [parse_selector(f"g{row['group_id']}") for row in rows]
+
+    def check(self) -> None:
+        """Check what single rows cannot show. Raises: BadBundle."""
+        self.flush()
+        for row in self.connection.execute("SELECT hash, kind, data_json FROM fingerprints"):
+            if results.fingerprint_hash(row["kind"], json.loads(row["data_json"])) != row["hash"]:
+                raise BadBundle(f"the fingerprint {row['hash'][:7]} is not what its hash says")
+        for sql, what in _MUST_BE_NONE:
+            if found := self.connection.execute(sql).fetchone():
+                raise BadBundle(what.format(**found))
+        unlike = self.connection.execute("PRAGMA foreign_key_check").fetchone()
+        if unlike:
+            raise BadBundle(f"a row of {unlike['table']} belongs to none of {unlike['parent']}")
+
+
+_MUST_BE_NONE = (
+    (
+        "SELECT r.id AS run FROM runs r LEFT JOIN runs o ON o.id = r.resumed_from AND o.id < r.id"
+        " AND o.job_id = r.job_id WHERE r.resumed_from IS NOT NULL AND o.id IS NULL",
+        "run {run} resumes from none of its job",
+    ),
+    (
+        "SELECT g.id AS of FROM groups g WHERE NOT EXISTS (SELECT 1 FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE j.group_id = g.id AND r.machine_hash IS NOT NULL)",
+        "of the submission g{of} nothing ran on a machine",
+    ),
+    (
+        "SELECT f.hash FROM runs r JOIN fingerprints f ON f.hash = r.machine_hash WHERE f.kind <> 'machine' UNION"
+        " SELECT f.hash FROM runs r JOIN fingerprints f ON f.hash = r.software_hash WHERE f.kind <> 'software'",
+        "the fingerprint {hash} is of another kind",
+    ),
+    (
+        "SELECT run_id AS run FROM hellos WHERE run_id IN (SELECT id FROM runs WHERE machine_hash IS NULL)",
+        "run {run} has results and no machine",
+    ),
+)
+
+
+def _names(part: Part) -> list[str]:
+    """Return the columns of a part in its table, as `_stored` fills them."""
+    if part.name == "jobs":
+        kept = [name for name in part.names if name != "tags"]
+        return [*kept, *_FROM_SPEC, "spec_hash"]
+    more = {"runs": ["state"], "ingests": ["tail_hash"]}
+    return [*part.names, *more.get(part.name, [])]
+
+
+_FROM_SPEC = ("name", "kind", "workload", "framework", "device", "compile", "dtype", "config")
+
+
+def _stored(part: Part, values: list[Any]) -> list[Any]:
+    """Return the values as the table has them; of jobs the tags come last."""
+    stored = [
+        json.dumps(value, sort_keys=True) if name in AS_JSON and value is not None else value
+        for name, value in zip(part.names, values, strict=True)
+    ]
+    if part.name == "jobs":
+        asked = values[part.names.index("spec_json")]
+        question.check(asked)
+        spec = JobSpec.from_json(json.dumps(asked))
+        stored[part.names.index("spec_json")] = spec.to_json()
+        *stored, tags = stored
+        return [*stored, *(getattr(spec, name) for name in _FROM_SPEC), spec.content_hash(), tags]
+    return [*stored, *([str(State.DONE)] if part.name == "runs" else [""] if part.name == "ingests" else [])]
+
+
+@contextmanager
+def scratch(source: sqlite3.Connection) -> Iterator[Scratch]:
+    """Yield an empty database with the schema of `source`, a queue's; it is removed afterwards."""
+    statements = source.execute(
+        "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+        " ORDER BY type = 'trigger', type = 'view', type = 'index'"
+    ).fetchall()
+    with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder:
+        db = Path(folder) / "bundle.db"
+        with closing(sqlite3.connect(db)) as connection:
+            connection.row_factory = read.as_dict
+            connection.execute("PRAGMA synchronous=OFF")
+            for row in statements:
+                connection.execute(row["sql"])
+            yield Scratch(db, connection)

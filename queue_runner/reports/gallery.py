@@ -1,0 +1,138 @@
+"""Machines side by side: what each took for the same question. There is no ratio and no verdict between them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.grouping import Arm, by_key, group, labelled, taints, word
+from queue_runner.reports._common import arm_tables, prepare, select_runs, settings
+from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.footnotes import NEVER_COMPARED
+from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.tables import Column
+
+NAME = "gallery"
+HELP = "machines side by side, this one and those of merged bundles: never a ratio between them"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
+SENTENCE = f"each row is of its machine alone, and rows of two machines are {NEVER_COMPARED}"
+
+_MACHINE = Column("where", "machine", flexible=True)
+_LABEL = Column("label", "", flexible=True)
+_DATE = Column("date", "date")
+_MARK = Column("mark", "")
+_TAINTS = Column("taints", "caveats", lambda kinds: " ".join(kinds), flexible=True)
+COLUMNS = columns(
+    "workload config dtype compile",
+    Column("settings", "settings", str),
+    Column("machine", "machine"),
+    Column("chip", "chip"),
+    Column("memory_gib", "GiB", units.count, True),
+    Column("os", "system"),
+    Column("merged", "merged"),
+    "label device device_name framework framework_version median_s spread_s spread_over tokens_per_s samples_per_s "
+    "runs n_runs n_valid",
+    Column("valid", "valid"),
+    Column("ended_at", "last run ended", units.number, True),
+    "taints",
+)
+_BAD = "!"
+_QUESTION = ("subject", "config", "dtype", "compile")
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """Make a table for each question, with the rows of each machine. Raises: UsageError for --vs and the like."""
+    rows = settings.ignore_length(prepare.uncompared(rows, context, "the gallery takes"), context)
+    asked = prepare.question(rows, context)
+    arms = [arm for arm in group(rows, asked.names, context.options.include_invalid) if arm.shown]
+    known = _fingerprints(context)
+    sections, raw = [], []
+    for key, alike in by_key(arms, lambda arm: _key(arm, asked.settings)).items():
+        found = [
+            row
+            for of in by_key(alike, lambda arm: arm.key["machine"]).values()
+            for row in _rows(of, asked.settings, known)
+        ]
+        found.sort(key=lambda row: (row["merged"], row["where"], row["label"]))
+        raw += found
+        sections.append(Section(_title(key, asked.settings), _shown(found), found))
+    if not sections:
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
+    notes = [SENTENCE]
+    if any(row["merged"] for row in raw):
+        notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
+    if any(row["mark"] for row in raw):
+        notes.append(f"{_BAD} has no valid run: its numbers are of invalid ones")
+    if len({row["machine"] for row in raw}) == 1:
+        notes.append("one machine: mpsq merge adds those of others, from mpsq export --bundle g4 > g4.mpsq")
+    return Result(COLUMNS, raw, sections, notes=notes)
+
+
+def _key(arm: Arm, fixed: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(arm.key.get(name) for name in (*_QUESTION, *fixed))
+
+
+def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
+    subject, config, dtype, compiles, *rest = key
+    sets = [word(name, value) for name, value in zip(fixed, rest, strict=True) if value is not None]
+    first = " ".join(filter(None, [subject, config]))
+    return ", ".join(filter(None, [first, word("compile", compiles), dtype, *sets]))
+
+
+def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, Any]]) -> Iterable[Row]:
+    common = {name: arms[0].key.get(name) for name in ("machine", *_QUESTION, *fixed)}
+    for arm in labelled(arms, common):
+        last = max(arm.shown, key=lambda row: row["ended_at"] or 0.0)
+        machine, system = known.get(last["machine_hash"], {}), known.get(last["software_hash"], {}).get("system") or {}
+        spread_s, over = arm.spread_s
+        median_s, tokens, samples = arm.median_s, arm.median("tokens_per_iter"), arm.median("samples_per_iter")
+        chip, memory = machine.get("cpu") or machine.get("model"), machine.get("memory_gib")
+        os = " ".join(str(system[name]) for name in ("os", "os_version") if system.get(name)) or machine.get("system")
+        size = f"{memory} GiB" if memory else None
+        yield {
+            "workload": arm.key["subject"],
+            "config": arm.key["config"],
+            "dtype": arm.key.get("dtype"),
+            "compile": arm.key.get("compile"),
+            "settings": {name: arm.key[name] for name in fixed if arm.key.get(name) is not None},
+            "machine": last["machine_hash"],
+            "chip": chip,
+            "memory_gib": memory,
+            "os": os,
+            "merged": bool(last["merged"]),
+            "where": ", ".join(filter(None, [chip, size, os])) + (" (merged)" if last["merged"] else ""),
+            "label": arm.label,
+            **{name: last[name] for name in ("device", "device_name", "framework", "framework_version")},
+            "with": " ".join(filter(None, [last["framework"], last["framework_version"]])),
+            "median_s": median_s,
+            "spread_s": spread_s,
+            "spread_over": over,
+            "tokens_per_s": tokens / median_s if tokens and median_s else None,
+            "samples_per_s": samples / median_s if samples and median_s else None,
+            "runs": [row["run"] for row in arm.runs],
+            "n_runs": len(arm.ended),
+            "n_valid": len(arm.used),
+            "valid": all(row["valid"] for row in arm.shown),
+            "mark": "" if all(row["valid"] for row in arm.shown) else _BAD,
+            "ended_at": last["ended_at"],
+            "date": time.strftime("%Y-%m-%d", time.localtime(last["ended_at"])) if last["ended_at"] else "",
+            "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
+        }
+
+
+def _shown(rows: Sequence[Row]) -> Sequence[Column]:
+    rate = columns("tokens_per_s") if any(row["tokens_per_s"] for row in rows) else columns("samples_per_s")
+    versions = Column("with", "version", flexible=True)
+    marks = [_MARK] if any(row["mark"] for row in rows) else []
+    doubts = [_TAINTS] if any(row["taints"] for row in rows) else []
+    speed = [arm_tables.MS, *(rate if any(row[rate[0].key] for row in rows) else ())]
+    return [_MACHINE, _LABEL, versions, *marks, *speed, arm_tables.RUNS, _DATE, *doubts]
+
+
+def _fingerprints(context: Context) -> dict[str, dict[str, Any]]:
+    return {
+        row["hash"]: json.loads(row["data_json"]) for row in context.read("SELECT hash, data_json FROM fingerprints")
+    }
