@@ -10,7 +10,9 @@ import hashlib
 import hmac
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from queue_runner.text import one_line, plain
 
 HOME = "[home]"
 _ANY_HOME = r"/(?:home|Users)/[^/\s\"'<>:;,()\[\]{}|\\]+|(?<![\w./-])/root(?![\w-])"
+_HIDDEN = re.compile(r"\[hidden-[0-9a-f]{12}\]")
+_ASSIGNED = re.compile(r"(--env=)?[A-Za-z_]\w*=", re.ASCII)
 _WORDS = re.compile(r"(\s+)")
 _TOLD = frozenset({"env", "environ", "environment"})
 """Keys of a trainer's own report under which variables are."""
@@ -42,12 +46,29 @@ class Cleaner:
         self._home = re.compile(f"{own}|{_ANY_HOME}" if own else _ANY_HOME)
 
     def hidden(self, value: str) -> str:
-        """Return what stands in the place of a value."""
-        return f"[hidden {hmac.new(self._key, value.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
+        """Return what stands in the place of a value; of one that is hidden already, itself."""
+        if _HIDDEN.fullmatch(value):
+            return value
+        return f"[hidden-{hmac.new(self._key, value.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
 
     def words(self, words: Sequence[str]) -> list[str]:
-        """Clean the words of a command line."""
-        return [self._text(word) for word in redact.replaced(words, self.hidden)]
+        """Clean the words of a command line, and hide the values that it gives to variables: `--env A=1`, `env A=1`."""
+        found, sets = [], False
+        for before, word in pairwise(["", *words]):
+            assigns = _ASSIGNED.match(word)
+            if assigns and (sets or before == "--env" or assigns[1]):
+                word = word[: assigns.end()] + self.hidden(word[assigns.end() :])
+            sets = word.rpartition("/")[2] == "env" or (sets and assigns is not None)
+            found.append(word)
+        return [self._text(word) for word in redact.replaced(found, self.hidden)]
+
+    def command(self, line: str) -> str:
+        """Clean a command line in one text."""
+        try:
+            words = shlex.split(line)
+        except ValueError:  # a quotation that does not end
+            words = line.split()
+        return self._text(" ".join(self.words(words)))
 
     def text(self, text: str, most: int = MOST_TEXT) -> str:
         """Clean a text of several lines, and shorten it."""
@@ -67,7 +88,8 @@ class Cleaner:
     def tree(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Clean a JSON value: texts and keys, and whole values under the name of a secret or of the environment."""
         if isinstance(value, str):
-            return self.hidden(value) if name and redact.is_secret(name, value) else self.text(value)
+            named = redact.is_secret(name, value) and not redact.is_secret("", value)
+            return self.hidden(value) if named else self.text(value)
         if isinstance(value, Mapping):
             if depth >= MAX_DEPTH - 2:
                 return {}

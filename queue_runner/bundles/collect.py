@@ -37,7 +37,7 @@ def collect(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[
     try:
         for group in sorted({*groups}):
             row = connection.execute("SELECT * FROM groups WHERE id = ?", [group]).fetchone()
-            into.add(BY_NAME["groups"], [group, row["created_at"], cleaner.text(row["title"]), row["seed"]])
+            into.add(BY_NAME["groups"], [group, row["created_at"], cleaner.command(row["title"]), row["seed"]])
         for kind, data in fingerprints.values():
             into.add(BY_NAME["fingerprints"], [results.fingerprint_hash(kind, data), kind, data])
         for row in jobs:
@@ -115,7 +115,8 @@ def _hello(row: Row, cleaner: Cleaner) -> Row:
 
 
 def _exit(row: Row, cleaner: Cleaner) -> Row:
-    return {**row, "exit_json": cleaner.tree(json.loads(row["exit_json"]))}
+    told = json.loads(row["exit_json"])
+    return {**row, "exit_json": cleaner.tree({name: value for name, value in told.items() if name != "boot_id"})}
 
 
 def _ingest(row: Row, cleaner: Cleaner) -> Row:

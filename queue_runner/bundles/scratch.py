@@ -69,7 +69,7 @@ class Scratch:
         sql = f"SELECT {', '.join(names)} FROM {part.name}{where} ORDER BY {part.order}"
         for row in self.connection.execute(sql, {"run": run_id}):
             values = [
-                json.loads(value) if name in AS_JSON and value is not None else finite(value)
+                _parsed(name, value) if name in AS_JSON and value is not None else finite(value)
                 for name, value in row.items()
             ]
             yield [*values, self._tags(row["id"])] if part.name == "jobs" else values
@@ -168,6 +168,11 @@ def _names(part: Part) -> list[str]:
         return [*kept, *_FROM_SPEC, "spec_hash"]
     more = {"runs": ["state"], "ingests": ["tail_hash"]}
     return [*part.names, *more.get(part.name, [])]
+
+
+def _parsed(name: str, text: str) -> Any:
+    value = json.loads(text)
+    return {field: value[field] for field in question.FIELDS} if name == "spec_json" else value
 
 
 _FROM_SPEC = ("name", "kind", "workload", "framework", "device", "compile", "dtype", "config")

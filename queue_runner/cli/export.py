@@ -53,6 +53,8 @@ def export(
     if to is None or out is None:
         what = "a target" if to is None else "a folder"
         raise UsageError(f"export needs {what}", f"mpsq export --to {targets.names()[0]} out g4; {HOW}")
+    if to == "bundle":
+        raise UsageError("a bundle is one file, on standard output", HOW)
     options = read_options(selectors=[*(ids or ()), *groups(group)], tags=tag or (), where=where or (), since=since)
     with reading(home().db) as connection:
         done = targets.write(to, connection, options, out, force=force)

@@ -8,23 +8,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import Arm, by_key, group, labelled, taints, word
-from queue_runner.reports._common import arm_tables, prepare, select_runs, settings
+from queue_runner.analysis.grouping import Arm, by_key, group, is_mode, labelled, taints, word
+from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs, settings
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.footnotes import NEVER_COMPARED
 from queue_runner.reports._common.report import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "gallery"
 HELP = "machines side by side, this one and those of merged bundles: never a ratio between them"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
-SENTENCE = f"each row is of its machine alone, and rows of two machines are {NEVER_COMPARED}"
+SENTENCE = f"each row is of its machine alone, and rows of two machines are {footnotes.NEVER_COMPARED}"
 
 _MACHINE = Column("where", "machine", flexible=True)
 _LABEL = Column("label", "", flexible=True)
+_WITH = Column("with", "with", flexible=True)
 _DATE = Column("date", "date")
-_MARK = Column("mark", "")
-_TAINTS = Column("taints", "caveats", lambda kinds: " ".join(kinds), flexible=True)
 COLUMNS = columns(
     "workload config dtype compile",
     Column("settings", "settings", str),
@@ -39,7 +37,6 @@ COLUMNS = columns(
     Column("ended_at", "last run ended", units.number, True),
     "taints",
 )
-_BAD = "!"
 _QUESTION = ("subject", "config", "dtype", "compile")
 
 
@@ -49,6 +46,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     asked = prepare.question(rows, context)
     arms = [arm for arm in group(rows, asked.names, context.options.include_invalid) if arm.shown]
     known = _fingerprints(context)
+    marks = footnotes.Taints(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
     for key, alike in by_key(arms, lambda arm: _key(arm, asked.settings)).items():
         found = [
@@ -58,16 +56,17 @@ def finish(rows: list[Row], context: Context) -> Result:
         ]
         found.sort(key=lambda row: (row["merged"], row["where"], row["label"]))
         raw += found
-        sections.append(Section(_title(key, asked.settings), _shown(found), found))
+        sections.append(Section(_title(key, asked.settings), _shown(found, marks), found))
     if not sections:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     notes = [SENTENCE]
     if any(row["merged"] for row in raw):
         notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
-    if any(row["mark"] for row in raw):
-        notes.append(f"{_BAD} has no valid run: its numbers are of invalid ones")
     if len({row["machine"] for row in raw}) == 1:
         notes.append("one machine: mpsq merge adds those of others, from mpsq export --bundle g4 > g4.mpsq")
+    notes += [*marks.notes(), *marks.excluded((row for arm in arms for row in arm.left_out), False)]
+    if any(not row["valid"] for row in raw):
+        notes.append(f"a row marked {footnotes.EXCLUDED} without valid runs shows its invalid ones")
     return Result(COLUMNS, raw, sections, notes=notes)
 
 
@@ -92,6 +91,7 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
         chip, memory = machine.get("cpu") or machine.get("model"), machine.get("memory_gib")
         os = " ".join(str(system[name]) for name in ("os", "os_version") if system.get(name)) or machine.get("system")
         size = f"{memory} GiB" if memory else None
+        version = " ".join(filter(None, [last["framework"], last["framework_version"]]))
         yield {
             "workload": arm.key["subject"],
             "config": arm.key["config"],
@@ -103,10 +103,10 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "memory_gib": memory,
             "os": os,
             "merged": bool(last["merged"]),
-            "where": ", ".join(filter(None, [chip, size, os])) + (" (merged)" if last["merged"] else ""),
-            "label": arm.label,
+            "where": ", ".join(filter(None, [chip, size])) + (" (merged)" if last["merged"] else ""),
+            "label": " ".join(part for part in arm.label.split(" ") if not is_mode(part)),
             **{name: last[name] for name in ("device", "device_name", "framework", "framework_version")},
-            "with": " ".join(filter(None, [last["framework"], last["framework_version"]])),
+            "with": ", ".join(filter(None, [version, os])),
             "median_s": median_s,
             "spread_s": spread_s,
             "spread_over": over,
@@ -116,20 +116,17 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "n_runs": len(arm.ended),
             "n_valid": len(arm.used),
             "valid": all(row["valid"] for row in arm.shown),
-            "mark": "" if all(row["valid"] for row in arm.shown) else _BAD,
+            "excluded": len(arm.used) < len(arm.ended),
             "ended_at": last["ended_at"],
             "date": time.strftime("%Y-%m-%d", time.localtime(last["ended_at"])) if last["ended_at"] else "",
             "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
         }
 
 
-def _shown(rows: Sequence[Row]) -> Sequence[Column]:
-    rate = columns("tokens_per_s") if any(row["tokens_per_s"] for row in rows) else columns("samples_per_s")
-    versions = Column("with", "version", flexible=True)
-    marks = [_MARK] if any(row["mark"] for row in rows) else []
-    doubts = [_TAINTS] if any(row["taints"] for row in rows) else []
-    speed = [arm_tables.MS, *(rate if any(row[rate[0].key] for row in rows) else ())]
-    return [_MACHINE, _LABEL, versions, *marks, *speed, arm_tables.RUNS, _DATE, *doubts]
+def _shown(rows: Sequence[Row], marks: footnotes.Taints) -> Sequence[Column]:
+    unit = "tokens_per_s" if any(row["tokens_per_s"] for row in rows) else "samples_per_s"
+    rate = columns(unit) if any(row[unit] for row in rows) else ()
+    return [_MACHINE, _LABEL, _WITH, arm_tables.RUNS, arm_tables.MS, *marks.columns(rows), *rate, _DATE]
 
 
 def _fingerprints(context: Context) -> dict[str, dict[str, Any]]:
