@@ -16,6 +16,7 @@ from typing import Any
 from queue_runner import reports
 from queue_runner.bundles import question
 from queue_runner.bundles.parts import AS_JSON, BadBundle, Part
+from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, RunId, Selector, State, parse_selector
 from queue_runner.reports._common.report import Options
 from queue_runner.spec import JobSpec
@@ -208,4 +209,9 @@ def scratch(source: sqlite3.Connection) -> Iterator[Scratch]:
             connection.execute("PRAGMA synchronous=OFF")
             for row in statements:
                 connection.execute(row["sql"])
-            yield Scratch(db, connection)
+            try:
+                yield Scratch(db, connection)
+            except sqlite3.OperationalError as error:
+                if "full" not in str(error):
+                    raise
+                raise MpsqError(f"no room for the content of a bundle in {folder}", "free some space") from error

@@ -21,6 +21,7 @@ def gallery(
     tag: Tags = None,
     since: Since = None,
     all: Annotated[bool, typer.Option("--all", help="Include invalid runs.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show everything behind it: footnotes, details.")] = False,
     format: Annotated[str, typer.Option(help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
 ) -> None:
@@ -34,4 +35,5 @@ def gallery(
     selectors = [*(ids or ()), *groups(group)]
     options = read_options(selectors=selectors, tags=tag or (), where=where or (), since=since, include_invalid=all)
     with reading(home().db) as connection:
-        print(printing.as_text("gallery", reports.run("gallery", connection, options), format))
+        result = reports.run("gallery", connection, options)
+    print(printing.as_text("gallery", result, format, explain=explain, colour=tables.in_colour()))

@@ -45,18 +45,17 @@ def finish(rows: list[Row], context: Context) -> Result:
     rows = settings.ignore_length(prepare.uncompared(rows, context, "the gallery takes"), context)
     asked = prepare.question(rows, context)
     arms = [arm for arm in group(rows, asked.names, context.options.include_invalid) if arm.shown]
+    fixed = [*asked.settings, *(["arguments"] if "arguments" in asked.names else [])]
     known = _fingerprints(context)
     marks = footnotes.Taints(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
-    for key, alike in by_key(arms, lambda arm: _key(arm, asked.settings)).items():
+    for key, alike in by_key(arms, lambda arm: _key(arm, fixed)).items():
         found = [
-            row
-            for of in by_key(alike, lambda arm: arm.key["machine"]).values()
-            for row in _rows(of, asked.settings, known)
+            row for of in by_key(alike, lambda arm: arm.key["machine"]).values() for row in _rows(of, fixed, known)
         ]
         found.sort(key=lambda row: (row["merged"], row["where"], row["label"]))
         raw += found
-        sections.append(Section(_title(key, asked.settings), _shown(found, marks), found))
+        sections.append(Section(_title(key, fixed), _shown(found, marks), found))
     if not sections:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     notes = [SENTENCE]

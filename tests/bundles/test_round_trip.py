@@ -1,0 +1,271 @@
+"""What a bundle carries from one queue to another, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from queue_runner import bundles, reports
+from queue_runner.bundles.parts import BadBundle
+from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
+from queue_runner.reports._common import printing
+from queue_runner.reports._common.options import read_options
+from queue_runner.store import read
+from queue_runner.store.history import History
+from tests.bundles.bundles_support import ALPHA, content, exported, lines_of, merged, receiver, rows, sealed, sender
+from tests.reports.report_fixture import Store
+
+pytestmark = pytest.mark.process
+
+
+def report(layout: object, name: str = "devices", **options: object) -> list[dict[str, object]]:
+    with read.reading(layout.db) as connection:  # type: ignore[attr-defined]
+        result = reports.run(name, connection, read_options(**options))  # type: ignore[arg-type]
+    found: list[dict[str, object]] = json.loads(printing.as_json(name, result))["rows"]
+    return found
+
+
+def test_points_arrive_bit_for_bit_and_the_report_is_the_one_inside(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    data = exported(store)
+    (done,) = merged(there, data)
+    assert (done.runs, done.jobs, done.known, done.iterations, done.report) == (6, 2, 0, 120, "equal to the one inside")
+    before, after = content(store.layout.db), content(there.db)
+    for table in ("iterations", "evals", "metrics"):
+        assert after[table] == before[table]
+    inside = lines_of(data)[-2]["report"]["rows"]
+    assert report(there) == inside
+    assert [row["n_valid"] for row in inside] == [2, 2]
+    assert "planted" in {row[1] for row in after["taints"]}
+
+
+def test_the_report_inside_is_that_of_the_queue_that_made_it(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    merged(there, exported(store))
+    theirs = {table: content(there.db)[table] for table in ("summaries", "taints")}
+    for table, found in theirs.items():  # summaries as they are once a worker has made them of these points
+        store.db.execute(f"DELETE FROM {table}")
+        marks = ", ".join("?" * len(found[0]))
+        store.db.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
+    assert report(store.layout) == lines_of(exported(store))[-2]["report"]["rows"]
+
+
+def test_the_same_content_gives_the_same_bytes_and_merges_once(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    data = exported(store)
+    assert data == exported(store)
+    merged(there, data)
+    once = content(there.db)
+    (again,) = merged(there, data)
+    assert (again.runs, again.known, again.groups) == (0, 6, ["g1"])
+    assert content(there.db) == once
+    (first, second) = merged(receiver(tmp_path / "c"), data, data)
+    assert (first.runs, second.runs, second.known) == (6, 0, 6)
+
+
+def test_a_later_bundle_adds_only_what_is_new(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    store.run("cuda", outcome=None)
+    data, n_left = bundles.export(store.layout, [parse_selector("g1")])
+    assert n_left == 1
+    merged(there, data)
+    store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'CANCELLED', ended_at = 1e9 WHERE state = 'QUEUED'")
+    run = store.run("mps", params={"lr": 0.1}, machine=ALPHA, tags=["a"])
+    store.iterations(run, [0.25] * 20)
+    (done,) = merged(there, exported(store))
+    assert (done.runs, done.known, done.jobs, done.groups) == (2, 6, 0, ["g1"])
+    machines = {row["machine_hash"] for row in rows_of(there.db)}
+    assert len(machines) == 1, "a run that never started is of the machine of its submission"
+
+
+def rows_of(db: Path) -> list[read.Row]:
+    with read.reading(db) as connection:
+        return read.runs(connection)
+
+
+def test_a_run_with_other_content_is_refused_by_name(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    merged(there, exported(store))
+    store.db.execute("UPDATE jobs SET note = 'written later', name = 'other' WHERE id = 1")
+    assert merged(there, exported(store))[0].known == 6, "what an owner may edit is no other content"
+    before = content(there.db)
+    store.db.execute("UPDATE iterations SET dur_s = 0.2 WHERE run_id = 2 AND i = 3")
+    with pytest.raises(BadBundle, match=r"its run 1\.2 is here already, as 1\.2, with other content"):
+        merged(there, exported(store))
+    assert content(there.db) == before
+
+
+def test_runs_of_the_queue_itself_are_left_as_they_are(tmp_path: Path) -> None:
+    store = sender(tmp_path / "a")
+    before = content(store.layout.db)
+    (done,) = merged(store.layout, exported(store))
+    assert (done.runs, done.own, done.groups) == (0, 6, [])
+    assert content(store.layout.db) == before
+
+
+def test_merged_runs_share_no_table_with_those_of_here_even_under_its_name(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), sender(tmp_path / "b")  # two queues of one machine
+    there.db.execute("UPDATE groups SET created_at = 2e9")
+    merged(there.layout, exported(store))
+    with read.reading(there.layout.db) as connection:
+        result = reports.run("devices", connection, read_options())
+        gallery = reports.run("gallery", connection, read_options())
+    assert len({row["machine_hash"] for row in rows_of(there.layout.db)}) == 1
+    assert len(result.families) == 2
+    assert sum("(merged)" in section.title for section in result.sections) == 1
+    assert [row["merged"] for row in gallery.rows] == [False, False, True, True]
+    assert not {key for row in gallery.rows for key in row if "speedup" in key or key in ("p", "verdict")}
+    assert all(row["median_s"] and row["chip"] == "Alpha M1" and row["os"] == "macOS 26.1" for row in gallery.rows)
+    assert {section.title for section in gallery.sections} == {"nanogpt tiny, eager, fp32, lr=0.1"}
+
+
+def test_a_failed_run_of_another_machine_joins_no_row_of_here(tmp_path: Path) -> None:
+    there = sender(tmp_path / "b", {**ALPHA, "id": "bbbb"})
+    store = sender(tmp_path / "a")
+    store.db.execute("UPDATE groups SET created_at = 2e9")
+    failed = store.run(
+        "cpu", params={"lr": 0.1}, median_s=None, outcome="FAILED", exit_code=1, machine=ALPHA, tags=["a"]
+    )
+    assert failed
+    here = [row["n_runs"] for row in report(there.layout)]
+    merged(there.layout, exported(store))
+    machine = rows_of(there.layout.db)[0]["machine_hash"]
+    assert [row["n_runs"] for row in report(there.layout, where=[f"machine={machine}"])] == here
+
+
+def test_forecasts_are_of_this_machine(tmp_path: Path) -> None:
+    there = sender(tmp_path / "b", {**ALPHA, "id": "bbbb"})
+    digest = rows_of(there.layout.db)[0]["spec_hash"]
+
+    def expected() -> float | None:
+        from queue_runner.spec import JobSpec
+
+        with read.reading(there.layout.db) as connection:
+            row = read.runs(connection)[0]
+            return History(connection).expected(JobSpec.from_json(row["spec_json"]), digest).real_s
+
+    before = expected()
+    store = sender(tmp_path / "a")
+    store.db.execute("UPDATE groups SET created_at = 2e9")
+    store.db.execute("UPDATE exits SET real_s = 7777")
+    merged(there.layout, exported(store))
+    assert before is not None and expected() == before
+
+
+SECRETS = {
+    "api_key=sk-abcdefghijklmnopqrstuvwx": "sk-abcdefghijklmnopqrstuvwx",
+    "--password hunter2hunter2 x": "hunter2hunter2",
+    "Authorization: Bearer abcdef0123456789abcdef": "abcdef0123456789abcdef",
+    'File "/home/alice/very/private.py", line 3': "alice",
+    "/Users/bob/Library/x.py:12": "bob",
+}
+
+
+def plant(store: Store, home: Path) -> set[str]:
+    """Write secrets and paths into every text that a run or a job has; return what must not leave."""
+    text = " ".join(SECRETS) + f" {home}/own/place.py {store.layout.home}/runs/1.1"
+    hello = json.dumps({"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}})
+    store.db.execute("UPDATE jobs SET note = ?", [text])
+    store.db.execute(
+        "UPDATE groups SET title = ?", [f"mpsq submit --env FOO=value-of-foo -- x --token tokentokentoken9"]
+    )
+    store.db.execute("UPDATE hellos SET hello_json = ?, optimizer = ?, device_name = ?", [hello, text, text])
+    store.db.execute("UPDATE exits SET exit_json = ?", [json.dumps({"stop": text})])
+    store.db.execute("UPDATE runs SET reason = ?, token = 'feedfeedfeedfeed', boot_id = 'bootbootboot'", [text])
+    store.db.execute("UPDATE evals SET split = ?", [text])
+    store.db.execute("INSERT INTO job_tags VALUES (1, '/home/alice/tag')")
+    for run in range(1, 7):
+        store.db.execute("INSERT INTO notes VALUES (?, 5, 'op_fallback', ?)", [run, f"Traceback\n  {text}"])
+        store.db.execute("INSERT INTO taints VALUES (?, 'noted', 'caveat', ?)", [run, text])
+        store.db.execute("INSERT INTO conditions VALUES (?, 1e9, ?)", [run, json.dumps({"source": text})])
+        store.db.execute("INSERT INTO phases VALUES (?, 5, 1.0, ?, 'begin')", [run, text])
+        ingest = (run, "stdout", 0, 0, 9, text, json.dumps({"held": text}))
+        columns = "run_id, source, device, inode, offset, tail_hash, parser_state"
+        store.db.execute(f"INSERT INTO ingests ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", ingest)
+    spec = json.loads(store.db.execute("SELECT spec_json FROM jobs WHERE id = 1").fetchone()[0])
+    spec |= {"argv": ["env", "FOO=value-of-foo", "x", "--api-key", "tokentokentoken9", f"{home}/x.py"]}
+    spec |= {"env": {"FOO": "value-of-foo", "HOME": "/data/people/carol"}, "cwd": "/data/people/carol/project"}
+    spec |= {"params": {"lr": 0.1, "hf_token": "tokentokentoken9", "data": "/data/people/carol/set"}}
+    store.db.execute("UPDATE jobs SET spec_json = ? WHERE id = 1", [json.dumps(spec)])
+    software = {
+        "env": {"OMP_NUM_THREADS": "value-of-foo"},
+        "python": "/home/alice/bin/python",
+        "versions": {"torch": "2"},
+    }
+    store.db.execute("UPDATE fingerprints SET data_json = ? WHERE kind = 'software'", [json.dumps(software)])
+    return {
+        *SECRETS.values(), "tokentokentoken9", "value-of-foo", "carol", str(home), str(store.layout.home),
+        "feedfeed", "bootboot", "inode",
+    }  # fmt: skip
+
+
+def test_no_secret_no_value_of_a_variable_and_no_path_of_a_home_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "people" / "dave"
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    store = sender(tmp_path / "a")
+    secrets = plant(store, home)
+    data = exported(store)
+    text = gzip.decompress(data).decode()
+    assert [secret for secret in secrets if secret in text] == []
+    (done,) = merged(receiver(tmp_path / "b"), data)
+    assert done.runs == 6
+    assert "[home]" in text and "OMP_NUM_THREADS" in text and "/own/place.py" in text
+
+
+def test_equal_hidden_values_stay_equal_and_others_apart(tmp_path: Path) -> None:
+    store = sender(tmp_path / "a")
+    for run, threads in ((1, "4"), (2, "4"), (3, "8")):
+        digest = store.fingerprint("software", {"versions": {"torch": "2.13.0"}, "env": {"OMP_NUM_THREADS": threads}})
+        store.db.execute("UPDATE runs SET software_hash = ? WHERE id = ?", [digest, run])
+    lines = lines_of(exported(store))
+    hidden = {
+        row[0]: row[2]["env"] for row in rows(lines, "fingerprints") if row[1] == "software" and row[2].get("env")
+    }
+    of_run = [hidden[row[15]]["OMP_NUM_THREADS"] for row in rows(lines, "runs")[:3]]
+    assert of_run[0] == of_run[1] != of_run[2]
+
+
+@pytest.mark.parametrize("name", ["1", "1.1", "g9", "@first"])
+def test_only_a_submission_that_ran_here_is_exported(tmp_path: Path, name: str) -> None:
+    store = sender(tmp_path / "a")
+    with pytest.raises(UsageError):
+        exported(store, name)
+
+
+def test_a_merged_submission_is_exported_by_its_owner(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    merged(there, exported(store))
+    with pytest.raises(UsageError, match="did not run here"):
+        bundles.export(there, [parse_selector("g1")])
+
+
+def test_what_another_mpsq_computed_is_computed_anew_and_said(tmp_path: Path) -> None:
+    lines = lines_of(exported(sender(tmp_path / "a")))
+    lines[0]["statistics"] = "of another one"
+    lines[-2]["report"]["rows"][0]["median_s"] = 1e-9
+    (done,) = merged(there := receiver(tmp_path / "b"), sealed(lines))
+    assert done.report.startswith("not compared")
+    assert report(there)[0]["median_s"] != 1e-9
+
+
+def test_the_database_holds_nothing_half_when_it_cannot_be_written(tmp_path: Path) -> None:
+    there = receiver(tmp_path / "b")
+    data = exported(sender(tmp_path / "a"))
+    with sqlite3.connect(there.db) as connection:
+        connection.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON iterations WHEN NEW.run_id = 5 BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    before = content(there.db)
+    with pytest.raises(Exception, match="no"):
+        merged(there, data)
+    assert content(there.db) == before
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("mpsq-bundle-")]
