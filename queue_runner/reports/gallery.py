@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ COLUMNS = columns(
     Column("ended_at", "last run ended", units.number, True),
     "taints",
 )
+_HIDDEN = re.compile(r"\[hidden[ -]\w+\]")
 _QUESTION = ("subject", "config", "dtype", "compile")
 
 
@@ -70,7 +72,16 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _key(arm: Arm, fixed: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(arm.key.get(name) for name in (*_QUESTION, *fixed))
+    return tuple(_value(arm, name) for name in (*_QUESTION, *fixed))
+
+
+def _value(arm: Arm, name: str) -> Any:
+    """Return a factor of the question; of a command's arguments those that can be the same on two machines: no paths,
+    and nothing hidden."""
+    value = arm.key.get(name)
+    if name != "arguments" or value is None:
+        return value
+    return " ".join(word for word in _HIDDEN.sub("", value).split() if "/" not in word) or None
 
 
 def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
@@ -96,7 +107,7 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "config": arm.key["config"],
             "dtype": arm.key.get("dtype"),
             "compile": arm.key.get("compile"),
-            "settings": {name: arm.key[name] for name in fixed if arm.key.get(name) is not None},
+            "settings": {name: value for name in fixed if (value := _value(arm, name)) is not None},
             "machine": last["machine_hash"],
             "chip": chip,
             "memory_gib": memory,

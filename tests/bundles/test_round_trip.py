@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import sqlite3
 from pathlib import Path
 
@@ -173,7 +172,7 @@ def plant(store: Store, home: Path) -> set[str]:
     hello = json.dumps({"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}})
     store.db.execute("UPDATE jobs SET note = ?", [text])
     store.db.execute(
-        "UPDATE groups SET title = ?", [f"mpsq submit --env FOO=value-of-foo -- x --token tokentokentoken9"]
+        "UPDATE groups SET title = ?", ["mpsq submit --env FOO=value-of-foo -- x --token tokentokentoken9"]
     )
     store.db.execute("UPDATE hellos SET hello_json = ?, optimizer = ?, device_name = ?", [hello, text, text])
     store.db.execute("UPDATE exits SET exit_json = ?", [json.dumps({"stop": text})])
@@ -268,4 +267,3 @@ def test_the_database_holds_nothing_half_when_it_cannot_be_written(tmp_path: Pat
     with pytest.raises(Exception, match="no"):
         merged(there, data)
     assert content(there.db) == before
-    assert not [name for name in os.listdir(tmp_path) if name.startswith("mpsq-bundle-")]

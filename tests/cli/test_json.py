@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queue_runner.cli.main import COMMANDS
+from tests.bundles import bundles_support
 from tests.cli_support import ROOT, Cli, full_queue, schemas, stand_in_venv, use_toy_workloads
 
 pytestmark = pytest.mark.process
@@ -39,6 +40,7 @@ LINES = {
     "mpsq.export/1": ["export", "--to", "csv", "out", "1", "--json"],
     "mpsq.report/1": ["report", "--json"],
     "mpsq.reports/1": ["report", "--list", "--json"],
+    "mpsq.merge/1": ["merge", "BUNDLE", "--json"],
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],
     "mpsq.workloads/1": ["workloads", "--json"],
     "mpsq.workload/1": ["workloads", "toy", "--json"],
@@ -73,6 +75,8 @@ def test_output_is_as_documented(name: str, mpsq: Cli, home: Path, monkeypatch: 
         _with_a_service(monkeypatch)
     if name == "mpsq.envs/1":
         stand_in_venv(home, "nightly", torch="2.14.0")
+    if name == "mpsq.merge/1":
+        Path("BUNDLE").write_bytes(bundles_support.exported(bundles_support.sender(home.parent / "sender")))
     if name.startswith("mpsq.schedule"):
         mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "toy")
     ran = mpsq(*LINES[name])

@@ -1,0 +1,134 @@
+"""The commands, between two queues that are two machines by the tests' stand-in identity."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.cli.main import main
+from tests.bundles.bundles_support import lines_of
+from tests.queue_support import ANY_MACHINE
+
+pytestmark = pytest.mark.process
+
+TRAINER = """
+import json, os
+out = open(os.environ["MPSQ_EVENTS"], "a")
+def say(**event): out.write(json.dumps({"v": 1, **event}) + "\\n")
+say(type="hello", t=0.0, workload="toy", framework="torch", device="cpu", dtype="fp32", config="tiny", compile=False)
+for i in range(12): say(type="iter", t=0.001 * i, i=i, dur_s=0.001, phase="measure", synced=True)
+say(type="note", t=0.1, kind="op_fallback", text="at /home/alice/train.py api_key=sk-abcdefghijklmnopqrstuvwx")
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    out: bytes
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Machine:
+    """A home with a machine of its own. Commands run in this process, workers in theirs."""
+
+    def __init__(self, name: str, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> None:
+        self.home = Path(name).absolute()
+        self.home.mkdir()
+        (self.home / "config.toml").write_text("min_free_bytes = 0\n" + ANY_MACHINE)
+        self._own = {"MPSQ_HOME": str(self.home), "MPSQ_LOCKS": str(self.home / "locks"), "MPSQ_TEST_MACHINE": name}
+        self._patch, self._capture = patch, capture
+
+    def __call__(self, *words: str, code: int = 0) -> Done:
+        for name, value in self._own.items():
+            self._patch.setenv(name, value)
+        self._capture.readouterr()
+        ended = main(list(words))
+        out, err = self._capture.readouterr()
+        done = Done(out, err.decode())
+        assert ended == code and "Traceback" not in done.err, (words, done)
+        return done
+
+    def measure(self, repeats: int) -> None:
+        trainer = (sys.executable, "-I", "-S", "train.py", "--api-key", "hunter2hunter2")
+        self("submit", "--repeats", str(repeats), "--env", "BAR=value-of-bar", "--", *trainer)
+        command = [sys.executable, "-m", "queue_runner.worker", "--until-idle"]
+        subprocess.run(command, env={**os.environ, **self._own}, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> pytest.CaptureFixture[bytes]:
+    """Two machines share this folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOO_OF_THE_SHELL", "value-of-foo")
+    (tmp_path / "train.py").write_text(TRAINER)
+    return capsysbinary
+
+
+def test_results_travel_and_machines_stay_apart(
+    monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
+) -> None:
+    alpha, beta = (Machine(name, monkeypatch, capture) for name in ("alpha", "beta"))
+    alpha.measure(2)
+    data = alpha("export", "--bundle", "g1").out
+    text = gzip.decompress(data).decode()
+    secrets = ("alice", "sk-abc", "hunter2", "value-of-foo", "value-of-bar", str(alpha.home))
+    assert [secret for secret in secrets if secret in text] == []
+    assert data == alpha("export", "--bundle", "1").out
+    own = alpha("report", "--json").json()["rows"]
+    assert own == lines_of(data)[-2]["report"]["rows"]
+
+    Path("g1.mpsq").write_bytes(data)
+    first = beta("merge", "g1.mpsq")
+    assert (
+        b"g1 g1.mpsq: 2 new runs of 1 new job, 24 iterations" in first.out and b"equal to the one inside" in first.out
+    )
+    assert "hashes show damage" in first.err
+    again = beta("merge", "g1.mpsq", "--json").json()["bundles"][0]
+    assert (again["runs"], again["known"], again["groups"]) == (0, 2, ["g1"])
+    assert beta("report", "--json").json()["rows"] == own
+
+    beta.measure(2)
+    report = beta("report", "--explain").out.decode()
+    assert "(merged)" in report and "never compared" in report and "speedup" not in report
+    gallery = beta("gallery").out.decode()
+    assert "(merged)" in gallery and "never compared" in gallery and max(map(len, gallery.splitlines())) <= 80
+    rows = beta("gallery", "--json").json()["rows"]
+    assert [(row["merged"], row["n_runs"], row["settings"]) for row in rows] == [(False, 2, {}), (True, 2, {})]
+    assert len({row["machine"] for row in rows}) == 2
+
+    for verb in (["rerun", "1"], ["retry", "1", "--all"], ["logs", "1.1"], ["edit", "1", "--priority", "3"]):
+        assert beta(*verb, code=1 if verb[0] == "logs" else 2).err.startswith("error: ")
+    for verb in (["show", "1.1"], ["why", "1.1"], ["list", "--all"], ["gc", "--keep", "0d", "--yes"]):
+        beta(*verb)
+    assert b"1.1" not in beta("status").out
+    assert beta("report", "missing", "g1", "--json").json()["rows"] == []
+    assert beta("gallery", "--json").json()["rows"] == rows, "gc left the numbers"
+    beta("export", "--bundle", "g1", code=2)
+    beta("delete", "1", "--results", "--yes")
+    assert b"2 new runs of 1 new job" in beta("merge", "g1.mpsq").out
+
+
+def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> None:
+    alpha = Machine("alpha", monkeypatch, capture)
+    assert "no queue here" in alpha("export", "--bundle", "g1", code=1).err
+    Path("damaged.mpsq").write_bytes(b"\x1f\x8b\x08 no bundle")
+    assert "this bundle is refused: " in alpha("merge", "damaged.mpsq", code=1).err
+    assert "cannot be read" in alpha("merge", "none", code=2).err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert "it is empty" in alpha("merge", "-", code=1).err
+    assert "goes with no other option" in alpha("export", "out", "--bundle", "g1", code=2).err
+    assert "--bundle g4 > g4.mpsq" in alpha("export", "--to", "bundle", "out", code=2).err
+    assert "there is no group g1" in alpha("export", "--bundle", "g1", code=2).err
