@@ -67,12 +67,36 @@ FIELDS: Mapping[str, Check] = {
     "env_name": word(),
     "packages": _mapping(_NAME),
     "mps": _mapping(_NAME),
+    "gpus": whole(1, 4096),
+    "cores": whole(0, 1 << 20),
+    "threads": whole(0, 1 << 20),
     "timeout_s": _LIMIT,
     "gate_s": _LIMIT,
     "layout_seed": _or(None, whole(-MAX_INT)),
     **dict.fromkeys(("resume", "until_valid", "gate", "randomize"), flag),
 }
-"""The question and the code; not the place, the environment, or what follows a run."""
+"""The question and the code."""
+LEFT = frozenset(
+    [
+        "cwd",
+        "env",
+        "python",
+        "script",
+        "copy",
+        "allow_changed",
+        "allow_daemons",
+        "stall_s",
+        "root",
+        "inside",
+        "secrets",
+        "preflight",
+        "on",
+        "merged",
+        "lane",
+        "affinity",
+    ]
+)
+"""The place, the environment, and what only matters before a run: in no bundle."""
 
 
 def check(data: Mapping[str, Any]) -> None:

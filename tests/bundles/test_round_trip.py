@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from queue_runner import bundles, reports
+from queue_runner.bundles import question
 from queue_runner.bundles.parts import BadBundle
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
 from queue_runner.reports._common.options import read_options
+from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.store.history import History
 from tests.bundles.bundles_support import ALPHA, content, exported, lines_of, merged, receiver, rows, sealed, sender
@@ -143,8 +146,6 @@ def test_forecasts_are_of_this_machine(tmp_path: Path) -> None:
     digest = rows_of(there.layout.db)[0]["spec_hash"]
 
     def expected() -> float | None:
-        from queue_runner.spec import JobSpec
-
         with read.reading(there.layout.db) as connection:
             row = read.runs(connection)[0]
             return History(connection).expected(JobSpec.from_json(row["spec_json"]), digest).real_s
@@ -267,3 +268,8 @@ def test_the_database_holds_nothing_half_when_it_cannot_be_written(tmp_path: Pat
     with pytest.raises(Exception, match="no"):
         merged(there, data)
     assert content(there.db) == before
+
+
+def test_every_field_of_a_job_travels_or_is_left_on_purpose() -> None:
+    assert {field.name for field in fields(JobSpec)} == question.FIELDS.keys() | question.LEFT
+    assert not question.FIELDS.keys() & question.LEFT
