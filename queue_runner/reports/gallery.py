@@ -23,7 +23,7 @@ SENTENCE = f"each row is of its machine alone, and rows of two machines are {foo
 _MACHINE = Column("where", "machine", flexible=True)
 _LABEL = Column("label", "", flexible=True)
 _WITH = Column("with", "with", flexible=True)
-_DATE = Column("date", "date")
+_DATE = Column("date", "date (UTC)")
 COLUMNS = columns(
     "workload config dtype compile",
     Column("settings", "settings", str),
@@ -113,7 +113,8 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "memory_gib": memory,
             "os": os,
             "merged": bool(last["merged"]),
-            "where": ", ".join(filter(None, [chip, size])) + (" (merged)" if last["merged"] else ""),
+            "where": (", ".join(filter(None, [chip, size])) or prepare.where(last["machine_hash"]))
+            + (" (merged)" if last["merged"] else ""),
             "label": " ".join(part for part in arm.label.split(" ") if not is_mode(part)),
             **{name: last[name] for name in ("device", "device_name", "framework", "framework_version")},
             "with": ", ".join(filter(None, [version, os])),
@@ -128,7 +129,7 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "valid": all(row["valid"] for row in arm.shown),
             "excluded": len(arm.used) < len(arm.ended),
             "ended_at": last["ended_at"],
-            "date": time.strftime("%Y-%m-%d", time.localtime(last["ended_at"])) if last["ended_at"] else "",
+            "date": time.strftime("%Y-%m-%d", time.gmtime(last["ended_at"])) if last["ended_at"] else "",
             "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
         }
 

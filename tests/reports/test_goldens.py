@@ -23,6 +23,7 @@ H200 = {"device_name": "NVIDIA H200"}
 BUSY = {"contended": ("invalid", "other programs used 60% of the machine's cores")}
 FEWER: dict[str, dict[str, object]] = {
     "missing": {"selectors": ["g1"]},
+    "gallery": {"where": ["config=tiny"]},
     "breakdown": {"where": ["config=tiny"]},
     "time": {"where": ["config=tiny", "device=mps"]},
 }
