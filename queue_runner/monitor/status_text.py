@@ -51,13 +51,9 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     if found.queue.paused_at:
         why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
         facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
-    wide = max((width(lanes.short(one.name)) for one in found.queue.lanes), default=0)
-    lines = [
-        f"{lanes.short(one.name):<{wide}}  {tables.shorten(_on(one), columns - wide - 2)}" for one in found.queue.lanes
-    ]
-    if lines:
-        facts.append(("lanes", "\n".join(lines)))
-    return facts + _blocks(found, columns)
+    wide = max((len(lanes.short(one.name)) for one in found.queue.lanes), default=0)
+    lines = [tables.shorten(f"{lanes.short(one.name):<{wide}}  {_on(one)}", columns) for one in found.queue.lanes]
+    return [*facts, ("lanes", "\n".join(lines))] if lines else facts
 
 
 def _on(one: LaneState) -> str:

@@ -175,7 +175,7 @@ class Lanes:
     def _start_beside(self, busy: Collection[str]) -> set[str]:
         """Start what may start on the lanes, or alone."""
         found = self._turns(busy)
-        told = self._told(found, busy)
+        told = self._told(found, {*busy, *found.starts})
         for name, one in self._all.items():
             if name not in busy and name not in found.starts:
                 one.rest(told.get(name))
