@@ -19,7 +19,7 @@ START_A_WORKER = "start one: mpsq worker, or mpsq service install"
 
 @dataclass(frozen=True)
 class LaneState:
-    """State of one of several lanes, and the run on it: its row of v_run."""
+    """State of one of several lanes, and the run that has it, or has the machine alone: its row of v_run."""
 
     name: str
     blocked_reason: str | None
@@ -72,7 +72,7 @@ def lanes_of(layout: Layout, connection: sqlite3.Connection, alive: bool = True)
             row["blocked_reason"] if alive else None,
             row["paused_at"],
             row["paused_reason"],
-            on.get(row["name"]),
+            on.get(row["name"], on.get(DEFAULT_LANE)),
         )
         for row in read.lanes_here(connection)
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from queue_runner import lanes, tables, times, units
-from queue_runner.model import Row
+from queue_runner.model import DEFAULT_LANE, Row
 from queue_runner.monitor import eta, listing
 from queue_runner.monitor.blocks import Block
 from queue_runner.monitor.disk_usage import DiskUse
@@ -52,14 +52,18 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
         why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
         facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
     wide = max((len(lanes.short(one.name)) for one in found.queue.lanes), default=0)
-    lines = [tables.shorten(f"{lanes.short(one.name):<{wide}}  {_on(one)}", columns) for one in found.queue.lanes]
+    lines = [
+        f"{lanes.short(one.name):<{wide}}  {tables.shorten(_on(one), columns - wide - 2)}" for one in found.queue.lanes
+    ]
     return [*facts, ("lanes", "\n".join(lines))] if lines else facts
 
 
 def _on(one: LaneState) -> str:
     """Return what a lane does, on one line."""
     told = []
-    if one.running is not None:
+    if one.running is not None and one.running["lane"] == DEFAULT_LANE:
+        told.append(f"run {one.running['run']} has the machine alone")
+    elif one.running is not None:
         since = one.running["started_at"] or one.running["claimed_at"]
         told.append(f"{asked(one.running)}, {units.duration(max(time.time() - since, 0.0))}")
     if one.paused_at:

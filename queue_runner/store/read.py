@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
-from queue_runner.lanes import is_remote
+from queue_runner.lanes import is_remote, parts
 from queue_runner.model import DEFAULT_LANE, Selector
 from queue_runner.paths import Layout
 from queue_runner.units import counted
@@ -313,7 +313,7 @@ def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Seq
 def lanes_here(connection: sqlite3.Connection) -> list[Row]:
     """Return the rows of this machine's lanes, without that of the machine as a whole."""
     rows = connection.execute("SELECT * FROM lanes WHERE name <> ? ORDER BY name", [DEFAULT_LANE]).fetchall()
-    return [row for row in rows if not is_remote(row["name"])]
+    return [row for row in rows if not is_remote(row["name"]) and len(parts(row["name"])) == 1]
 
 
 def lane(connection: sqlite3.Connection, name: str) -> Row:

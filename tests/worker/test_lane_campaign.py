@@ -22,8 +22,8 @@ from tests.queue_support import Queue, until
 pytestmark = [pytest.mark.process, needs_linux]
 
 LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
-SUBMISSIONS, KILLS = (40, 100) if LONG else (4, 4)
-LIMIT_S = 1800.0 if LONG else 60.0
+SUBMISSIONS, KILLS = (40, 100) if LONG else (3, 3)
+LIMIT_S = 1800.0 if LONG else 120.0
 
 JOB = """
 import fcntl, os, sys, time
