@@ -44,8 +44,8 @@ class Lane:
 
 
 def kind(name: str) -> str:
-    """Return the device that a lane has: "cpu" or "cuda"; "" for the whole machine."""
-    return "" if name == DEFAULT_LANE else "cpu" if name.startswith("cpu:") else "cuda"
+    """Return the device that a lane has: "cpu" or "cuda"; "" for the whole machine, or no lane."""
+    return "" if name in ("", DEFAULT_LANE) else "cpu" if name.startswith("cpu:") else "cuda"
 
 
 def is_remote(name: str) -> bool:

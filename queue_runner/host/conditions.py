@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class Sampler:
 
     `fresh`: the run has not begun yet, so that the first sample already has shares. `queue` holds the processes of the
     queue itself, which are nobody's load; nor are its runs on other lanes, whose CPU time so far `beside` returns.
+    `gpus` are the UUIDs of a lane's.
     """
 
     def __init__(
@@ -86,10 +87,11 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
         fresh: bool = False,
         beside: Callable[[], float] = lambda: 0.0,
+        gpus: Collection[str] = (),
     ):
         self._clock = clock
         self._root = root
-        self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root)
+        self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root, gpus)
         self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
         own = partial(_own_time, self.queue, beside)

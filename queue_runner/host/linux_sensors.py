@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ _LOOKS_AFTER = 3
 
 
 class LinuxSensors:
-    """The sensors of one run."""
+    """The sensors of one run, which uses the GPUs of these UUIDs; any, if none are given."""
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), gpus: Collection[str] = ()) -> None:
         self._root = root
         self._throttle = ThrottleCounters(root)
         self._power, self._power_due = Power(), 0.0
         self._rapl = Rapl(root)
         library = nvidia.library(root)
         self._gpus = nvidia.Nvml(library) if library else None
+        if self._gpus is not None:
+            self._gpus.watch(gpus)
         self._reading = Beside(self._read_beside) if self._gpus or self._rapl.folders else None
         self._hidden = False
 

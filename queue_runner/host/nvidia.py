@@ -100,10 +100,10 @@ class Nvml:
     def read(self) -> dict[str, Any]:
         """Return the values of conditions.KEYS that NVML knows; {} where it answers nothing. Takes milliseconds, the
         first call up to a second where the driver was not loaded."""
-        found = [self._gpu(n, handle) for n, handle in enumerate(self._open())]
+        found = [self._gpu(n, handle) for n, handle in enumerate(self._open()) if self._is_watched(handle)]
         if not found:
             return {}
-        used = [found[n] for n in sorted(self._used) if n < len(found)]
+        used = [gpu for gpu in found if gpu["index"] in self._used]
         watched = used or found
         said: dict[str, Any] = {
             "gpu_busy_share": _highest(watched, "busy"),
@@ -134,16 +134,17 @@ class Nvml:
             try:
                 self._nvml.nvmlInit()
                 count = self._nvml.nvmlDeviceGetCount()
-                handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
+                self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
             except self._nvml.NVMLError:
                 return []
-            self._handles = [one for one in handles if not self._watched or self._names(one) & self._watched]
         return self._handles
 
-    def _names(self, handle: Any) -> set[str]:
+    def _is_watched(self, handle: Any) -> bool:
+        if not self._watched:
+            return True
         with suppress(self._nvml.NVMLError):
-            return {_text(self._nvml.nvmlDeviceGetUUID(handle)), *self._slices(handle)}
-        return set()
+            return bool(self._watched & {_text(self._nvml.nvmlDeviceGetUUID(handle)), *self._slices(handle)})
+        return False
 
     def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
         nvml = self._nvml

@@ -394,6 +394,11 @@ def running(connection: Connection, lane: str) -> Claimed | None:
     )
 
 
+def last_event(connection: Connection) -> int:
+    """Return a number that grows with every entry of the history."""
+    return int(connection.execute(select(func.max(job_events.c.id))).scalar() or 0)
+
+
 def name_of(connection: Connection, run_id: int) -> RunId:
     """Return the name of a run."""
     row = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.id == run_id)).one()

@@ -6,6 +6,7 @@ alone, and each lane has its own; whose turn it is, is decided here (turns.py). 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -48,6 +49,7 @@ class Lanes:
         self._all = {name: self._supervisor(name) for name in (DEFAULT_LANE, *self._lanes)}
         with writing(engine) as connection:
             lane_rows.keep(connection, self._lanes.keys())
+        self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds
         self._asks: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
 
     def step(self) -> bool:
@@ -202,10 +204,18 @@ class Lanes:
             if not ready.something_can_start(connection, DEFAULT_LANE, time.time()):
                 return Turns()
             paused = [name for name in self._lanes if lane_claims.is_paused(connection, name)]
-            asked = map(partial(self._asked, connection), lane_claims.waiting(connection, time.time()))
-            return turns(asked, list(self._lanes), busy=taken, paused=paused, before=before)
+            mark = jobs.last_event(connection), taken, paused
+            if self._nothing is not None and self._nothing[0] == mark and time.time() < self._nothing[1]:
+                return self._nothing[2]
+            alone: dict[int, bool] = {}
+            asked = map(partial(self._asked, connection, alone), lane_claims.waiting(connection, time.time()))
+            found = turns(asked, list(self._lanes), busy=taken, paused=paused, before=before)
+            until = ready.next_change_at(connection, DEFAULT_LANE, time.time())
+        self._nothing = None if found.starts else (mark, math.inf if until is None else until, found)
+        return found
 
-    def _asked(self, connection: Connection, run: lane_claims.Waiting) -> Asked:
+    def _asked(self, connection: Connection, alone: dict[int, bool], run: lane_claims.Waiting) -> Asked:
+        """Return what a run needs. `alone` keeps, for one look, which submissions began alone."""
         if run.job not in self._asks:
             if len(self._asks) > _REMEMBERED:
                 self._asks.clear()
@@ -213,8 +223,10 @@ class Lanes:
             self._asks[run.job] = lanes.needs(spec), spec.gpus
         kind, gpus = self._asks[run.job]
         lane = "" if run.lane == DEFAULT_LANE else run.lane
-        if kind and not lane and self._began_alone(connection, run.group):
-            kind = ""
+        if kind and not lane:
+            if run.group not in alone:
+                alone[run.group] = self._began_alone(connection, run.group)
+            kind = "" if alone[run.group] else kind
         return Asked(run.run_id, run.group, kind, gpus, lane)
 
     def _began_alone(self, connection: Connection, group: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from queue_runner import lanes
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.host import conditions
 from queue_runner.host.neighbours import NeighbourTime
@@ -55,7 +56,8 @@ class Observer:
         self._folder = folder
         self._ingest = Ingest(engine, run, folder)
         self._neighbours = neighbours
-        self._sampler = conditions.Sampler(fresh=fresh, beside=NeighbourTime(neighbours))
+        self._gpus = lanes.parts(run.spec.lane) if lanes.kind(run.spec.lane) == "cuda" else ()
+        self._sampler = self._new_sampler(fresh=fresh)
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
         self._sample_at = self._sampled_at = 0.0
@@ -76,7 +78,7 @@ class Observer:
         if self._prepares:  # what the preparation does to the machine is no condition of the run
             self._prepares = self._folder.is_preparing()
             self._sampler.close()
-            self._sampler = conditions.Sampler(beside=NeighbourTime(self._neighbours))
+            self._sampler = self._new_sampler()
             self._began = now
             if self._prepares:
                 return
@@ -84,6 +86,9 @@ class Observer:
         if isinstance(warden := (self._folder.started() or {}).get("warden_pid"), int):
             self._sampler.queue.add(warden)
         self._save(self._sampler.sample(self._folder.of_trainer()))
+
+    def _new_sampler(self, *, fresh: bool = False) -> conditions.Sampler:
+        return conditions.Sampler(fresh=fresh, beside=NeighbourTime(self._neighbours), gpus=self._gpus)
 
     def _save(self, sample: Mapping[str, Any]) -> None:
         with writing(self._engine) as connection:

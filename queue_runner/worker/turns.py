@@ -52,6 +52,8 @@ def turns(
     bound: dict[int, str] = {}
     waits = False
     for one in asked:
+        if not free and (waits or found.starts):
+            break
         lane = one.lane or bound.get(one.group, "")
         if _is_alone(one, lane, lanes):
             if waits:
@@ -76,8 +78,6 @@ def turns(
         found.starts[name] = one.run_id
         bound[one.group] = name
         free = [other for other in free if other not in parts(name)]
-        if not free:
-            break
     return found
 
 
