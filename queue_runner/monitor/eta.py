@@ -17,6 +17,7 @@ from functools import cached_property
 from queue_runner import times, units
 from queue_runner.lanes import is_remote
 from queue_runner.model import PREFLIGHT, Condition, Row, State
+from queue_runner.store import read
 from queue_runner.store.history import ALIKE, PACE, Expected, History
 
 
@@ -96,29 +97,35 @@ def estimate(
 
     `rows` are those of read.queue: the runs that have not ended, in queue order, the running one first. `left_s` is the
     time that the running one still needs at its own pace, if known, and `gap_s` the time between two runs (the
-    cool-down).
+    cool-down). With several lanes the estimate takes none to stand empty while runs wait, so it is "at least".
     """
     rows = [row for row in rows if not is_remote(row["lane"])]  # another machine takes its own time
     history = History(connection)
     expected = [history.of_row(row) for row in rows]
     walk = _Walk(connection, rows, now)
     turns: dict[str, Turn] = {}
-    at, sure, finish_at = now, True, None
+    n_lanes = max(len(read.lanes_here(connection)), 1)
+    free: list[float] = []
+    sure, finish_at = n_lanes == 1, None
     for place, row in enumerate(rows):
         if row["state"] == State.RUNNING:
             known, remaining = _running(row, expected[place], now, left_s, _stood_still_s(connection, row, now))
-            sure = remaining is not None and row["paused_at"] is None  # suspended: it needs user action to continue
-            finish_at = now + (remaining or 0.0)
-            turns[row["run"]] = Turn(row["run"], known, row["started_at"], finish_at, True, sure)
-            at = finish_at + gap_s
+            known_end = remaining is not None and row["paused_at"] is None  # suspended: it needs user action to go on
+            sure = sure and known_end
+            end_at = now + (remaining or 0.0)
+            finish_at = max(finish_at or end_at, end_at)
+            turns[row["run"]] = Turn(row["run"], known, row["started_at"], end_at, True, known_end)
+            free.append(end_at + gap_s)
             walk.ended(place)
-    while (found := walk.next(at)) is not None:
+    free = sorted(free + [now] * (n_lanes - len(free)))[-n_lanes:]
+    while (found := walk.next(free[0])) is not None:
         place, start_at = found
         name, takes = rows[place]["run"], expected[place]
-        finish_at = start_at + (takes.real_s or 0.0)
-        turns[name] = Turn(name, takes, start_at, finish_at, sure, sure and takes.real_s is not None)
+        end_at = start_at + (takes.real_s or 0.0)
+        finish_at = max(finish_at or end_at, end_at)
+        turns[name] = Turn(name, takes, start_at, end_at, sure, sure and takes.real_s is not None)
         sure = turns[name].finish_sure
-        at = finish_at + gap_s
+        heapq.heapreplace(free, end_at + gap_s)
         walk.ended(place)
     for place, row in enumerate(rows):
         turns.setdefault(row["run"], Turn(row["run"], expected[place], None, None))

@@ -108,6 +108,8 @@ def asked(row: Row) -> dict[str, Any]:
     return {"sets": found, "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}} | {
         "compile_mode": spec.get("compile_mode") or None,
         "gpus": spec.get("gpus", 1),
+        "cores": spec.get("cores") or None,
+        "threads": spec.get("threads") or None,
     }
 
 
@@ -126,7 +128,7 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
         | {name: first[name] for name in _OF_JOB}
         | {
             "compile": first["compile"],
-            **{name: first[name] for name in ("sets", "env_name", "mps", "compile_mode", "gpus")},
+            **{name: first[name] for name in ("sets", "env_name", "mps", "compile_mode", "gpus", "cores", "threads")},
             "tags": first["tags"],
             "state": state_of(rows),
             "ok": _ok(last),
@@ -292,6 +294,8 @@ def question(item: Row) -> str:
     dtype = None if item["dtype"] == "fp32" else item["dtype"]
     words = [item["device"], compiled, dtype, item["config"], *(f"{k}={v}" for k, v in item["sets"].items())]
     words += [f"gpus={n}"] if (n := item.get("gpus") or 1) > 1 else []
+    words += [f"cores={cores}"] if (cores := item.get("cores")) else []
+    words += [f"threads={threads}"] if (threads := item.get("threads")) != cores else []
     words += [f"env={name}"] if (name := item.get("env_name")) else []
     words += [f"mps_{k}={v}" for k, v in (item.get("mps") or {}).items()]
     if item["framework"] not in (None, "torch"):

@@ -38,6 +38,8 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[st
         "run": run_object(row),
         "argv": redact.redact(command_line.build_argv(spec, layout.snapshots)),
         "cwd": spec.cwd,
+        "lane": row["lane"],
+        "processors": spec.affinity or None,
         "python": spec.python,
         "torch": interpreter.torch_of(spec.python) if spec.python else None,
         "env": sorted({*spec.env, *spec.secrets}),

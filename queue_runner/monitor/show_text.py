@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from queue_runner import tables, units
-from queue_runner.model import Row
+from queue_runner.model import DEFAULT_LANE, Row
 from queue_runner.monitor import listing
 
 OF_JOB = (
@@ -64,6 +64,7 @@ def facts(one: Row) -> list[tuple[str, str]]:
         ("environment", _names(one["env"])),
         ("code", _code(one)),
         ("runs in", _place(one)),
+        ("lane", _lane(one)),
         ("tags", ", ".join(run["tags"]) or units.MISSING),
         ("priority", str(run["priority"])),
         ("rerun of", _known(one["rerun_of"], "job {}".format)),
@@ -209,6 +210,12 @@ def _left_out(one: Row) -> str:
     names = [f"{name} ({why})" for name, why in (one["code"] or {}).get("left_out", {}).items()]
     more = f"\n… and {len(names) - 5} more: --json has all" if len(names) > 5 else ""
     return "".join(f"\nleft out: {name}" for name in names[:5]) + more
+
+
+def _lane(one: Row) -> str | None:
+    if one["lane"] == DEFAULT_LANE and one["processors"] is None:
+        return None
+    return str(one["lane"]) + (f", on processors {one['processors']}" if one["processors"] else "")
 
 
 def _place(one: Row) -> str:

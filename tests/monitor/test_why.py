@@ -31,7 +31,7 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
             "paused_at",
         )
     )
-    return {"run": "12.3", "job_id": 12, "lane": "machine", "state": state, "valid": 1, **nothing, **changes}
+    return {"run": "12.3", "job_id": 12, "state": state, "lane": "machine", "valid": 1, **nothing, **changes}
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ RUN = (
     "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.env_name') AS env_name, "
     "json_extract(spec_json, '$.compile_mode') AS compile_mode, "
     f"{select_runs.GPUS} AS gpus, "
+    "json_extract(spec_json, '$.cores') AS cores, json_extract(spec_json, '$.threads') AS threads, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
     "outcome, exit_code, signal, reason, state, attempt, created_at, started_at, ended_at, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
@@ -41,7 +42,7 @@ DETAILS = ("data_name", "device_name", "optimizer")
 def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows, and in
     `compile` the mode of torch.compile by name, where it is not the default. `gpus` of a run on the CPU are the factor
-    `processes`.
+    `processes`. Runs on a lane have its processors as the factor `cores`, and `threads` where these are others.
 
     A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
     None and count as runs of one machine. Merged runs have a machine of their own even where their bundle names this
@@ -55,8 +56,9 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     newest = next(own, None)
     machines = [_machine(row) or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)
+    bound = [(row.pop("cores") or 0, row.pop("threads") or 0) for row in rows]
     cells = _planned_cells(context) if rows else {}
-    for row, machine in zip(rows, machines, strict=True):
+    for row, machine, (cores, threads) in zip(rows, machines, bound, strict=True):
         text, environment = row.pop("params_json"), row.pop("env_name") or None
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
@@ -71,6 +73,10 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
         if row["gpus"] > 1 and row["device"] == "cpu":
             row["factors"]["processes"], row["gpus"] = row["gpus"], 1
+        if any(n for n, _ in bound):
+            row["factors"]["cores"] = cores or "all"
+        if any(n != m for n, m in bound):
+            row["factors"]["threads"] = threads or None
         if environments:
             row["factors"]["env"] = environment
         if row["resumed_from"]:
