@@ -19,7 +19,7 @@ _PLACE = frozenset(
         *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "until_valid"),
-        *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
+        *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity", "pairing"),
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
@@ -28,6 +28,10 @@ _LATER = {"env_name": "", "mps": {}, "merged": {}, "compile_mode": "", "gpus": 1
 _NEVER = object()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _HASHED = json.JSONEncoder(sort_keys=True)
+
+
+ALONE, NEIGHBOUR = "alone", "neighbour"
+"""What a job of mpsq bench --neighbours is there for, beside the one that runs while a neighbour is measured."""
 
 
 def mode_word(compiles: bool | str | None) -> str:
@@ -91,6 +95,7 @@ class JobSpec:
     affinity: str = ""  # the lane's processors, 0-3,8
     cores: int = 0  # their number; 0: it may use all
     threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
+    pairing: str = ""  # ALONE: it has the machine to itself, on its lane's processors. NEIGHBOUR: it ends when told to
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""

@@ -10,7 +10,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from queue_runner.analysis.grouping import NAMES, SUBJECT, WORK, Arm, Row, group, labelled, middle, order, round_of
+from queue_runner.analysis.grouping import (
+    BESIDE,
+    NAMES,
+    SUBJECT,
+    WORK,
+    Arm,
+    Row,
+    group,
+    labelled,
+    middle,
+    order,
+    round_of,
+)
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,8 +159,8 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     named = {arm.key["subject"] for family in families for arm in family.arms}
     for family in families:
         match = [c for c in family.arms if all(_is(c, name, value, named) for name, value in vs.items())]
-        if "resumed" not in vs:
-            match = [arm for arm in match if not arm.key.get("resumed")] or match
+        for name in {"resumed", BESIDE} - {*vs}:
+            match = [arm for arm in match if not arm.key.get(name)] or match
         if len(match) > 1:
             apart = [name for name in match[0].key if len({arm.key[name] for arm in match}) > 1]
             raise UsageError(
@@ -206,7 +218,7 @@ def _distance(arm: Arm) -> tuple[bool, ...]:
     compiled = bool(key.get("compile"))
     away = key.get("device") != "cpu" or compiled
     other = key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
-    return away, compiled, *other, bool(key.get("resumed"))
+    return away, compiled, *other, bool(key.get("resumed")), bool(key.get(BESIDE))
 
 
 def _judged(family: Family, same_within: float | None) -> Family:

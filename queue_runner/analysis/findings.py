@@ -21,7 +21,7 @@ from queue_runner.analysis.comparison import (
     main_cache,
 )
 from queue_runner.analysis.explained import Explained
-from queue_runner.analysis.grouping import MAIN, Arm, is_mode, word
+from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, is_mode, word
 from queue_runner.analysis.significance import Word, after_looks
 from queue_runner.spec import mode_word
 
@@ -59,6 +59,7 @@ def describe(family: Family, details: RunDetails) -> list[str]:
         *map(Explained, drifts(family.arms)),  # whose taint is a caveat that is told
         *_step0(family.arms, details),
         *not_falling(family.arms),
+        *_beside(family.arms),
         *others_that_differ(family),
     ]
 
@@ -289,6 +290,16 @@ def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
             yield f"the loss of {arm.label} did not decrease: first {units.loss(first)}, last {units.loss(last)}"
 
 
+def _beside(arms: Sequence[Arm]) -> Iterable[str]:
+    """Name rows of runs that were beside another lane's, where other rows were alone: their ratio has two causes."""
+    apart = [arm for arm in arms if arm.key.get(BESIDE) and arm.shown]
+    if apart and any(arm.shown for arm in arms if not arm.key.get(BESIDE)):
+        names = ", ".join(arm.label for arm in apart[:MOST_FACTORS])
+        more = f" and {len(apart) - MOST_FACTORS} more rows" if len(apart) > MOST_FACTORS else ""
+        brief = f"{names}{more}: measured while another lane was busy, the other rows alone"
+        yield Explained(f"{brief}; their ratios include what the neighbour changed (mpsq bench --neighbours)", brief)
+
+
 def others_that_differ(family: Family) -> Iterable[str]:
     """Report factors that differ along with those in the labels: a ratio is not due to device and mode alone."""
     arms = [arm for arm in family.arms if arm.times]
@@ -298,7 +309,7 @@ def others_that_differ(family: Family) -> Iterable[str]:
         for arm in arms:
             values.setdefault(arm.key[name], []).append(arm)
         hidden = any(word(name, arm.key[name]) not in arm.label for arm in arms)
-        if name in MAIN or name == "device_name" or len(values) < 2 or not hidden:
+        if name in (*MAIN, BESIDE, "device_name") or len(values) < 2 or not hidden:
             continue
         parts = tuple(tuple(number for number, arm in enumerate(arms) if arm in of) for of in values.values())
         alike.setdefault(parts, []).append(name)

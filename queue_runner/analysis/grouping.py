@@ -22,6 +22,9 @@ MAIN = ("device", "compile", "dtype", "framework", "gpus")
 """Factors that distinguish arms and are named first."""
 PLACE = MAIN[:2]
 """Factors that a label has even if all arms share them."""
+BESIDE = "beside"
+"""Factor of a run that another lane's run was beside while it was measured. In every key: it is never pooled with runs
+alone, whatever distinguishes the rows, and every label names it."""
 NAMES = SUBJECT[1:]
 """Factors of SUBJECT by which one submission, or a baseline of the user's, may let arms differ."""
 WORK = ("token", "sample")
@@ -30,6 +33,8 @@ _BARE = frozenset(
     {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"}
 )
 """Factors shown by their value alone."""
+_SAID = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}
+"""Factors that a run has not or has, and what is shown of it."""
 
 
 def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
@@ -52,8 +57,8 @@ def word(name: str, value: Any) -> str:
         return mode_word(value)
     if name == "gpus":
         return f"{value} GPUs" if value is not None and value > 1 else ""
-    if name == "resumed":
-        return "resumed" if value else ""
+    if name in _SAID:
+        return _SAID[name][bool(value)]
     if name in _BARE:
         return "" if value is None else str(value)
     return f"{name}={'unset' if value is None else value}"
@@ -147,11 +152,11 @@ def round_of(row: Row) -> tuple[Any, int] | None:
 
 
 def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
-    """Group runs into arms, keyed by SUBJECT and `names`.
+    """Group runs into arms, keyed by SUBJECT, `names` and BESIDE.
 
     A run without numbers joins the other runs of its spec, because it did not report its device and versions.
     """
-    names = [*SUBJECT, *(name for name in names if name not in SUBJECT)]
+    names = [*SUBJECT, *(name for name in names if name not in (*SUBJECT, BESIDE)), BESIDE]
     members: dict[tuple[Any, ...], list[Row]] = {}
     place: dict[Any, tuple[Any, ...]] = {}
     for row in sorted(rows, key=lambda row: (row["median_s"] is None, row["run_id"])):
@@ -174,11 +179,13 @@ def _is_used(row: Row, include_invalid: bool) -> bool:
 
 
 def order(arm: Arm) -> tuple[Any, ...]:
-    """Return a sort key: the CPU first, eager before compiled, fp32 before other dtypes, then by the rest."""
+    """Return a sort key: the CPU first, eager before compiled, fp32 before other dtypes, alone before beside another
+    lane, then by the rest."""
     key = arm.key
     device = str(key.get("device"))
     rest = [(0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in key.values()]
-    return device != "cpu", device, bool(key.get("compile")), key.get("dtype") not in ("fp32", None), rest
+    reduced = key.get("dtype") not in ("fp32", None)
+    return device != "cpu", device, bool(key.get("compile")), reduced, bool(key.get(BESIDE)), rest
 
 
 def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False) -> list[Arm]:
@@ -194,7 +201,7 @@ def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False
         telling = {*MAIN, *(NAMES if short else ())} & differ
         shown = [name for name in names if name in always or name in telling]
     for name in names:
-        if name in differ and name not in shown and _splits(arms, shown, name):
+        if name in differ and name not in shown and (name == BESIDE or _splits(arms, shown, name)):
             shown.append(name)
     for unset in (False, True):  # an unset setting is named only where labels clash
         labels = [_label(arm, shown, unset) for arm in arms]

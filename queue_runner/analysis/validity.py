@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis import clock, stats, steadiness, stretches
+from queue_runner.analysis import clock, neighbours, stats, steadiness, stretches
 from queue_runner.analysis.summary import Summary
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 
@@ -78,6 +78,8 @@ class Facts:
     """fields that were left out of the trainer's lines"""
     recompiled: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """graphs compiled and graph breaks by the number of a measured iteration that compiled"""
+    beside: neighbours.Beside | None = None
+    """the runs of other lanes that were active while it was measured"""
 
 
 def find_taints(facts: Facts) -> list[Taint]:
@@ -146,6 +148,8 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     if f.resumed_from:
         at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
+    if f.beside is not None:
+        yield neighbours.KIND, f.beside.detail()
     if "not_quiet" in f.notes:
         yield "not_quiet", f.notes["not_quiet"]
     if any(c.get("on_battery") for c in f.conditions):

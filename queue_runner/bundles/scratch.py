@@ -102,7 +102,7 @@ class Scratch:
                         row["id"], RunId(row["job_id"], row["number"]), JobSpec.from_json(row["spec_json"]), "", ""
                     )
                     ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
-                    summarise_whatever_it_said(connection, run, ending, json.loads(row["exit_json"] or "{}"))
+                    summarise_whatever_it_said(connection, run, None, ending, json.loads(row["exit_json"] or "{}"))
                 for row in claimed:
                     results.save_taints(connection, row["run_id"], [(row["kind"], row["severity"], row["detail"])])
         except WRONG as error:

@@ -14,6 +14,8 @@ from queue_runner.cli.common import Json, hint, home, new_app, remark, remind, s
 from queue_runner.cli.submit_options import OfWorkload, title, with_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from queue_runner.submit.plan import Plan
 
 app = new_app()
@@ -33,34 +35,54 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the grid cells and the order of the runs; store nothing.")
     ] = False,
+    neighbours: Annotated[
+        bool,
+        typer.Option("--neighbours", help="Compare runs alone with runs beside another lane's: are lanes isolated?"),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Queue a workload over this machine's devices and modes, with repeats."""
     from queue_runner.cli.submit import print_plan, print_stored, store
-    from queue_runner.submit import bench as use_case
-    from queue_runner.submit import options, plan
 
-    hint("probing the devices of this machine")
-    full, notes = use_case.preset(said)
-    planned = plan.plan(options.request(full, title(ctx), measures=True))
-    remarks = [*notes, *planned.warnings]
+    planned, remarks, foretold = (_pairs if neighbours else _grid)(said, title(ctx))
     if dry_run:
         remark(*remarks)
     else:
         remind(remarks, json)
-    _foretell(planned)
+    say(foretold)
     if dry_run:
         print_plan(planned, json)
         return
     if not yes and sys.stdin.isatty() and not typer.confirm("queue these runs?", default=True, err=True):
         say("nothing was queued")
         raise typer.Exit(1)
-    print_stored(planned, store(planned, json), json)
+    stored = store(planned, json)
+    print_stored(planned, stored, json)
+    if neighbours:
+        hint(f"mpsq report neighbours g{stored.group} says what they show, when they have ended")
 
 
-def _foretell(planned: Plan) -> None:
+def _grid(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
+    """Return the plan, what to remark about it, and how long it takes."""
     from queue_runner.monitor.forecast import forecast, lines
+    from queue_runner.submit import bench as use_case
+    from queue_runner.submit import options, plan
 
+    hint("probing the devices of this machine")
+    full, notes = use_case.preset(said)
+    planned = plan.plan(options.request(full, words, measures=True))
     foreseen = forecast(home(), planned)
-    say(tables.facts(lines(planned, foreseen)))
-    say(textwrap.fill(foreseen.sentence(time.time()), 80, subsequent_indent="  "))
+    sentence = textwrap.fill(foreseen.sentence(time.time()), 80, subsequent_indent="  ")
+    return planned, [*notes, *planned.warnings], f"{tables.facts(lines(planned, foreseen))}\n{sentence}"
+
+
+def _pairs(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
+    """Return the same of runs alone and beside a neighbour: what they take is not known before."""
+    from queue_runner.submit import neighbours, options, plan
+
+    here = neighbours.lanes_here(home())
+    request = options.request(neighbours.preset(said, here), words, measures=True)
+    planned = neighbours.paired(plan.plan(request), here)
+    beside = ", ".join(lane.name for lane in here[1:])
+    told = f"{request.repeats} rounds: alone on {here[0].name}, and there beside a run on {beside}"
+    return planned, planned.warnings, textwrap.fill(told, 80, subsequent_indent="  ")

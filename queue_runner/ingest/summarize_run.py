@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection
 
+from queue_runner.analysis.neighbours import SHARE, Neighbour, beside
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.events import FIELD_DROPPED
@@ -19,21 +20,30 @@ from queue_runner.store.jobs import Claimed
 
 
 def summarize_run(
-    connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any], *, unobserved_matters: bool
+    connection: Connection,
+    run: Claimed,
+    ending: Ending,
+    exit_: Mapping[str, Any],
+    *,
+    unobserved_matters: bool,
+    neighbours: Sequence[Neighbour] = (),
 ) -> Summary:
-    """Compute and store the summary and the taints of a run whose events are all stored."""
+    """Compute and store the summary and the taints of a run whose events are all stored. `neighbours` are the runs of
+    other lanes that were active during it."""
     run_id = run.run_id
     iterations = results.rows_of(connection, "iterations", run_id)
     evals = results.rows_of(connection, "evals", run_id)
     hello = hello_of(connection, run_id)
     notes = results.note_texts(connection, run_id)
     _, *before = retries.segments(connection, run_id)
+    phases = results.rows_of(connection, "phases", run_id)
+    real_s, slept_s = exit_.get("real_s"), exit_.get("slept_s") or 0.0
     summary = summarize(
         iterations=iterations,
-        phases=results.rows_of(connection, "phases", run_id),
+        phases=phases,
         evals=evals,
-        real_s=exit_.get("real_s"),
-        slept_s=exit_.get("slept_s"),
+        real_s=real_s,
+        slept_s=slept_s,
         planned_iters=max(filter(None, (_count(hello, key) for key in ("full_iters", "planned_iters"))), default=None),
         eval_interval=_count(hello, "eval_interval"),
         resumed=bool(before),
@@ -49,16 +59,19 @@ def summarize_run(
         notes=notes,
         conditions=conditions_of(connection, run_id),
         ingests=results.rows_of(connection, "ingests", run_id),
-        slept_s=exit_.get("slept_s") or 0.0,
+        slept_s=slept_s,
         paused_s=exit_.get("paused_s") or 0.0,
         resumed_from=str(before[0][1]) if before else None,
-        real_s=exit_.get("real_s"),
+        real_s=real_s,
         dur_is=hello.get("dur_is"),
         lines=_lines(connection, run_id),
         dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
         recompiled=_recompiled(connection, run_id),
         learns=not str(hello.get("workload")).endswith("-eval"),
+        beside=beside(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None,
     )
+    if facts.beside is not None:
+        results.save_metric(connection, run_id, SHARE, facts.beside.share, "share")
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
     return summary
 

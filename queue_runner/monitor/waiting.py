@@ -20,7 +20,7 @@ _HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND block
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
 )
-_WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
+_WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail", Condition.WHILE: "measure"}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The conditions of waiting runs: the one place that decides whether a run may start, and whether it never will.
 
 A run may start when it is QUEUED, its lane is not paused, its time has come and every job that it waits for has ended
-as required (the view v_dependency). It never will, and is SKIPPED, when one of them has ended otherwise or when its
-deadline has passed.
+as required (the view v_dependency), or is a neighbour whose run of the same repeat is being measured. It never will,
+and is SKIPPED, when one of them has ended otherwise or when its deadline has passed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, fun
 
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, Condition, Ending, Outcome, State
 from queue_runner.store.behind import UNDECIDED, behind
-from queue_runner.store.schema import jobs, lanes, runs
+from queue_runner.store.schema import jobs, lanes, phases, runs
 
 v_dependency = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
 
@@ -21,6 +21,7 @@ _NOT_AS_WANTED = {
     Condition.OK: "job {on} did not succeed",
     Condition.FAIL: f"job {{on}} {NOT_FAILED}",
     Condition.ANY: "job {on} will never end",
+    Condition.WHILE: "its neighbour, job {on}, ended before it could start",
 }
 
 
@@ -30,12 +31,27 @@ _PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
 _BOUND_TO_PAUSED = exists().where(
     lanes.c.name == jobs.c.lane, lanes.c.name != DEFAULT_LANE, lanes.c.paused_at.is_not(None)
 )
+_BESIDE = runs.alias("beside")
+_MEASURED = (
+    select(phases.c.run_id)
+    .join(_BESIDE, _BESIDE.c.id == phases.c.run_id)
+    .where(
+        _BESIDE.c.job_id == v_dependency.c.on_job_id,
+        _BESIDE.c.repeat == runs.c.repeat,
+        _BESIDE.c.state == State.RUNNING,
+        phases.c.name == "measure",
+        phases.c.edge == "begin",
+    )
+    .correlate(runs, v_dependency)
+    .exists()
+)
+_MEASURES = (v_dependency.c.condition == Condition.WHILE) & _MEASURED
 MAY_START = (
     runs.c.state == State.QUEUED,
     runs.c.lane == _LANE,
     or_(runs.c.not_before_at.is_(None), runs.c.not_before_at <= _NOW),
     or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
-    ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met"),
+    ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met", ~_MEASURES),
     ~_PAUSED,
     ~_BOUND_TO_PAUSED,
 )

@@ -178,6 +178,12 @@ def save_note(connection: Connection, run_id: int, kind: str, text: str) -> None
     connection.execute(upsert(schema.notes).values(values).on_conflict_do_nothing())
 
 
+def save_metric(connection: Connection, run_id: int, name: str, value: float, unit: str) -> None:
+    """Store a metric of the queue's own, of the whole run, beside those of the trainer."""
+    values = {"run_id": run_id, "offset": OWN_NOTE, "name": name, "i": None, "value": value, "unit": unit}
+    connection.execute(upsert(schema.metrics).values(values).on_conflict_do_nothing())
+
+
 def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
     """Return the first text of each kind of note that the run has."""
     table = schema.notes

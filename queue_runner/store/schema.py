@@ -137,6 +137,7 @@ runs = Table(
     CheckConstraint("(outcome IS 'SUCCEEDED') <= (exit_code IS 0 OR exit_code IS NULL)", name="succeeded_is_zero"),
     CheckConstraint("(state = 'RUNNING') <= (claimed_at IS NOT NULL AND token IS NOT NULL)", name="running_is_claimed"),
     Index("runs_one_running_per_lane", "lane", unique=True, sqlite_where=text("state = 'RUNNING'")),
+    Index("runs_ended", "ended_at"),
     Index("runs_queue", "lane", "position", sqlite_where=text("state = 'QUEUED'")),
     sqlite_autoincrement=True,
 )
@@ -190,7 +191,7 @@ dependencies = Table(
     Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
     Column("on_job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
     Column("condition", Text, nullable=False),
-    CheckConstraint("condition IN ('ok', 'any', 'fail')", name="condition"),
+    CheckConstraint("condition IN ('ok', 'any', 'fail', 'while')", name="condition"),
     CheckConstraint("job_id <> on_job_id", name="not_on_itself"),
     Index("dependencies_on", "on_job_id"),
     sqlite_with_rowid=False,

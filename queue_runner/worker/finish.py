@@ -20,7 +20,7 @@ from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid
 from queue_runner.submit.find_max import next
 from queue_runner.text import last_line, plain
-from queue_runner.worker import group_guard, preflight
+from queue_runner.worker import group_guard, neighbours, preflight
 from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
@@ -62,7 +62,7 @@ def finish(
         if ran and not folder.spec.exists():
             results.save_note(connection, run.run_id, "folder_removed", _FOLDER_REMOVED)
         if not tries:
-            summarise_whatever_it_said(connection, run, ending, exit_ or {})
+            summarise_whatever_it_said(connection, run, folder, ending, exit_ or {})
         software = of_software(hello_of(connection, run.run_id), run.spec, None if node is None else node[1])
         results.mark_fingerprint(
             connection,
@@ -114,12 +114,15 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     return found.run_id if found else None
 
 
-def summarise_whatever_it_said(connection: Connection, run: Claimed, ending: Ending, exit_: Mapping[str, Any]) -> None:
+def summarise_whatever_it_said(
+    connection: Connection, run: Claimed, folder: RunDir | None, ending: Ending, exit_: Mapping[str, Any]
+) -> None:
     """Summarise the run; numbers that mpsq cannot process are an error of mpsq and invalid, but never block the
-    queue."""
+    queue. Without a folder the run is another machine's, and its stored taints tell of its neighbours."""
     try:
         with connection.begin_nested():
-            summarize_run(connection, run, ending, exit_, unobserved_matters=True)
+            beside = neighbours.of_run(connection, run, folder, exit_) if folder else []
+            summarize_run(connection, run, ending, exit_, unobserved_matters=True, neighbours=beside)
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
         detail = f"mpsq could not process what it reported ({type(error).__name__}: {error}): please report it"
         results.save_taints(connection, run.run_id, [("unobserved", "invalid", plain(detail))])

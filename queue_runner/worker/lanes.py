@@ -20,7 +20,7 @@ from queue_runner.host import lane_list
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
+from queue_runner.store import hook_calls, jobs, lane_claims, neighbours, ready, replacements
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
@@ -62,6 +62,7 @@ class Lanes:
         for name, one in self._all.items():
             one.look(self._wardens.values(), running=name in running or (name == DEFAULT_LANE and bool(running)))
         busy, failed = self._reap(running)
+        self._end_neighbours()
         if not busy or self._is_one_free(busy):
             schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
         self._back_up(busy)
@@ -106,6 +107,14 @@ class Lanes:
                 if skipped:
                     replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
                     hook_calls.note_idle(connection, self._orders)
+
+    def _end_neighbours(self) -> None:
+        """End the neighbours (mpsq bench --neighbours) beside which nothing is measured any more."""
+        with looking(self._engine) as connection:
+            if not neighbours.idle(connection):
+                return
+        with writing(self._engine) as connection:
+            jobs.request_cancel(connection, neighbours.idle(connection), "worker")
 
     def _back_up(self, busy: Collection[str]) -> None:
         """Make a backup between two runs, while holding the machine: its I/O must disturb no measurement. Where one

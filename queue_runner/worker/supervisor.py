@@ -31,6 +31,7 @@ from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
+from queue_runner.spec import NEIGHBOUR
 from queue_runner.store import jobs, results, retries
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store.engine import looking, writing
@@ -298,6 +299,8 @@ class Supervisor:
 
     def _launch(self, run: Claimed, lane: Hold) -> bool:
         try:
+            if run.spec.pairing == NEIGHBOUR and run.lane == DEFAULT_LANE:
+                return self._refuse(run, Ending(Outcome.SKIPPED, reason=f"lane: {run.spec.lane} is no lane any more"))
             if refusal := verify.refusal_in_time(self._layout.snapshots, run.spec):
                 return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})

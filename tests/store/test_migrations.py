@@ -136,6 +136,7 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
         for made in ("VIEW v_merged", "TABLE merged_runs", "TABLE merged_jobs"):  # 0006 makes them
             old.execute(f"DROP {made}")
         old.execute("ALTER TABLE runs DROP COLUMN replaces")
+        old.execute("DROP INDEX runs_ended")  # 0006
         old.execute("UPDATE alembic_version SET version_num = '0002'")
         before = old.execute(both := "SELECT * FROM runs r LEFT JOIN exits e ON e.run_id = r.id ORDER BY id").fetchall()
         columns = [name for _, name, *_ in old.execute("PRAGMA table_info(runs)")]

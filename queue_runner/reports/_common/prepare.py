@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
-from queue_runner.analysis.grouping import MAIN, SUBJECT, by_key, taints
+from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, by_key, taints
+from queue_runner.analysis.neighbours import KIND
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arguments import arguments_by_run
@@ -81,6 +82,8 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
             row["factors"]["env"] = environment
         if row["resumed_from"]:
             row["factors"]["resumed"] = True
+        if KIND in taints(row):
+            row["factors"][BESIDE] = True
     return rows
 
 

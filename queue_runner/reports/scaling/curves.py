@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import knee, stats
-from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, by_key, spread_s, taints, value_of
+from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, by_key, spread_s, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common.report import Context, Row
@@ -241,7 +241,7 @@ def _over(name: str, rows: Sequence[Row], context: Context) -> list[Curve]:
 
 def is_software(name: str) -> bool:
     """Return whether a factor that is no setting is a version, or the code: it follows from what was requested."""
-    return name not in ("env", "resumed", "arguments") and not name.startswith("mps_")
+    return name not in ("env", "resumed", "arguments", BESIDE) and not name.startswith("mps_")
 
 
 def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:

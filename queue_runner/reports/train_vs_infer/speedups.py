@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from queue_runner.analysis import significance, stats
-from queue_runner.analysis.grouping import WORK, by_key, round_of, taints
+from queue_runner.analysis.grouping import BESIDE, WORK, by_key, round_of, taints
 from queue_runner.analysis.pairing import Runs
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
@@ -22,7 +22,7 @@ _METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
 _ALIKE = ("machine", "model", "config", "framework", "framework_version", "compile", "dtype", "n_params")
 """Names in which training and inference rows agree. Other settings differ by nature (batch, duration); the number of
 parameters shows that the model is the same."""
-_ABSENCE_DIFFERS = frozenset({"env", "resumed", "arguments"})
+_ABSENCE_DIFFERS = frozenset({"env", "resumed", "arguments", BESIDE})
 """Factors that are not versions: a run without one differs from a run with it."""
 
 

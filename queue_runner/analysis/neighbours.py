@@ -1,0 +1,82 @@
+"""Runs beside a run: those of other lanes that were active while it was measured. Pure.
+
+A neighbour is active from the claim to the end of its process: its set-up and compilation load the machine, too. Any
+overlap with the measured part counts, since no share is known below which a neighbour changes nothing; how much it
+changes is what `mpsq bench --neighbours` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis.phases import spans
+
+KIND = "neighbour_busy"
+"""The taint of a run that was beside another one while it was measured."""
+SHARE = "neighbour_busy_share"
+"""The metric of such a run: the share of its measured time during which a neighbour was active, 0 to 1."""
+WHOLE = 1 - 1e-6
+"""The share from which on a neighbour was active throughout, but for rounding."""
+MOST_NAMED = 3
+"""Maximum number of neighbours that a detail names; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A run of another lane, active from `from_s` to `to_s`: seconds since the start of the run that it was beside."""
+
+    run: str
+    lane: str
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The neighbours of a run's measured part, and the share of it (0 to 1) during which one was active."""
+
+    share: float
+    neighbours: Sequence[Neighbour]
+
+    def detail(self) -> str:
+        """Return what the taint says."""
+        names = [f"{one.run} on {one.lane}" for one in self.neighbours[:MOST_NAMED]]
+        more = len(self.neighbours) - MOST_NAMED
+        named = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        return f"for {units.percent(self.share, 3)} of its measured time another lane was busy: {named}"
+
+
+def beside(
+    marks: Iterable[Mapping[str, Any]], awake_s: float | None, whole_s: float, neighbours: Iterable[Neighbour]
+) -> Beside | None:
+    """Return which neighbours were active during the measured part of a run, and for how much of it; None if none was.
+
+    `marks` and `awake_s` are as of phases.spans. The measured part is the phase `measure` without the phases inside it;
+    of a run that reports no such phase, whose time is that of the whole run, all of its `whole_s` seconds.
+    """
+    measured = [(span.from_s, span.to_s) for span in spans(marks, awake_s) if span.name == "measure"]
+    measured = measured or [(0.0, whole_s)]
+    total_s = sum(to_s - from_s for from_s, to_s in measured)
+    found = [one for one in neighbours if any(_overlap(part, (one.from_s, one.to_s)) for part in measured)]
+    if not found or total_s <= 0:
+        return None
+    busy_s = sum(_overlap(part, active) for part in measured for active in _joined(found))
+    return Beside(min(1.0, busy_s / total_s), sorted(found, key=lambda one: one.from_s))
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+def _joined(neighbours: Iterable[Neighbour]) -> list[tuple[float, float]]:
+    """Return the times during which any of them was active, without overlaps: two at once are one busy time."""
+    found: list[tuple[float, float]] = []
+    for from_s, to_s in sorted((one.from_s, one.to_s) for one in neighbours):
+        if found and from_s <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], to_s))
+        else:
+            found.append((from_s, to_s))
+    return found

@@ -1,0 +1,44 @@
+"""Runs of other lanes of this machine that were active at the same time, and those that are only there to be so.
+
+The latter are the runs of jobs for which another job waits `while` they are measured (mpsq bench --neighbours).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+_BESIDE = """
+SELECT other.job_id || '.' || other.number AS run, other.lane, other.state, other.claimed_at, other.started_at,
+    other.ended_at
+FROM (SELECT id FROM runs WHERE state = 'RUNNING' UNION ALL SELECT id FROM runs WHERE ended_at > ?) recent
+JOIN runs own ON own.id = ?
+JOIN runs other ON other.id = recent.id AND other.lane <> own.lane AND other.boot_id = own.boot_id
+JOIN jobs j ON j.id = other.job_id
+WHERE other.claimed_at < ? AND json_extract(j.spec_json, '$.on.to') IS NULL
+ORDER BY other.claimed_at, other.id
+"""
+"""Times of one boot are of one clock. What was sent elsewhere (--on) has a lane, and disturbs nobody here."""
+
+_IDLE = """
+SELECT own.id FROM runs own
+WHERE own.state = 'RUNNING' AND own.cancel_requested_at IS NULL
+    AND EXISTS (SELECT 1 FROM dependencies WHERE on_job_id = own.job_id AND condition = 'while')
+    AND NOT EXISTS (
+        SELECT 1 FROM dependencies d JOIN runs waiter ON waiter.job_id = d.job_id
+        WHERE d.on_job_id = own.job_id AND d.condition = 'while' AND waiter.repeat = own.repeat
+        AND waiter.state <> 'DONE')
+"""
+
+
+def idle(connection: Connection) -> list[int]:
+    """Return the RUNNING neighbours beside which no run is measured any more, nor will be."""
+    return list(connection.exec_driver_sql(_IDLE).scalars())
+
+
+def beside(connection: Connection, run_id: int, since: float, until: float) -> list[dict[str, Any]]:
+    """Return the runs of other lanes that were claimed before `until` and had not ended at `since` (Unix seconds), or
+    are still RUNNING: run, lane, state, claimed_at, started_at (None: no fence was seen), ended_at."""
+    found = connection.exec_driver_sql(_BESIDE, (since, run_id, until))
+    return [dict(row) for row in found.mappings()]

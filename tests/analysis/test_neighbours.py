@@ -1,0 +1,79 @@
+"""Which runs of other lanes were beside a run while it was measured, and for what share of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from queue_runner.analysis.grouping import BESIDE, group, labelled
+from queue_runner.analysis.neighbours import Neighbour, beside
+
+MARKS = [
+    {"t_s": t_s, "name": name, "edge": edge}
+    for t_s, name, edge in (
+        (0.0, "setup", "begin"),
+        (10.0, "setup", "end"),
+        (10.0, "measure", "begin"),
+        (20.0, "eval", "begin"),
+        (30.0, "eval", "end"),
+        (40.0, "measure", "end"),
+    )
+]
+"""Measured from 10 to 20 s and from 30 to 40 s."""
+
+
+def share(*active: tuple[float, float], marks: list[dict[str, Any]] = MARKS) -> float | None:
+    """The share of a run of 50 s with neighbours that were active at these times."""
+    found = beside(marks, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", *times) for n, times in enumerate(active, 7)])
+    return found and found.share
+
+
+@pytest.mark.parametrize(
+    ("active", "expected"),
+    [
+        ([(-5.0, 60.0)], 1.0),
+        ([(-5.0, float("inf"))], 1.0),  # it still runs
+        ([(15.0, 60.0)], 0.75),
+        ([(15.0, 25.0)], 0.25),
+        ([(12.0, 16.0), (14.0, 18.0)], 0.3),  # two at once are one busy time
+        ([(0.0, 10.0)], None),  # during its set-up
+        ([(20.0, 30.0)], None),  # during its evaluation
+        ([(40.0, 60.0)], None),
+        ([], None),
+    ],
+)
+def test_the_share_is_of_the_measured_part(active: list[tuple[float, float]], expected: float | None) -> None:
+    assert share(*active) == (expected and pytest.approx(expected))
+
+
+def test_a_run_without_phases_is_measured_as_a_whole() -> None:
+    assert share((0.0, 5.0), marks=[]) == pytest.approx(0.1)
+
+
+def test_neighbours_are_named_up_to_a_number() -> None:
+    found = beside(MARKS, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", 10.0 + n, 11.0 + n) for n in range(5)])
+    assert found is not None
+    assert found.detail() == (
+        "for 25.0 % of its measured time another lane was busy: 0.1 on cpu:1, 1.1 on cpu:1, 2.1 on cpu:1 and 2 more"
+    )
+
+
+def run(run_id: int, neighbours: bool, **changes: Any) -> Mapping[str, Any]:
+    factors = {BESIDE: True} if neighbours else {}
+    values = {"machine": "m", "subject": "nanogpt", "config": "tiny", "device": "cpu", "compile": False}
+    ends = {"state": "DONE", "outcome": "SUCCEEDED", "valid": 1, "median_s": 0.1, "spec_hash": "s", "taints": ""}
+    return {"run_id": run_id, "factors": factors, **values, **ends, **changes}
+
+
+def test_runs_beside_another_are_never_pooled_with_runs_alone() -> None:
+    """Whatever the rows are grouped by."""
+    arms = group([run(1, False), run(2, True), run(3, False), run(4, True)], ["device"])
+    assert [[row["run_id"] for row in arm.runs] for arm in arms] == [[1, 3], [2, 4]]
+    assert [arm.label for arm in labelled(arms, {})] == ["cpu", "cpu beside another lane"]
+
+
+def test_a_label_names_the_neighbour_where_the_device_would_tell_rows_apart() -> None:
+    arms = group([run(1, False), run(2, True, device="cuda", spec_hash="t")], ["device", "compile"])
+    assert [arm.label for arm in labelled(arms, {})] == ["cpu eager", "cuda eager beside another lane"]
