@@ -22,9 +22,8 @@ ORDER BY other.claimed_at, other.id
 """Times of one boot are of one clock. What was sent elsewhere (--on) has a lane, and disturbs nobody here."""
 
 _IDLE = """
-SELECT own.id FROM runs own
-WHERE own.state = 'RUNNING' AND own.cancel_requested_at IS NULL
-    AND EXISTS (SELECT 1 FROM dependencies WHERE on_job_id = own.job_id AND condition = 'while')
+SELECT own.id FROM runs own JOIN jobs j ON j.id = own.job_id
+WHERE own.state = 'RUNNING' AND own.cancel_requested_at IS NULL AND json_extract(j.spec_json, '$.pairing') = 'neighbour'
     AND NOT EXISTS (
         SELECT 1 FROM dependencies d JOIN runs waiter ON waiter.job_id = d.job_id
         WHERE d.on_job_id = own.job_id AND d.condition = 'while' AND waiter.repeat = own.repeat
