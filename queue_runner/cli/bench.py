@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner import tables
+from queue_runner import tables, units
 from queue_runner.cli.common import Json, hint, home, new_app, remark, remind, say
 from queue_runner.cli.submit_options import OfWorkload, title, with_options
 
@@ -84,5 +84,5 @@ def _pairs(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
     request = options.request(neighbours.preset(said, here), words, measures=True)
     planned = neighbours.paired(plan.plan(request), here)
     beside = ", ".join(lane.name for lane in here[1:])
-    told = f"{request.repeats} rounds: alone on {here[0].name}, and there beside a run on {beside}"
+    told = f"{units.counted(request.repeats, 'round')}: alone on {here[0].name}, and there beside a run on {beside}"
     return planned, planned.warnings, textwrap.fill(told, 80, subsequent_indent="  ")

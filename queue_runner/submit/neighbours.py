@@ -67,12 +67,17 @@ def preset(said: Said, here: Sequence[Lane]) -> dict[str, Any]:
 def paired(planned: Plan, here: Sequence[Lane]) -> Plan:
     """Return the plan with three jobs or more for each of its own: alone, beside, and a neighbour on each other lane.
 
-    Raises: UsageError for a workload that does not count its iterations.
+    Raises: UsageError for a workload that does not count its iterations, and a job that has no lane.
     """
     made: list[NewJob] = []
     after: list[tuple[Sibling, ...]] = []
     for job in planned.jobs:
         spec = lanes.placed(job.spec, here[0])
+        if spec.lane != here[0].name:
+            raise UsageError(
+                f"{spec.name} does not run on the lane {here[0].name}: it takes several GPUs, or names one itself",
+                "leave out CUDA_VISIBLE_DEVICES and --gpus",
+            )
         first = len(made) + 2
         neighbours = [lanes.placed(endless(job.spec), lane) for lane in here[1:]]
         ours = replace(spec, pairing=ALONE), replace(spec, gate=False)
