@@ -15,7 +15,7 @@ from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
 from queue_runner.monitor.status import Status
-from queue_runner.text import one_line, width
+from queue_runner.text import one_line
 
 SHOWN = 10
 """Number of waiting runs shown unless all are requested."""
