@@ -7,8 +7,8 @@ import re
 
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 VIEW = """
 CREATE VIEW v_dependency AS
