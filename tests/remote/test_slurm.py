@@ -124,7 +124,7 @@ def test_doctor_examines_the_cluster(front: Queue, cluster: Slurm, mpsq: Cli, mo
     bare = cluster.folder / "bare"
     bare.write_text("#!/bin/sh\necho no mpsq here >&2; exit 1\n")
     bare.chmod(0o755)
-    wrong = good.replace(str(cluster.python), str(bare)).replace(str(cluster.shared), "/proc/none")
+    wrong = good.replace(str(cluster.python), str(bare)).replace(str(cluster.shared), f"{bare}/none")
     front.layout.config.write_text(wrong + 'partition = "nope"\ntime = "1-00:00"\n')
     found = checks()
     failed = {name: check["finding"] for name, check in found.items() if check["verdict"] == "fail"}
