@@ -55,7 +55,9 @@ def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     lines = [
         f"{lanes.short(one.name):<{wide}}  {tables.shorten(_on(one), columns - wide - 2)}" for one in found.queue.lanes
     ]
-    return [*facts, ("lanes", "\n".join(lines))] if lines else facts
+    if lines:
+        facts.append(("lanes", "\n".join(lines)))
+    return facts + _blocks(found, columns)
 
 
 def _on(one: LaneState) -> str:

@@ -1,0 +1,63 @@
+"""The locks of lanes beside that of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queue_runner.host import locks
+from queue_runner.host.lane_locks import LaneLocks
+
+MACHINE, A, B, C = "machine", "cpu:0", "cpu:1", "cpu:2"
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+
+
+def test_lanes_go_side_by_side_and_the_machine_alone() -> None:
+    first, second = LaneLocks(A).take(), LaneLocks(B).take()
+    assert first and second and len(first.fds) == 2 and first.shares
+    assert LaneLocks(A).take() is None
+    assert LaneLocks(MACHINE).take() is None
+    first.close()
+    second.close()
+    alone = LaneLocks(MACHINE).take()
+    assert alone and len(alone.fds) == 1 and not alone.shares
+    assert LaneLocks(A).take() is None
+
+
+def test_several_lanes_are_taken_all_or_none() -> None:
+    second = LaneLocks(B).take()
+    assert second and LaneLocks(f"{A},{B}").take() is None
+    left = LaneLocks(A).take()
+    assert left, "what it could have had is free again"
+    left.close()
+    second.close()
+    both = LaneLocks(f"{B},{A}").take()
+    assert both and len(both.fds) == 3
+    assert LaneLocks(A).take() is None and LaneLocks(B).take() is None and LaneLocks(C).take()
+
+
+def test_who_waits_to_be_alone_keeps_newcomers_out_until_it_dies() -> None:
+    running = LaneLocks(A).take()
+    waits = LaneLocks(MACHINE)
+    assert running and waits.take() is None
+    assert not LaneLocks(B).may_start()
+    running.close()
+    alone = waits.take()
+    assert alone and LaneLocks(B).may_start(), "its turn is over as it has the machine"
+    assert LaneLocks(B).take() is None
+    waits.leave()
+    alone.close()
+
+
+def test_a_turn_ends_with_its_descriptor() -> None:
+    running = LaneLocks(A).take()
+    waits = LaneLocks(MACHINE)
+    assert running and waits.take() is None and not LaneLocks(B).may_start()
+    waits.leave()  # as a worker that dies does
+    assert LaneLocks(B).may_start()
+    assert locks.lane_lock_path("cpu:0+2").name == "lane-cpu-0_2.lock"
