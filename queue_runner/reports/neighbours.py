@@ -66,7 +66,8 @@ def finish(rows: list[Row], context: Context) -> Result:
         if verdict is not None:
             lines.append(isolation.sentence(who, verdict, context.options.same_within))
         else:
-            lines.append(f"{who}: nothing to compare, since only one of both has a valid run")
+            lacking = "beside a neighbour" if alone.times else "alone"
+            lines.append(f"{who}: nothing to compare, as no run {lacking} is valid (--all takes invalid ones, too)")
     if not rows:
         lines = [select_runs.nothing(context, "of mpsq bench --neighbours")]
     if left_out:

@@ -107,7 +107,8 @@ def test_rounds_alone_and_beside_a_neighbour(queue: Queue, mpsq: Cli) -> None:
     assert "isolation is not shown: " in text  # two rounds are too few
     result, text = report(queue, "devices")
     assert sorted(row["n_runs"] for row in result.rows) == [2, 2] and "beside another lane" in text
-    mpsq.ok("wait", "g1")  # a neighbour that was ended is no failure
+    assert mpsq.ok("wait", "g1").out.startswith("4 of 4 runs succeeded; 2 neighbours ended")  # which is no failure
+    assert "job 3 is measured" in mpsq.ok("show", "2.1").out
 
 
 def test_a_run_whose_neighbour_ends_before_it_starts_is_skipped(queue: Queue) -> None:
