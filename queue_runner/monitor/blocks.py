@@ -6,9 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner.lanes import REMOTE_GLOB, is_remote
+from queue_runner.lanes import REMOTE_GLOB, SILENT, is_remote
 from queue_runner.model import Row, State
-from queue_runner.store.blocks import SILENT
 
 _OPEN = """
 SELECT r.lane, count(*) AS runs, sum(r.state = 'DONE') AS done, l.blocked_reason AS said,

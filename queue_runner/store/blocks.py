@@ -15,8 +15,6 @@ from queue_runner.store.jobs import Claimed
 from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import conditions, exits, fingerprints, groups, jobs, notes, runs
 
-SILENT = "does not answer since"
-"""Words by which a lane's reason says that its target is silent."""
 _JOB = ("id", "group_id", "created_at", "name", "kind", "workload", "framework", "device", "compile", "dtype", "config")
 _COPIED = (*_JOB, "spec_json", "spec_hash", "priority", "deadline_at")
 _SENT = (

@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
+from queue_runner.lanes import SILENT
 from queue_runner.model import State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
@@ -162,14 +163,14 @@ class Blocks:
             job = target.send(token, options)
         except NotSent as error:
             since = clock(self._down_since.setdefault(lane, now), now)
-            self._take_back(lane, token, target, f"{target.kind} {blocks.SILENT} {since}: {error}")
+            self._take_back(lane, token, target, f"{target.kind} {SILENT} {since}: {error}")
             return
         except Refused as error:
             self._take_back(lane, token, target, f"{target.kind} refuses the block: {error}")
             return
         except Unreachable as error:
             self._not_before[options["to"]] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
-            self._say(lane, f"{target.kind} {blocks.SILENT} {clock(now, now)}: {error}")
+            self._say(lane, f"{target.kind} {SILENT} {clock(now, now)}: {error}")
             return
         failpoints.reach("blocks.sent")
         self._down_since.pop(lane, None)
@@ -233,7 +234,7 @@ class Blocks:
             since = clock(watch.silent_since, time.time())
             pending = any(row["cancel_requested_at"] is not None for row in rows)
             then = "; it is asked to cancel as soon as it answers" if pending else ""
-            self._say(lane, f"{target.kind} {blocks.SILENT} {since}: {error}; the block may be running{then}")
+            self._say(lane, f"{target.kind} {SILENT} {since}: {error}; the block may be running{then}")
             watch.seen, watch.over_since = None, None
         watch.asked = time.monotonic()
         return watch.seen
