@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_runner.bundles.parts import KINDS, Check, digest, number, one_of, prose, whole, word
 from queue_runner.ingest.fields import MAX_INT, BadLine, flag, storable
-from queue_runner.spec import COMPILE_MODES
+from queue_runner.spec import ALONE, COMPILE_MODES, NEIGHBOUR
 
 _MOST = 1000
 """Settings, packages or words of one job."""
@@ -56,6 +56,7 @@ FIELDS: Mapping[str, Check] = {
     **dict.fromkeys(("workload", "framework", "device", "dtype", "config", "parser"), _WORD),
     "compile": _or(None, flag),
     "compile_mode": one_of("", *COMPILE_MODES),
+    "pairing": one_of("", ALONE, NEIGHBOUR),
     "seed": _or(None, whole(-MAX_INT)),
     "params": _mapping(_setting),
     "argv": _texts,

@@ -29,6 +29,15 @@ WHERE own.state = 'RUNNING' AND own.cancel_requested_at IS NULL AND json_extract
         WHERE d.on_job_id = own.job_id AND d.condition = 'while' AND waiter.repeat = own.repeat
         AND waiter.state <> 'DONE')
 """
+_MEASURING = """
+SELECT p.run_id FROM phases p JOIN runs r ON r.id = p.run_id
+WHERE r.state = 'RUNNING' AND p.name = 'measure' AND p.edge = 'begin' ORDER BY p.run_id
+"""
+
+
+def measuring(connection: Connection) -> list[int]:
+    """Return the RUNNING runs that have begun to be measured: what waits for that may start, and no event says so."""
+    return list(connection.exec_driver_sql(_MEASURING).scalars())
 
 
 def idle(connection: Connection) -> list[int]:

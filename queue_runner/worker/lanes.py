@@ -213,7 +213,7 @@ class Lanes:
             if not ready.something_can_start(connection, DEFAULT_LANE, time.time()):
                 return Turns()
             paused = [name for name in self._lanes if lane_claims.is_paused(connection, name)]
-            mark = jobs.last_event(connection), taken, paused
+            mark = jobs.last_event(connection), neighbours.measuring(connection), taken, paused
             if self._nothing is not None and self._nothing[0] == mark and time.time() < self._nothing[1]:
                 return self._nothing[2]
             alone: dict[int, bool] = {}

@@ -115,6 +115,7 @@ def test_squeue_hangs_and_every_verb_says_since_when(
     assert following.stderr is not None
     try:
         assert any(since in line for line in following.stderr)  # else it goes on until the run has ended
+        until(lambda: any(row["outcome"] == "CANCELLED" for row in front.rows()), "the cancel on the node", LIMIT_S)
         go(front)
         rows = front.done(3, LIMIT_S)
     finally:
