@@ -251,7 +251,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("device", "said"), [("mps", "cannot train on mps together"), ("cpu", "this workload trains in one process")]
+    ("device", "said"), [("mps", "cannot train on mps together"), ("cpu", "only --gpus starts several processes")]
 )
 def test_it_trains_in_one_process(device: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = glue(tmp_path, capsys, "--device", device, "--config", "toy", env={"WORLD_SIZE": "2"})

@@ -72,12 +72,13 @@ def test_hello_tells_what_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> N
     """By a stand-in for torch's device."""
     import torch
 
+    from harness.torch_backend.ddp import ALONE
     from harness.torch_backend.main import Torch
     from mpsq_report_watch import facts_of_torch
 
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 11 * MIB)
     for kind, told in (("mps", 11 * MIB), ("cpu", None)):
-        device: Any = SimpleNamespace(kind=kind, type=kind)
+        device: Any = SimpleNamespace(kind=kind, type=kind, group=ALONE)
         assert Torch().facts(device).get("recommended_memory_bytes") == told
         assert facts_of_torch(device, ()).get("recommended_memory_bytes") == told
 

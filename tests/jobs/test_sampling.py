@@ -265,7 +265,7 @@ def test_a_start_is_the_prompt_of_every_text(run: Run, weights: Path, tmp_path: 
         ({"num_samples": 7}, "num_samples=7: 3 iterations of batch_size=2 write fewer --set max_iters=4"),
         ({"top_k": 5}, "top_k has no effect without a temperature"),
         ({"temperature": -1}, "temperature=-1.0: it cannot be less than 0"),
-        ({"start": "FILE:/nowhere.txt"}, "it cannot be read"),
+        ({"start": "FILE:/nowhere.txt"}, "start=FILE:/nowhere.txt cannot be read: /nowhere.txt: no such file"),
         ({"start": "snow \u2603"}, "start has characters that pydoc does not have: '\u2603'"),
     ],
 )
