@@ -13,6 +13,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from tests.cli_support import ROOT
+from tests.queue_support import ANY_MACHINE
 from tests.recipes_support import blocks
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ TOYS = {
 
 @pytest.mark.parametrize("name", sorted(TOYS))
 def test_the_toy_sizes_of_a_recipe_run(name: str, layout: Layout, tmp_path: Path) -> None:
-    layout.config.write_text("min_free_bytes = 0\npoll_s = 0.2\n")
+    layout.config.write_text(f"min_free_bytes = 0\npoll_s = 0.2\n{ANY_MACHINE}")
     program = tmp_path / "bin" / "mpsq"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m queue_runner.cli "$@"\n')
