@@ -79,7 +79,10 @@ class Cleaner:
 
     def name(self, text: str | None) -> str | None:
         """Clean a name: one line without what a page would take for markup."""
-        return None if text is None else re.sub("[<>]", "_", one_line(self.text(text)))[:MOST_NAME]
+        if text is None:
+            return None
+        line = re.sub("[<>]", "_", one_line(self.text(text)))
+        return "".join(letter for letter in line if letter.isprintable())[:MOST_NAME]
 
     def _text(self, text: str, most: int = MOST_TEXT) -> str:
         text = self._home.sub(HOME, plain(text.encode("utf-8", "replace").decode()))
@@ -103,6 +106,17 @@ class Cleaner:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INT:
             return str(value)
         return finite(value)
+
+    def facts(self, value: Any) -> Any:
+        """Clean a fingerprint: every text of it is a name."""
+        return self._names(self.tree(value))
+
+    def _names(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {self.name(key): self._names(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._names(item) for item in value]
+        return self.name(value) if isinstance(value, str) else value
 
     def spec(self, spec: JobSpec) -> dict[str, Any]:
         """Return the question of a job."""

@@ -105,7 +105,7 @@ def _fingerprints(
     found = {}
     for hash in sorted({row[name] for row in runs for name in ("machine_hash", "software_hash") if row[name]}):
         row = connection.execute("SELECT kind, data_json FROM fingerprints WHERE hash = ?", [hash]).fetchone()
-        found[hash] = row["kind"], cleaner.tree(json.loads(row["data_json"]))
+        found[hash] = row["kind"], cleaner.facts(json.loads(row["data_json"]))
     return found
 
 

@@ -20,7 +20,9 @@ MOST_TEXT = 10_000
 MOST_ITEMS = 10_000
 """Values in one JSON value."""
 MOST_SECONDS = 1e12
-"""Times and durations: far beyond any, and far below where sums overflow."""
+"""Durations: far beyond any, and far below where sums overflow."""
+MOST_MOMENT = 2.5e11
+"""Unix seconds of a time of day, in the year 9892: every calendar can write it."""
 MOST_VALUE = 1e30
 KINDS = ("workload", "command")
 
@@ -136,7 +138,8 @@ def words(value: Any, key: str) -> list[str]:
 
 _TAG = word(MOST_TAG)
 _ID, _COUNT, _NAME = whole(1, 2**53), whole(0), word()
-_AT, _DUR, _VALUE = number(0, MOST_SECONDS), number(-MOST_SECONDS, MOST_SECONDS), number(-MOST_VALUE, MOST_VALUE)
+_AT, _FOR = number(0, MOST_MOMENT), number(0, MOST_SECONDS)
+_DUR, _VALUE = number(-MOST_SECONDS, MOST_SECONDS), number(-MOST_VALUE, MOST_VALUE)
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,8 @@ PARTS = (
     Part(
         "exits",
         _of_run(
-            real_s_=_AT, slept_s_=_DUR, paused_s_=_DUR, user_s_=_AT, sys_s_=_AT, max_rss_bytes_=_COUNT, exit_json=tree
+            real_s_=_FOR, slept_s_=_DUR, paused_s_=_DUR, user_s_=_FOR, sys_s_=_FOR, max_rss_bytes_=_COUNT,
+            exit_json=tree,
         ),
         "run_id",
     ),
@@ -232,7 +236,7 @@ PARTS = (
     ),
     Part(
         "evals",
-        _of_run(offset=_COUNT, metric=_NAME, i=whole(-MAX_INT), split=_NAME, value_=told, dur_s_=_AT),
+        _of_run(offset=_COUNT, metric=_NAME, i=whole(-MAX_INT), split=_NAME, value_=told, dur_s_=_FOR),
         "run_id, offset, metric",
     ),
     Part(
@@ -243,7 +247,7 @@ PARTS = (
     Part(
         "iterations",
         _of_run(
-            offset=_COUNT, i=whole(-MAX_INT), dur_s=_AT, loss_=told, phase=whole(0, len(PHASES) - 1),
+            offset=_COUNT, i=whole(-MAX_INT), dur_s=_FOR, loss_=told, phase=whole(0, len(PHASES) - 1),
             synced=whole(0, SYNC_UNKNOWN), allocated_bytes_=_COUNT, reserved_bytes_=_COUNT,
         ),
         "run_id, offset",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import reports
-from queue_runner.bundles import question
+from queue_runner.bundles import fingerprint, question
 from queue_runner.bundles.parts import AS_JSON, BadBundle, Part
 from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, RunId, Selector, State, parse_selector
@@ -192,6 +192,9 @@ def _stored(part: Part, values: list[Any]) -> list[Any]:
         stored[part.names.index("spec_json")] = spec.to_json()
         *stored, tags = stored
         return [*stored, *(getattr(spec, name) for name in _FROM_SPEC), spec.content_hash(), tags]
+    if part.name == "fingerprints":
+        _, kind, data = values
+        fingerprint.check(kind, data)
     return [*stored, *([str(State.DONE)] if part.name == "runs" else [""] if part.name == "ingests" else [])]
 
 

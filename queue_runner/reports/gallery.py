@@ -95,12 +95,13 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
     common = {name: arms[0].key.get(name) for name in ("machine", *_QUESTION, *fixed)}
     for arm in labelled(arms, common):
         last = max(arm.shown, key=lambda row: row["ended_at"] or 0.0)
-        machine, system = known.get(last["machine_hash"], {}), known.get(last["software_hash"], {}).get("system") or {}
+        machine, system = known.get(last["machine_hash"], {}), known.get(last["software_hash"], {}).get("system")
         spread_s, over = arm.spread_s
         median_s, tokens, samples = arm.median_s, arm.median("tokens_per_iter"), arm.median("samples_per_iter")
-        chip, memory = machine.get("cpu") or machine.get("model"), machine.get("memory_gib")
-        os = " ".join(str(system[name]) for name in ("os", "os_version") if system.get(name)) or machine.get("system")
-        size = f"{memory} GiB" if memory else None
+        chip, memory = _said(machine, "cpu") or _said(machine, "model"), machine.get("memory_gib")
+        release = filter(None, (_said(system, "os"), _said(system, "os_version")))
+        os = " ".join(release) or _said(machine, "system")
+        size = f"{memory} GiB" if isinstance(memory, int) else None
         version = " ".join(filter(None, [last["framework"], last["framework_version"]]))
         yield {
             "workload": arm.key["subject"],
@@ -110,7 +111,7 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "settings": {name: value for name in fixed if (value := _value(arm, name)) is not None},
             "machine": last["machine_hash"],
             "chip": chip,
-            "memory_gib": memory,
+            "memory_gib": memory if size else None,
             "os": os,
             "merged": bool(last["merged"]),
             "where": (", ".join(filter(None, [chip, size])) or prepare.where(last["machine_hash"]))
@@ -132,6 +133,12 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, 
             "date": time.strftime("%Y-%m-%d", time.gmtime(last["ended_at"])) if last["ended_at"] else "",
             "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
         }
+
+
+def _said(fingerprint: Any, name: str) -> str | None:
+    """Return a text of a fingerprint; None for anything else, which bundles of others may have had."""
+    value = fingerprint.get(name) if isinstance(fingerprint, dict) else None
+    return value if isinstance(value, str) and value else None
 
 
 def _shown(rows: Sequence[Row], marks: footnotes.Taints) -> Sequence[Column]:

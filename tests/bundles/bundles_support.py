@@ -106,6 +106,16 @@ def rows(lines: list[Any], part: str) -> list[list[Any]]:
     return lines[begin:end]
 
 
+def rehash(lines: list[Any]) -> None:
+    """Give each fingerprint the hash of what it says now, and name it by that in the runs."""
+    new = {}
+    for row in rows(lines, "fingerprints"):
+        old, row[0] = row[0], results.fingerprint_hash(row[1], row[2])
+        new[old] = row[0]
+    for run in rows(lines, "runs"):
+        run[:] = [new.get(value, value) if type(value) is str else value for value in run]
+
+
 def content(db: Path) -> dict[str, list[Any]]:
     """Every row of a database."""
     with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:

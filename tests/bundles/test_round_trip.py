@@ -127,6 +127,21 @@ def test_merged_runs_share_no_table_with_those_of_here_even_under_its_name(tmp_p
     assert {section.title for section in gallery.sections} == {"nanogpt tiny, eager, fp32, lr=0.1"}
 
 
+@pytest.mark.parametrize("odd", [5, ["a"], {"os": [1], "os_version": 7}])
+def test_the_gallery_takes_odd_fingerprints_as_unknown(tmp_path: Path, odd: object) -> None:
+    store = sender(tmp_path / "a")
+    data = json.dumps({"cpu": odd, "model": odd, "memory_gib": "64", "system": odd})
+    store.db.execute("UPDATE fingerprints SET data_json = ?", [data])
+    assert {(row["chip"], row["memory_gib"], row["os"]) for row in report(store.layout, "gallery")} == {(None,) * 3}
+
+
+def test_names_of_a_fingerprint_leave_clean(tmp_path: Path) -> None:
+    machine = {**ALPHA, "cpu": "<b>Alpha\u200b\n M1</b>", "gpus": [{"name": "a" * 300, "cores": 8}]}
+    lines = lines_of(exported(sender(tmp_path / "a", machine)))
+    (found,) = [row[2] for row in rows(lines, "fingerprints") if row[1] == "machine"]
+    assert found["cpu"] == "_b_Alpha M1_/b_" and len(found["gpus"][0]["name"]) == 200
+
+
 def test_a_failed_run_of_another_machine_joins_no_row_of_here(tmp_path: Path) -> None:
     there = sender(tmp_path / "b", {**ALPHA, "id": "bbbb"})
     store = sender(tmp_path / "a")
