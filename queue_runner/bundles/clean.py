@@ -90,22 +90,32 @@ class Cleaner:
 
     def tree(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Clean a JSON value: texts and keys, and whole values under the name of a secret or of the environment."""
+        hides = name in _TOLD
         if isinstance(value, str):
+            assigns = _ASSIGNED.match(value)
+            if hides and assigns:
+                return value[: assigns.end()] + self.hidden(value[assigns.end() :])
             named = redact.is_secret(name, value) and not redact.is_secret("", value)
             return self.hidden(value) if named else self.text(value)
         if isinstance(value, Mapping):
             if depth >= MAX_DEPTH - 2:
                 return {}
-            hides = name in _TOLD
             return {
                 self.text(str(key)): self.hidden(str(item)) if hides else self.tree(item, str(key), depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, list):
-            return [self.tree(item, name, depth + 1) for item in value] if depth < MAX_DEPTH - 2 else []
+            return [self._item(item, name, depth + 1) for item in value] if depth < MAX_DEPTH - 2 else []
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INT:
             return str(value)
         return finite(value)
+
+    def _item(self, value: Any, name: str, depth: int) -> Any:
+        """Clean an item of a list of that name: of variables their names stay, of `A=1`."""
+        if name in _TOLD and not isinstance(value, Mapping | list):
+            text = str(value)
+            return self.tree(text, name) if _ASSIGNED.match(text) else self.hidden(text)
+        return self.tree(value, name, depth)
 
     def facts(self, value: Any) -> Any:
         """Clean a fingerprint: every text of it is a name."""

@@ -182,10 +182,17 @@ SECRETS = {
 }
 
 
+ENVIRONMENTS = {
+    "environ": ["FOO=value-of-foo", "value-of-foo", ["BAR=value-of-foo"], {"name": "value-of-foo"}],
+    "environment": "FOO=value-of-foo BAR=value-of-foo",
+    "settings": {"env": ["FOO=value-of-foo"]},
+}
+
+
 def plant(store: Store, home: Path) -> set[str]:
     """Write secrets and paths into every text that a run or a job has; return what must not leave."""
     text = " ".join(SECRETS) + f" {home}/own/place.py {store.layout.home}/runs/1.1"
-    hello = json.dumps({"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}})
+    hello = json.dumps({"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}, **ENVIRONMENTS})
     store.db.execute("UPDATE jobs SET note = ?", [text])
     store.db.execute(
         "UPDATE groups SET title = ?", ["mpsq submit --env FOO=value-of-foo -- x --token tokentokentoken9"]
@@ -233,7 +240,7 @@ def test_no_secret_no_value_of_a_variable_and_no_path_of_a_home_leaves(
     assert [secret for secret in secrets if secret in text] == []
     (done,) = merged(receiver(tmp_path / "b"), data)
     assert done.runs == 6
-    assert "[home]" in text and "OMP_NUM_THREADS" in text and "/own/place.py" in text
+    assert "[home]" in text and "OMP_NUM_THREADS" in text and '"FOO=[hidden-' in text and "/own/place.py" in text
 
 
 def test_equal_hidden_values_stay_equal_and_others_apart(tmp_path: Path) -> None:
