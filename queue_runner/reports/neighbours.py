@@ -81,11 +81,14 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _kept(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
-    """Return the rows to compare, and those without a neighbour throughout, or with one although alone, and why."""
+    """Return the rows to compare, and those without a neighbour throughout, with one although alone, or merged, and
+    why."""
     kept, left_out = [], []
     for row in rows:
         why = ""
-        if row["outcome"] == Outcome.SUCCEEDED and row["role"] == "beside":
+        if row["merged"]:
+            why = "merged: no bundle says on which lanes its runs were, and beside which"
+        elif row["outcome"] == Outcome.SUCCEEDED and row["role"] == "beside":
             why = isolation.incomplete(row["share"])
         elif row["factors"].get(BESIDE) and row["role"] == "alone":
             why = "another lane was busy although it was to be alone"

@@ -142,6 +142,15 @@ def test_names_of_a_fingerprint_leave_clean(tmp_path: Path) -> None:
     assert found["cpu"] == "_b_Alpha M1_/b_" and len(found["gpus"][0]["name"]) == 200
 
 
+def test_of_a_merged_bench_of_neighbours_the_report_says_that_it_is_left_out(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.pairing', 'alone', '$.lane', 'cpu:0')")
+    merged(there, exported(store))
+    with read.reading(there.db) as connection:
+        text = printing.as_text("neighbours", reports.run("neighbours", connection, read_options()), "table")
+    assert "merged: no bundle says on which lanes its runs were" in text and "nothing to compare" not in text
+
+
 def test_a_failed_run_of_another_machine_joins_no_row_of_here(tmp_path: Path) -> None:
     there = sender(tmp_path / "b", {**ALPHA, "id": "bbbb"})
     store = sender(tmp_path / "a")
@@ -192,7 +201,9 @@ ENVIRONMENTS = {
 def plant(store: Store, home: Path) -> set[str]:
     """Write secrets and paths into every text that a run or a job has; return what must not leave."""
     text = " ".join(SECRETS) + f" {home}/own/place.py {store.layout.home}/runs/1.1"
-    hello = json.dumps({"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}, **ENVIRONMENTS})
+    hello = json.dumps(
+        {"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}, **ENVIRONMENTS}
+    )
     store.db.execute("UPDATE jobs SET note = ?", [text])
     store.db.execute(
         "UPDATE groups SET title = ?", ["mpsq submit --env FOO=value-of-foo -- x --token tokentokentoken9"]
