@@ -10,6 +10,8 @@ STATEMENTS = (
 CREATE TABLE merged_jobs (
     job_id INTEGER NOT NULL,
     identity TEXT NOT NULL,
+    question_hash TEXT NOT NULL,
+    machine_hash TEXT NOT NULL,
     PRIMARY KEY (job_id),
     FOREIGN KEY(job_id) REFERENCES jobs (id),
     UNIQUE (identity)

@@ -5,7 +5,6 @@ Everything is checked before anything is written, and all bundles of a call are 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import sqlite3
@@ -17,10 +16,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from queue_runner.bundles import file
-from queue_runner.bundles.parts import AS_JSON, OF_RUN, BadBundle
+from queue_runner.analysis.validity import disturbance
+from queue_runner.bundles import file, identity
+from queue_runner.bundles.parts import OF_RUN, BadBundle
 from queue_runner.bundles.scratch import Scratch, scratch
-from queue_runner.model import RunId, State, Verb
+from queue_runner.model import Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
@@ -32,11 +32,6 @@ Row = Mapping[str, Any]
 SAME_WITHIN = 1e-9
 """Relative difference of two numbers of a report that is rounding: logarithms differ between C libraries."""
 _BATCH = 1000
-_KEPT = (
-    *("number", "repeat", "attempt", "outcome", "exit_code", "signal", "reason", "created_at", "claimed_at"),
-    *("started_at", "ended_at", "replaces"),
-)
-_TEXTS = frozenset({"reason", "text"})
 _MEASURED = (*(part.name for part in OF_RUN), "summaries")
 
 
@@ -118,14 +113,15 @@ class _Store:
         self._connection = connection
         self._bundle = bundle
         self._content = bundle.content.connection
-        self._machines = _machines(bundle.content)
+        self._machines = identity.machines(bundle.content)
         self._now = time.time()
         self._here: dict[int, int] = {}
+        self._new: set[int] = set()
         self._groups: list[str] = []
         self._counts = dict.fromkeys(("jobs", "runs", "known", "own", "iterations"), 0)
 
     def all(self) -> Merged:
-        """Store what is not here yet. Raises: BadBundle for a run that is here with other content."""
+        """Store what is not here yet. Raises: BadBundle for what differs from what is here, or would change it."""
         for group in self._read("SELECT * FROM groups ORDER BY id"):
             if (mine := self._group(group)) is not None:
                 self._groups.append(f"g{mine}")
@@ -143,22 +139,36 @@ class _Store:
             if _is_own(self._connection, group, job):
                 self._counts["own"] += len(runs)
                 continue
-            identity = _identity(group, job)
+            name, machine = identity.of_job(group, job), self._machines[group["id"]]
+            asked = identity.of_question(JobSpec.from_json(job["spec_json"]))
             known = self._connection.exec_driver_sql(
-                "SELECT m.job_id, j.group_id FROM merged_jobs m JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
-                (identity,),
+                "SELECT m.job_id, m.question_hash, m.machine_hash, j.group_id FROM merged_jobs m"
+                " JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
+                (name,),
             ).one_or_none()
             if known is not None:
                 job_id, mine = known.job_id, known.group_id
+                if known.question_hash != asked:
+                    raise self._differs(f"job {job['id']}", f"{job_id}", "with another question", job_id)
+                if known.machine_hash != machine:
+                    raise self._differs(f"job {job['id']}", f"{job_id}", "of another machine", job_id)
             else:
                 if mine is None:
                     mine = jobs.add_group(self._connection, group["title"], group["seed"])
                 job_id = self._job(mine, job)
-                self._connection.exec_driver_sql("INSERT INTO merged_jobs VALUES (?, ?)", (job_id, identity))
+                self._connection.exec_driver_sql(
+                    "INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", (job_id, name, asked, machine)
+                )
                 self._counts["jobs"] += 1
             for run in runs:
-                self._run(run, job_id, self._machines[group["id"]])
+                self._run(run, job_id, machine)
         return mine
+
+    def _differs(self, its: str, here: str, how: str, job_id: int) -> BadBundle:
+        return BadBundle(
+            f"its {its} is here already, as {here}, {how} ({self._bundle.name})",
+            f"mpsq delete --results {job_id} removes the one that is here",
+        )
 
     def _job(self, group: int, job: Row) -> int:
         """Add a job that this queue can never run: to its verbs it is an imported one."""
@@ -168,7 +178,7 @@ class _Store:
         return jobs.add_job(self._connection, group, NewJob(asked, terms=Terms(note=job["note"], tags=tags)))
 
     def _run(self, run: Row, job_id: int, machine: str) -> None:
-        there, content_hash = RunId(run["job_id"], run["number"]), _content_hash(self._bundle.content, run)
+        there, content_hash = RunId(run["job_id"], run["number"]), identity.of_content(self._bundle.content, run)
         known = self._connection.exec_driver_sql(
             "SELECT r.id, m.content_hash FROM runs r LEFT JOIN merged_runs m ON m.run_id = r.id"
             " WHERE r.job_id = ? AND r.number = ?",
@@ -176,15 +186,13 @@ class _Store:
         ).one_or_none()
         if known is not None:
             if known.content_hash != content_hash:
-                raise BadBundle(
-                    f"its run {there} is here already, as {job_id}.{run['number']}, with other content"
-                    f" ({self._bundle.name})",
-                    f"mpsq delete --results {job_id} removes the one that is here",
-                )
+                raise self._differs(f"run {there}", f"{job_id}.{run['number']}", "with other content", job_id)
             self._here[run["id"]] = known.id
             self._counts["known"] += 1
             return
-        values = {name: run[name] for name in _KEPT}
+        if run["replaces"]:
+            self._check_replaced(there, job_id, run["replaces"])
+        values = {name: run[name] for name in identity.KEPT}
         values |= {
             "machine_hash": self._fingerprint(run["machine_hash"] or machine),
             "software_hash": self._fingerprint(run["software_hash"]),
@@ -192,6 +200,7 @@ class _Store:
         }
         run_id = jobs.add_run(self._connection, job_id, position=run["position"], state=State.DONE, **values)
         self._here[run["id"]] = run_id
+        self._new.add(run_id)
         jobs.record(
             self._connection,
             job_id=job_id,
@@ -206,6 +215,24 @@ class _Store:
         copied = {table: _copy(self._content, self._connection, table, run["id"], run_id) for table in _MEASURED}
         self._counts["iterations"] += copied["iterations"]
         self._counts["runs"] += 1
+
+    def _check_replaced(self, run: RunId, job_id: int, repeat: int) -> None:
+        """Check that a new run replaces none that another bundle brought, unless the machine disturbed that one:
+        --until-valid replaces no other. Raises: BadBundle."""
+        rows = self._connection.exec_driver_sql(
+            "SELECT r.id, r.number, r.outcome, r.reason,"
+            " (SELECT group_concat(kind) FROM taints WHERE run_id = r.id) AS taints"
+            " FROM runs r WHERE r.job_id = ? AND r.repeat = ? ORDER BY r.attempt, r.id",
+            (job_id, repeat),
+        ).all()
+        for row in rows:
+            counts = row is rows[-1] or row.outcome == Outcome.SUCCEEDED
+            if row.id not in self._new and counts and not disturbance(row._mapping):
+                raise BadBundle(
+                    f"its run {run} would replace {job_id}.{row.number}, which another bundle brought and nothing"
+                    f" disturbed ({self._bundle.name})",
+                    f"mpsq delete --results {job_id} removes the one that is here",
+                )
 
     def _fingerprint(self, hash: str | None) -> str | None:
         if hash is None:
@@ -227,12 +254,6 @@ def _copy(source: sqlite3.Connection, target: Connection, table: str, old: int, 
     return n
 
 
-def _identity(group: Row, job: Row) -> str:
-    """Return what names a job in all queues: its number and the moments of its submission, to the microsecond."""
-    told = [group["id"], group["created_at"], job["id"], job["created_at"]]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-
 def _is_own(connection: Connection, group: Row, job: Row) -> bool:
     """Return whether the bundle's job is one of this queue itself."""
     row = connection.exec_driver_sql(
@@ -241,28 +262,6 @@ def _is_own(connection: Connection, group: Row, job: Row) -> bool:
         (job["id"], job["created_at"], group["id"], group["created_at"]),
     ).first()
     return row is not None
-
-
-def _content_hash(content: Scratch, run: Row) -> str:
-    """Return the sha256 of how the run ended and of all numbers that it measured: without what its owner may edit,
-    and without texts, which another mpsq may clean in another way."""
-    found = hashlib.sha256()
-    found.update(json.dumps([run[name] for name in _KEPT if name not in _TEXTS]).encode())
-    for part in OF_RUN:
-        if part.name != "taints":  # judged anew
-            numbers = [at for at, name in enumerate(part.names) if name not in _TEXTS | AS_JSON]
-            for row in content.rows(part, run["id"]):
-                found.update(json.dumps([part.name, *(row[at] for at in numbers)]).encode())
-    return found.hexdigest()
-
-
-def _machines(content: Scratch) -> dict[int, str]:
-    """Return, by submission, the machine of its newest run that names one: also that of runs which never started."""
-    rows = content.connection.execute(
-        "SELECT j.group_id, r.machine_hash FROM runs r JOIN jobs j ON j.id = r.job_id"
-        " WHERE r.machine_hash IS NOT NULL ORDER BY r.id"
-    )
-    return {row["group_id"]: row["machine_hash"] for row in rows}
 
 
 def _machine(content: sqlite3.Connection, hash: str) -> str:

@@ -147,6 +147,8 @@ merged_jobs = Table(
     metadata,
     Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
     Column("identity", Text, nullable=False, unique=True),  # sha256 of what names the job in the queue that ran it
+    Column("question_hash", Text, nullable=False),  # of the fields of its spec that travel: no bundle may change them
+    Column("machine_hash", Text, nullable=False),  # of the first run of its submission to end
 )
 
 merged_runs = Table(
