@@ -1,8 +1,8 @@
 """Bundles: the results of whole submissions as one file, for another machine (docs/bundles.md).
 
-`collect` reads a queue, without what is nobody's business; `parts` says what a bundle may hold; `scratch` is the
-database in which both sides compute summary, taints and report from the points alone; `file` is the format; `merge`
-stores.
+`collect` reads a queue, without what is nobody's business; `parts`, `question` and `fingerprint` say what a bundle may
+hold; `scratch` is the database in which both sides compute summary, taints and report from the points alone; `file` is
+the format; `merge` stores, and `identity` says what no later bundle may change.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class _Store:
         ).all()
         for row in rows:
             counts = row is rows[-1] or row.outcome == Outcome.SUCCEEDED
-            if row.id not in self._new and counts and not disturbance(row._mapping):
+            if row.id not in self._new and counts and not disturbance(row._asdict()):
                 raise BadBundle(
                     f"its run {run} would replace {job_id}.{row.number}, which another bundle brought and nothing"
                     f" disturbed ({self._bundle.name})",
