@@ -10,7 +10,7 @@ from typing import Any
 
 from queue_runner.atomic_file import replacing
 from queue_runner.model import Ending, Outcome, State
-from queue_runner.remote import block
+from queue_runner.remote import block, outputs
 from queue_runner.run_dir import RunDir
 
 _FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
@@ -29,19 +29,19 @@ def began(folder: block.Folder, among: Container[str] | None = None) -> list[str
     return [name for _, name in sorted(found)]
 
 
-def fetch(source: RunDir, target: RunDir, *, whole: bool) -> None:
-    """Bring the folder of a run up to date; `whole` also what is written at its end. Raises: OSError."""
+def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
+    """Bring the folder of a run up to date; `whole` also what is written at its end. Return the names of files in `out`
+    that could not be copied. Raises: OSError."""
     (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
     for stream in block.STREAMS:
         if (source.path / stream).exists():
             block.append_new(source.path / stream, target.path / stream)
     if not whole:
-        return
+        return []
     for file in _FILES:
         if (source.path / file).is_file():
             _copy(source.path / file, target.path / file)
-    if source.out.is_dir():
-        shutil.copytree(source.out, target.out, dirs_exist_ok=True)
+    return outputs.copy(source.out, target.out)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
-from queue_runner.remote import block
-from queue_runner.run_dir import RunDir
+from queue_runner.remote import block, outputs
+from queue_runner.run_dir import RunDir, read_regular
 from queue_runner.store import blocks, jobs, lanes, migrate, read, resolve, results
 from queue_runner.store.engine import looking, open_engine, writing
 
@@ -61,6 +62,7 @@ class Node:
         self._begun: dict[str, float | None] = {}
         self._cancelled: set[str] = set()
         self._beats = 0
+        self._said = ""
 
     def load(self) -> None:
         """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
@@ -127,7 +129,10 @@ class Node:
         return self._worker.poll() is not None
 
     def _is_over(self, left: list[read.Row]) -> bool:
-        """Return whether an idle worker leaves these runs for good: they are held, or the block is to end."""
+        """Return whether an idle worker leaves these runs for good: they are held, or the block is to end. A run that is
+        DONE is among them while the shared folder does not take what it wrote."""
+        if any(row["state"] == State.DONE for row in left):
+            return False
         if any(row["state"] == State.RUNNING for row in left):
             self._worker = None
             return self._starts >= MOST_STARTS
@@ -175,18 +180,26 @@ class Node:
             rows = read.runs(connection)
         self._beats += 1
         now = next((row["run"] for row in rows if row["state"] == State.RUNNING), None)
-        late = []
         if not self._folder.path.exists():
             return [row for row in rows if row["state"] != State.DONE]
-        try:
+        with self._tried_again():
             block.write_json(self._folder.beat, {"count": self._beats, "run": now}, durable=False)
-            for row in rows:
-                if row["run"] not in self._exported and row["state"] in (State.RUNNING, State.DONE):
+        for row in rows:
+            if row["run"] not in self._exported and row["state"] in (State.RUNNING, State.DONE):
+                with self._tried_again():
                     self._pass_on(row)
-        except OSError as error:
-            print(f"the shared folder takes nothing: {error}; it is tried again", file=sys.stderr, flush=True)
-            late = [row for row in rows if row["state"] == State.DONE and row["run"] not in self._exported]
+        late = [row for row in rows if row["state"] == State.DONE and row["run"] not in self._exported]
         return [row for row in rows if row["state"] != State.DONE] + late
+
+    @contextlib.contextmanager
+    def _tried_again(self) -> Iterator[None]:
+        """Say once what the shared folder does not take: the next step tries again."""
+        try:
+            yield
+        except OSError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                print(f"the shared folder takes nothing: {error}; it is tried again", file=sys.stderr, flush=True)
 
     def _pass_on(self, row: read.Row) -> None:
         name, source = row["run"], RunDir(self._layout.run_dir(row["run"]))
@@ -201,23 +214,26 @@ class Node:
             return
         for file in _RUN_FILES:
             _copy(source.path / file, target.path / file)
-        if source.out.is_dir():
-            shutil.copytree(source.out, target.out, dirs_exist_ok=True)
+        left_out = outputs.copy(source.out, target.out)
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
                 flush(target.path / stream)
         with looking(self._engine) as connection:
             told = blocks.result(connection, row["run_id"], results.OWN_NOTE)
+        told["notes"] += outputs.note(left_out)
         block.write_json(target.path / "record.json", told)
         self._exported.add(name)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file that may not be there, at once. Raises: OSError when it cannot be written."""
-    with contextlib.suppress(FileNotFoundError):
-        data = source.read_bytes()
-        with replacing(target, durable=True) as partial:
-            partial.write_bytes(data)
+    """Copy a file, at once, if it is there and a file: a job may have put anything in its place. Raises: OSError when it
+    cannot be written."""
+    try:
+        data = read_regular(source)
+    except OSError:
+        return
+    with replacing(target, durable=True) as partial:
+        partial.write_bytes(data)
 
 
 def about_here() -> dict[str, str | None]:

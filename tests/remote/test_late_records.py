@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +17,12 @@ from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from queue_runner.worker.blocks import Blocks
 from tests.queue_support import until
+from tests.remote.block_support import RECORD
 from tests.remote.slurm_support import TIMES
 
 pytestmark = pytest.mark.process
 
 GONE = '{"why": "", "at": 0}'
-RECORD: dict[str, Any] = {
-    **{"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None, "boot_id": "b"},
-    **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0, "conditions": [], "notes": []},
-    **{"exit": {"exit_code": 0, "real_s": 1.0}, "machine": {"id": "node"}, "system": {"os": "linux"}},
-}
 
 
 def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str) -> tuple[Blocks, block.Folder]:

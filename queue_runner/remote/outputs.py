@@ -1,0 +1,104 @@
+"""The files that a job has left in its folder `out`, copied to another folder: what cannot be copied is left out and named,
+so that it keeps nothing else from coming back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO
+
+from queue_runner.text import cut, one_line
+
+NOTE = "output_left_out"
+_SHOWN = 3
+_UNFIT = {getattr(errno, name) for name in ("ENAMETOOLONG", "EINVAL", "EILSEQ", "EFBIG", "ELOOP", "EISDIR", "ENOTDIR")}
+"""What a folder answers to a file that it can never take."""
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP}
+
+
+class _Unreadable(Exception):
+    """A file whose content the disk does not give."""
+
+
+def copy(source: Path, target: Path) -> list[str]:
+    """Copy `source`, if it is a folder, into `target`, replacing what an earlier try has copied; return what was left out.
+
+    Links are copied as links, which may lead nowhere in the copy. FIFOs, sockets and devices, which have no content,
+    and what cannot be read here or cannot exist there are left out.
+
+    Raises: OSError when `target` takes nothing, as on a full disk.
+    """
+    left_out: list[str] = []
+    if source.is_symlink() or not source.is_dir():
+        return left_out
+
+    def unreadable(error: OSError) -> None:
+        left_out.append(os.path.relpath(error.filename, source))
+
+    for folder, names, files in os.walk(source, onerror=unreadable):
+        place = Path(os.path.normpath(target / os.path.relpath(folder, source)))
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno not in _UNFIT | {errno.EEXIST}:
+                raise
+            left_out.append(os.path.relpath(folder, source))
+            names.clear()
+            continue
+        for name in sorted((*files, *(one for one in names if Path(folder, one).is_symlink()))):
+            if not _copy_one(Path(folder, name), place / name):
+                left_out.append(os.path.relpath(Path(folder, name), source))
+    return left_out
+
+
+def note(left_out: Collection[str]) -> list[tuple[str, str]]:
+    """Return a note of (kind, text) about files of a run's output that have not come back; none for none."""
+    if not left_out:
+        return []
+    names = ", ".join(cut(one_line(name), 80) for name in sorted(left_out)[:_SHOWN])
+    more = f" and {len(left_out) - _SHOWN:,} more" if len(left_out) > _SHOWN else ""
+    return [(NOTE, f"did not come back from its node: {names}{more}")]
+
+
+def _copy_one(source: Path, target: Path) -> bool:
+    """Copy a file or a link; return False for what is neither, or cannot be copied. Raises: OSError of `target`."""
+    try:
+        mode = source.lstat().st_mode
+        link = os.readlink(source) if stat.S_ISLNK(mode) else None
+        if link is None and not stat.S_ISREG(mode):
+            return False
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        stream = None if link is not None else os.fdopen(os.open(source, flags), "rb")
+    except OSError:
+        return False
+    with stream or contextlib.nullcontext():
+        try:
+            target.unlink(missing_ok=True)  # of an earlier try
+            if stream is None:
+                os.symlink(link or "", target)
+                return True
+            with target.open("xb") as out:
+                while data := _read(stream):
+                    out.write(data)
+        except _Unreadable:
+            target.unlink(missing_ok=True)
+            return False
+        except OSError as error:
+            if error.errno not in _UNFIT | (_NO_LINKS if stream is None else set()) and not target.is_dir():
+                raise
+            return False
+    with contextlib.suppress(OSError):
+        shutil.copystat(source, target)
+    return True
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    try:
+        return stream.read(1 << 20)
+    except OSError as error:
+        raise _Unreadable from error

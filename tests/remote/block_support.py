@@ -1,0 +1,96 @@
+"""A block without a scheduler and without a link: its folder lies here, and the test is the node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner import config
+from queue_runner.checks import Check
+from queue_runner.paths import Layout
+from queue_runner.remote import block, targets
+from queue_runner.remote.answers import Seen
+from queue_runner.remote.slurm import Slurm
+from queue_runner.store import read
+from queue_runner.store.engine import open_engine
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
+from queue_runner.worker.blocks import Blocks
+
+PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\n'
+RECORD: dict[str, Any] = {
+    **{"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None, "boot_id": "b"},
+    **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0, "conditions": [], "notes": []},
+    **{"exit": {"exit_code": 0, "real_s": 1.0}, "machine": {"id": "node"}, "system": {"os": "linux"}},
+}
+
+
+class StandIn(Slurm):
+    """A target like Slurm, whose answers the test sets."""
+
+    def __init__(self, shared: Path) -> None:
+        super().__init__({"folder": str(shared)}, 0.0, 0.0)
+        self.answer: Callable[[], str] = lambda: "7"
+        self.seen = Seen("gone", "forgotten")
+        self.sent: list[str] = []
+
+    def send(self, token: str, options: Mapping[str, str]) -> str:
+        self.sent.append(token)
+        return self.answer()
+
+    def look(self, token: str) -> Seen:
+        return self.seen
+
+    def end(self, token: str, *, hard: bool) -> None:
+        pass
+
+    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
+        return iter(())
+
+
+class Front:
+    """A worker's remote lanes, with a job of `repeats` runs that is to be sent to `target`."""
+
+    def __init__(self, layout: Layout, shared: Path, monkeypatch: pytest.MonkeyPatch, repeats: int = 1) -> None:
+        self.layout = layout
+        self.shared = shared
+        self.target = StandIn(shared)
+        self.said: list[str] = []
+        layout.config.write_text(PROFILE.format(shared=shared))
+        programs = shared.with_name("bin")
+        programs.mkdir()
+        (programs / "sbatch").touch(0o755)  # a submission looks for it
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        monkeypatch.setattr(targets, "of", lambda *_: self.target)
+        plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats)))
+        self.blocks = self.worker()
+
+    def worker(self) -> Blocks:
+        """Return the remote lanes as another worker takes them over."""
+        return Blocks(self.layout, config.load(self.layout.config), open_engine(self.layout.db), self.said.append)
+
+    def folder(self) -> block.Folder:
+        """Return the folder of the only block."""
+        (found,) = self.shared.glob("*/block.json")
+        return block.Folder(found.parent)
+
+    def begin(self, run: str = "1.1", **told: Any) -> Path:
+        """Let a run begin on the node; return its folder there."""
+        block.take_fence(self.folder(), {"pid": 1})
+        path = self.folder().run(run).path
+        (path / "warden").mkdir(parents=True)
+        block.write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})
+        return path
+
+    def row(self, number: int = 1) -> read.Row:
+        with read.reading(self.layout.db) as connection:
+            return read.runs(connection)[number - 1]
+
+
+@pytest.fixture
+def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Front:
+    return Front(layout, tmp_path / "shared", monkeypatch)

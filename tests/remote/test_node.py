@@ -1,0 +1,97 @@
+"""What a node passes on of its runs, in this process: the runs have ended, and their folders are as a job may leave them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.paths import Layout
+from queue_runner.remote import block, ingest, outputs
+from queue_runner.remote.node import Node
+from queue_runner.run_dir import RunDir
+from queue_runner.store import jobs
+from queue_runner.store.engine import open_engine, writing
+from tests.process_support import needs_linux
+from tests.remote.block_support import Front
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, block.Folder, RunDir]:
+    """A node whose only run has ended, the folder of its block, and the folder of the run on the node."""
+    front = Front(layout, tmp_path / "shared", monkeypatch)
+    front.blocks.step()
+    folder, there = front.folder(), Layout(tmp_path / "there")
+    made = Node(folder, json.loads(folder.instructions.read_text()), there.home)
+    made.load()
+    with writing(open_engine(there.db)) as connection:
+        run_id = connection.exec_driver_sql("SELECT id FROM runs").scalar_one()
+        jobs.move(connection, run_id, Verb.CLAIM, actor="worker", claimed_at=1.0, token="t", boot_id="b")
+        ending = Ending(Outcome.SUCCEEDED, 0)
+        jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+    run = RunDir(there.run_dir("1.1"))
+    run.out.mkdir(parents=True)
+    return made, folder, run
+
+
+def test_a_result_that_the_shared_folder_does_not_take_at_once_is_tried_again(
+    node: tuple[Node, block.Folder, RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, folder, _ = node
+    write = block.write_json
+
+    def refuse(path: Path, data: Any, *, durable: bool = True) -> None:
+        if path.name == "record.json":
+            raise OSError(28, "No space left on device")
+        write(path, data, durable=durable)
+
+    monkeypatch.setattr(block, "write_json", refuse)
+    left = made._export()
+    assert [row["run"] for row in left] == ["1.1"]
+    assert not made._is_over(left)  # though its worker has nothing more to do
+    monkeypatch.setattr(block, "write_json", write)
+    assert made._export() == []
+    assert folder.record("1.1") is not None
+
+
+def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Folder, RunDir], tmp_path: Path) -> None:
+    made, folder, run = node
+    (run.out / "a").mkdir()
+    (run.out / "a" / "kept").write_text("kept")
+    (run.out / "dangling").symlink_to("/nowhere/at all")
+    (run.out / "loop").symlink_to("loop")
+    (run.out / "a" / "up").symlink_to("..")
+    os.mkfifo(run.out / "fifo")
+    (run.path / "spec.json").mkdir()
+    assert made._export() == []
+    record = folder.record("1.1")
+    assert record is not None
+    assert record["notes"] == [[outputs.NOTE, "did not come back from its node: fifo"]]
+    target = folder.run("1.1")
+    assert (target.out / "a" / "kept").read_text() == "kept"
+    assert os.readlink(target.out / "dangling") == "/nowhere/at all"
+    here = RunDir(tmp_path / "here")
+    for _ in range(2):  # as after a crash in between
+        assert ingest.fetch(target, here, whole=True) == []
+    assert os.readlink(here.out / "a" / "up") == ".." and os.readlink(here.out / "loop") == "loop"
+
+
+@needs_linux
+def test_a_full_disk_is_no_file_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").write_text("x")
+    opened = Path.open
+
+    def full(path: Path, *arguments: Any, **options: Any) -> Any:
+        return opened(Path("/dev/full"), "wb") if path.parent.name == "copy" else opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        outputs.copy(tmp_path / "out", tmp_path / "copy")
