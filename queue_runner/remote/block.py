@@ -89,7 +89,7 @@ def is_removed(folder: Folder) -> bool:
 
 
 def take_fence(folder: Folder, who: Mapping[str, Any]) -> bool:
-    """Create the fence; False when it was there: the block was started, or voided, before. Raises: OSError."""
+    """Create the fence; False when it was there: the block was started, or made void, before. Raises: OSError."""
     try:
         descriptor = os.open(folder.fence, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -99,6 +99,16 @@ def take_fence(folder: Folder, who: Mapping[str, Any]) -> bool:
         stream.flush()
         os.fsync(descriptor)
     return True
+
+
+def has_started(folder: Folder) -> bool:
+    """Return whether a start has taken the fence, as also a fence means that cannot be read."""
+    return folder.fence.exists() and not is_void(folder)
+
+
+def is_void(folder: Folder) -> bool:
+    """Return whether the front has taken the fence, so that the block can never start."""
+    return "void" in (read_json(folder.fence) or {})
 
 
 def write_json(path: Path, data: Any, *, durable: bool = True) -> None:

@@ -129,8 +129,8 @@ class Node:
         return self._worker.poll() is not None
 
     def _is_over(self, left: list[read.Row]) -> bool:
-        """Return whether an idle worker leaves these runs for good: they are held, or the block is to end. A run that is
-        DONE is among them while the shared folder does not take what it wrote."""
+        """Return whether an idle worker leaves these runs for good: they are held, or the block is to end. A run that
+        is DONE is among them while the shared folder does not take what it wrote."""
         if any(row["state"] == State.DONE for row in left):
             return False
         if any(row["state"] == State.RUNNING for row in left):
@@ -226,8 +226,8 @@ class Node:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file, at once, if it is there and a file: a job may have put anything in its place. Raises: OSError when it
-    cannot be written."""
+    """Copy a file, at once, if it is there and a file: a job may have put anything in its place. Raises: OSError when
+    it cannot be written."""
     try:
         data = read_regular(source)
     except OSError:

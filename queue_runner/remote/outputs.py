@@ -1,5 +1,5 @@
-"""The files that a job has left in its folder `out`, copied to another folder: what cannot be copied is left out and named,
-so that it keeps nothing else from coming back."""
+"""The files that a job has left in its folder `out`, copied to another folder: what cannot be copied is left out and
+named, so that it keeps nothing else from coming back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Unreadable(Exception):
 
 
 def copy(source: Path, target: Path) -> list[str]:
-    """Copy `source`, if it is a folder, into `target`, replacing what an earlier try has copied; return what was left out.
+    """Copy `source`, if it is a folder, into `target`, over what an earlier try has copied; return what was left out.
 
     Links are copied as links, which may lead nowhere in the copy. FIFOs, sockets and devices, which have no content,
     and what cannot be read here or cannot exist there are left out.
@@ -69,7 +69,7 @@ def _copy_one(source: Path, target: Path) -> bool:
     """Copy a file or a link; return False for what is neither, or cannot be copied. Raises: OSError of `target`."""
     try:
         mode = source.lstat().st_mode
-        link = os.readlink(source) if stat.S_ISLNK(mode) else None
+        link = source.readlink() if stat.S_ISLNK(mode) else None
         if link is None and not stat.S_ISREG(mode):
             return False
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -79,9 +79,10 @@ def _copy_one(source: Path, target: Path) -> bool:
     with stream or contextlib.nullcontext():
         try:
             target.unlink(missing_ok=True)  # of an earlier try
-            if stream is None:
-                os.symlink(link or "", target)
+            if link is not None:
+                target.symlink_to(link)
                 return True
+            assert stream is not None
             with target.open("xb") as out:
                 while data := _read(stream):
                     out.write(data)

@@ -13,7 +13,7 @@ from typing import Any
 from queue_runner.checks import Check
 from queue_runner.remote import slurm_checks, slurm_commands
 from queue_runner.remote.answers import Seen, Unreachable
-from queue_runner.remote.block import Folder, take_fence
+from queue_runner.remote.block import Folder, has_started, is_void, take_fence
 from queue_runner.remote.newest import Newest
 
 
@@ -60,13 +60,14 @@ class Slurm:
     def fetch(self, token: str) -> None:
         """Do nothing: the folder is shared."""
 
-    def has_fence(self, token: str) -> bool:
-        """Return whether the block was started, or made void."""
-        return self.folder(token).fence.exists()
+    def has_started(self, token: str) -> bool:
+        """Return whether the block was started."""
+        return has_started(self.folder(token))
 
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: OSError."""
-        return take_fence(self.folder(token), {"void": "by the front"})
+        folder = self.folder(token)
+        return take_fence(folder, {"void": "by the front"}) or is_void(folder)
 
     def request(self, token: str, name: str) -> None:
         """Leave a request for the node. Raises: OSError."""

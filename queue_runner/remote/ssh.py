@@ -20,7 +20,7 @@ from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import ssh_checks
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
-from queue_runner.remote.block import Folder, read_json, write_json
+from queue_runner.remote.block import Folder, has_started, read_json, write_json
 from queue_runner.remote.box import MOST_STARTS, WHOLE
 from queue_runner.remote.link import MOVE_S, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
@@ -98,7 +98,7 @@ class Ssh:
         if state is None or known.failure:
             raise Unreachable(known.failure)
         if not state.get("folder"):
-            started = self.has_fence(token)
+            started = self.has_started(token)
             return Seen("gone", "NODE_FAIL (its folder is gone)" if started else "forgotten", "", token[:8])
         if state.get("alive"):
             pid = (state.get("fence") or {}).get("pid")
@@ -109,6 +109,8 @@ class Ssh:
         fence = state.get("fence")
         if not isinstance(fence, dict):
             return "it ended before it began" if state.get("starts") else "forgotten"
+        if "void" in fence:
+            return "forgotten"
         if fence.get("boot", state.get("boot")) != state.get("boot"):
             return "REBOOT (it could not go on after it)"
         return f"NODE_FAIL (its supervisor has died {MOST_STARTS} times)"
@@ -146,9 +148,9 @@ class Ssh:
         cancels = sorted(path.name for path in folder.cancels.iterdir()) if folder.cancels.is_dir() else []
         return [f"cancel/{name}" for name in cancels] + (["stop"] if folder.stop.exists() else [])
 
-    def has_fence(self, token: str) -> bool:
-        """Return whether the block is known to have been started, or made void."""
-        return self.folder(token).fence.exists()
+    def has_started(self, token: str) -> bool:
+        """Return whether the block is known to have been started."""
+        return has_started(self.folder(token))
 
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: Unreachable, OSError."""

@@ -44,11 +44,11 @@ class Target(Protocol):
     def fetch(self, token: str) -> None:
         """Bring what came back into the folder; where the target does not answer, `look` says so. Raises: OSError."""
 
-    def has_fence(self, token: str) -> bool:
-        """Return whether the block was started, or made void. Raises: OSError."""
+    def has_started(self, token: str) -> bool:
+        """Return whether the block was started: its fence is there, and is not the front's. Raises: OSError."""
 
     def void(self, token: str) -> bool:
-        """Make a block void; False when it was started before. Raises: OSError, Unreachable."""
+        """Make a block void, or find that it is; False when it was started before. Raises: OSError, Unreachable."""
 
     def request(self, token: str, name: str) -> None:
         """Leave a request, `stop` or `cancel/12.3`, for the node. Raises: OSError."""

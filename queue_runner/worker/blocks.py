@@ -216,7 +216,7 @@ class Blocks:
         elif removed:
             if self._is_over(watch, folder, target):
                 self._after(lane, token, target, rows, _REMOVED, clean=False)
-        elif not target.has_fence(token):
+        elif not target.has_started(token):
             self._never_started(lane, token, target, rows, seen)
         elif self._is_over(watch, folder, target):
             why = next((word for sign, word in _REASONS.items() if seen.said.startswith(sign)), "forgotten")
@@ -247,8 +247,12 @@ class Blocks:
         return time.monotonic() - watch.over_since >= target.grace_s
 
     def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[Row], seen: Seen) -> None:
-        if not target.void(token):
-            return  # it has started after all
+        try:
+            if not target.void(token):
+                return  # it has started after all
+        except Unreachable as error:
+            self._say(lane, f"{target.kind} {SILENT} {clock(time.time(), time.time())}: {error}")
+            return
         self._log(f"{lane}: its block never started: {seen.said}")
         forgotten = seen.said == "forgotten"
         self._sent[lane] = self._sent.get(lane, 0) + 1
@@ -281,7 +285,7 @@ class Blocks:
         """Ask for what was cancelled; return whether the whole block was, before it started."""
         asked = [row for row in rows if row["cancel_requested_at"] is not None]
         with contextlib.suppress(Unreachable):  # as `_ask` says
-            if len(asked) == len(rows) and not target.has_fence(token) and target.void(token):
+            if len(asked) == len(rows) and not target.has_started(token) and target.void(token):
                 self._drop(token, target, rows)
                 return True
         for row in asked:

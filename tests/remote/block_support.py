@@ -89,8 +89,3 @@ class Front:
     def row(self, number: int = 1) -> read.Row:
         with read.reading(self.layout.db) as connection:
             return read.runs(connection)[number - 1]
-
-
-@pytest.fixture
-def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Front:
-    return Front(layout, tmp_path / "shared", monkeypatch)

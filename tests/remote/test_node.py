@@ -1,4 +1,4 @@
-"""What a node passes on of its runs, in this process: the runs have ended, and their folders are as a job may leave them."""
+"""What a node passes on of its runs, in this process: they have ended, and their folders are as a job leaves them."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Fold
     assert record["notes"] == [[outputs.NOTE, "did not come back from its node: fifo"]]
     target = folder.run("1.1")
     assert (target.out / "a" / "kept").read_text() == "kept"
-    assert os.readlink(target.out / "dangling") == "/nowhere/at all"
+    assert (target.out / "dangling").readlink() == Path("/nowhere/at all")
     here = RunDir(tmp_path / "here")
     for _ in range(2):  # as after a crash in between
         assert ingest.fetch(target, here, whole=True) == []
-    assert os.readlink(here.out / "a" / "up") == ".." and os.readlink(here.out / "loop") == "loop"
+    assert (here.out / "a" / "up").readlink() == Path("..") and (here.out / "loop").readlink() == Path("loop")
 
 
 @needs_linux
