@@ -65,7 +65,7 @@ class RunDir:
     def exit(self) -> dict[str, Any] | None:
         """Return the warden's record of the run's end; None if there is none, or for content no warden writes."""
         found = self._read("exit.json", torn=None)
-        return found if found is not None and _is_word(found) else None
+        return found if found is not None and is_word(found) else None
 
     def stop(self) -> dict[str, Any] | None:
         """Return why the warden is ending the run; None while it is not."""
@@ -194,7 +194,7 @@ def _is_count(value: object, below: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < below
 
 
-def _is_word(found: dict[str, Any]) -> bool:
+def is_word(found: dict[str, Any]) -> bool:
     """Return whether a warden may have written this as an exit.json, so that its fields can be stored."""
     code, number, stop, error = (found.get(name) for name in ("exit_code", "signal", "stop", "spawn_error"))
     try:

@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.atomic_file import replacing
-from queue_runner.model import Ending, Outcome, State
-from queue_runner.remote import block, outputs
+from queue_runner.model import Ending, Outcome
+from queue_runner.remote import block, outputs, records
 from queue_runner.run_dir import RunDir
 
 _FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
+
+
+def beginning(folder: block.Folder, name: str) -> dict[str, float | None] | None:
+    """Return when the node claimed a run (`at`) and started it (`started`), Unix seconds, each None where that is not
+    known; None where nothing has come of it."""
+    told = block.read_json(folder.run(name).path / "began.json")
+    if told is None:
+        return None
+    return {key: told[key] if records.is_time(told.get(key)) else None for key in ("at", "started")}
 
 
 def began(folder: block.Folder, among: Container[str] | None = None) -> list[str]:
@@ -23,9 +32,9 @@ def began(folder: block.Folder, among: Container[str] | None = None) -> list[str
         for path in folder.runs.iterdir():
             if among is not None and path.name not in among:
                 continue
-            told = block.read_json(path / "began.json")
+            told = beginning(folder, path.name)
             if told is not None:
-                found.append((told.get("at") or float("inf"), path.name))
+                found.append((told["at"] or float("inf"), path.name))
     return [name for _, name in sorted(found)]
 
 
@@ -50,12 +59,14 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def ended(folder: block.Folder, name: str) -> tuple[Ending, dict[str, Any]] | None:
-    """Return how the node's worker judged a run's exit.json, and the record of it; None before that, and for a record
-    that is not one: it is waited for as if it were late."""
-    record = folder.record(name)
-    if record is None or record.get("state") != State.DONE:
+    """Return how the node's worker judged a run's exit.json, and the record of it, checked; None before that, and for a
+    record that is not one: it is waited for as if it were late."""
+    record = records.checked(folder.record(name))
+    if record is None:
         return None
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        ending = Ending(Outcome(record["outcome"]), record["exit_code"], record["signal"], record["reason"] or "")
-        return ending, record
-    return None
+    return Ending(Outcome(record["outcome"]), record["exit_code"], record["signal"], record["reason"] or ""), record
+
+
+def is_bad(folder: block.Folder, name: str) -> bool:
+    """Return whether there is a record of a run that is none."""
+    return (folder.run(name).path / "record.json").exists() and ended(folder, name) is None

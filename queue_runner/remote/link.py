@@ -19,6 +19,7 @@ from typing import IO, Any
 from queue_runner import __version__
 from queue_runner.remote.answers import Refused, Unreachable
 from queue_runner.remote.box import MARK
+from queue_runner.text import one_line
 
 CALL_S = 60.0
 """Time limit of a call that moves little."""
@@ -127,7 +128,7 @@ class Link:
                 process.wait()
 
     def _failure(self, code: int, said: str) -> Exception:
-        lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+        lines = [shown for line in said.splitlines() if (shown := one_line(line))]
         last = lines[-1][:200] if lines else f"ssh ended with exit code {code}"
         if code == 255 or code < 0:
             meant = next((text for sign, text in _LOGIN if sign in said), "{last}")
@@ -139,7 +140,7 @@ class Link:
         return Refused(last)
 
     def _refusal(self, told: Mapping[str, Any]) -> str:
-        text = str(told["error"])[:300]
+        text = one_line(str(told["error"]))[:300]
         return f"{text}: {self._install}" if "version" in told else text
 
     @property

@@ -101,8 +101,9 @@ class Ssh:
             started = self.has_started(token)
             return Seen("gone", "NODE_FAIL (its folder is gone)" if started else "forgotten", "", token[:8])
         if state.get("alive"):
-            pid = (state.get("fence") or {}).get("pid")
-            return Seen("running", "running" + (f" as process {pid}" if pid else ""), "", token[:8])
+            fence = state.get("fence")
+            pid = fence.get("pid") if isinstance(fence, dict) else None
+            return Seen("running", "running" + (f" as process {pid}" if isinstance(pid, int) else ""), "", token[:8])
         return Seen("gone", self._end_of(state), "", token[:8])
 
     def _end_of(self, state: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from queue_runner.config import Config
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import block, ingest, outputs
+from queue_runner.remote import ingest, outputs
 from queue_runner.remote.block import Folder
 from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
@@ -48,7 +48,7 @@ class Records:
                 record["notes"] = [*record.get("notes", ()), *outputs.note(left_out)]
                 self._end(row, ending, record.get("exit"), record)
             else:
-                self._begin(row, block.read_json(folder.run(name).path / "began.json") or {})
+                self._begin(row, ingest.beginning(folder, name) or {})
                 self._reader(row["id"], local).step()
 
     def lost(self, row: Row, reason: str) -> None:

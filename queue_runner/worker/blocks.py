@@ -30,7 +30,7 @@ from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
 from queue_runner.store import blocks, lanes
 from queue_runner.store.engine import looking, writing
-from queue_runner.text import last_line
+from queue_runner.text import last_line, one_line
 from queue_runner.times import clock
 from queue_runner.worker.block_records import Records
 from queue_runner.worker.throttled_log import ThrottledLog
@@ -47,6 +47,8 @@ _REASONS = {
     "BOOT_FAIL": "node_fail",
 }
 """What Slurm says, and the reason of LOST. A box says NODE_FAIL and REBOOT."""
+_WHY_MOST = 500
+_BAD = "bad_record: what came as the record of its end is no record that mpsq writes"
 _REMOVED = "folder_removed: the folder of its block was removed, and with it what its node knew"
 
 Row = Mapping[str, Any]
@@ -193,19 +195,26 @@ class Blocks:
         folder = target.folder(token)
         target.fetch(token)
         ended = block.read_json(folder.ended)  # before its runs: what was written by then is complete
+        removed = block.is_removed(folder)
+        refused = None
+        try:  # first: nothing that comes back keeps a cancel from being passed on
+            if not removed and self._pass_on_cancels(token, target, rows, watch):
+                return
+        except OSError as error:
+            refused = error
         self._records.take_in(folder, rows)
         with looking(self._engine) as connection:
             rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
         if not rows:
             self._close(lane, token, target)
             return
-        removed = block.is_removed(folder)
-        if not removed and self._pass_on_cancels(token, target, rows, watch):
-            return
+        if refused is not None:
+            raise refused
         if ended is not None:
-            self._say(lane, f"the node has ended the block{': ' if ended.get('why') else ''}{ended.get('why') or ''}")
+            why = one_line(str(ended.get("why") or ""))[:_WHY_MOST]
+            self._say(lane, f"the node has ended the block{': ' if why else ''}{why}")
             if self._is_over(watch, folder, target):
-                self._after(lane, token, target, rows, str(ended.get("why") or ""), clean=True)
+                self._after(lane, token, target, rows, why, clean=True)
             return
         seen = self._ask(lane, token, target, rows, watch)
         if seen is None:
@@ -269,7 +278,8 @@ class Blocks:
         """Store what became of the runs that have no record. `clean`: the node has ended the block itself, so that a
         run of which nothing came was not started."""
         _ask_to_stop(target, token)
-        begun = set(ingest.began(target.folder(token)))
+        folder = target.folder(token)
+        begun = set(ingest.began(folder))
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
         for row in rows:
@@ -278,7 +288,7 @@ class Blocks:
                     self._records.leave_undone(row, why)
                 continue
             reason = why if why else "forgotten: its node left no record of its end"
-            self._records.lost(row, reason)
+            self._records.lost(row, _BAD if ingest.is_bad(folder, row["run"]) else reason)
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
     def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[Row], watch: _Watch) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from queue_runner.control import cancel
+from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block
-from queue_runner.remote.answers import Unreachable
-from tests.remote.block_support import Front
+from queue_runner.remote.answers import Seen, Unreachable
+from tests.remote.block_support import RECORD, Front
 
 pytestmark = pytest.mark.process
 
@@ -51,3 +54,20 @@ def test_a_target_that_does_not_answer_when_a_block_is_made_void_is_asked_again(
     front.blocks.step()
     front.blocks.step()
     assert len(front.target.sent) == 2 and front.row()["outcome"] is None
+
+
+def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Front) -> None:
+    front.blocks.step()
+    run = front.begin(at="x", started=1e300)
+    (run / "record.json").write_text(json.dumps({**RECORD, "reason": ["a"]}))
+    cancel.cancel(front.layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
+    front.target.seen = Seen("running", "running")
+    for _ in range(2):
+        front.blocks.step()
+    assert front.row()["outcome"] is None
+    assert (front.folder().cancels / "1.1").exists()
+    block.write_json(front.folder().ended, {"why": "", "at": 0})
+    for _ in range(3):
+        front.blocks.step()
+    assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "bad_record")
+    assert not [said for said in front.said if "report" in said]
