@@ -6,23 +6,29 @@ grow by what is appended. It cannot name another place, a link or a device.
 
 from __future__ import annotations
 
+import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from queue_runner.atomic_file import replacing
 from queue_runner.remote.answers import Refused
-from queue_runner.remote.block import Folder, write_json
+from queue_runner.remote.block import Folder, read_json, write_json
 from queue_runner.remote.box import AT_ONCE, CHUNK
+from queue_runner.remote.outputs import UNFIT
 
 LIMIT = 8 << 20
 """Bytes that are brought back at once."""
 MOST_BYTES = 64 << 30
-"""Bytes of a run that are taken at most; the limit of its output is checked where it runs."""
+"""Bytes of all files of a run that are taken at most; the limit of its output is checked where it runs."""
 _AT_ONCE_MOST = 16 << 20
-_PART = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
+_PARTS_MOST = 64
+_LEFT_OUT = "left-out-{run}.json"
+
+
+class _Unfit(Exception):
+    """A file that a job may have written and that is not taken: its name, or its size, cannot be here."""
 
 
 class Mirror:
@@ -31,43 +37,51 @@ class Mirror:
     def __init__(self, folder: Folder, runs: Iterable[str]) -> None:
         self._folder = folder
         self._runs = frozenset(runs)
+        self._sizes = dict.fromkeys(self._runs, 0)
 
     def have(self) -> tuple[dict[str, int], list[str]]:
-        """Return the sizes of the files of runs that are not complete, by path, and the runs that are."""
+        """Return the sizes of the files of runs that are not complete, by path, and the runs that are. What is left out
+        counts as longer than any file, so that no box sends it again."""
         sizes, done = {}, []
         for run in sorted(self._runs):
             place = self._folder.run(run).path
             if (place / "record.json").exists():
                 done.append(run)
                 continue
+            self._sizes[run] = 0
             for parent, _, files in os.walk(place):
                 for name in files:
                     path = Path(parent, name)
-                    if not name.startswith(".partial-"):
-                        sizes[path.relative_to(self._folder.path).as_posix()] = path.stat().st_size
+                    size = sizes[path.relative_to(self._folder.path).as_posix()] = path.stat().st_size
+                    self._sizes[run] += size
+            sizes |= {f"runs/{run}/out/{name}": 1 << 62 for name in left_out(self._folder, run)}
         return sizes, done
 
     def take(self, state: dict[str, Any], read: Callable[[int], bytes]) -> None:
         """Store what a box has sent: `read` returns so many of the bytes of its files.
 
-        Raises: Refused for anything that is no file of a run, Unreachable when the link ends, OSError.
+        A file of a run's output that cannot be here is left out (`left_out`). Raises: Refused for anything that is no
+        file of a run, and for more than was asked for; Unreachable when the link ends; OSError.
         """
+        limit = LIMIT
         for entry in _list_of(state.get("files")):
-            path, offset, count, at_once = self._checked(entry)
-            if at_once:
+            name, offset, count, at_once = self._checked(entry)
+            limit -= 0 if at_once else count
+            if limit < 0:
+                raise Refused(f"the box sent more than the {LIMIT:,} bytes that it was asked for")
+            taken = None
+            try:
+                taken = self._open(name, offset, count, at_once)
+            except _Unfit:
+                self._leave_out(name)
+            else:
+                self._sizes[name.split("/")[1]] += count
+            if at_once and taken is not None:
                 data = read(count)
-                with replacing(path, durable=True) as partial:
+                with replacing(taken, durable=True) as partial:
                     partial.write_bytes(data)
                 continue
-            with path.open("ab") as stream:
-                if stream.tell() != offset:
-                    raise Refused(f"the box sent {path.name} from byte {offset:,}, here are {stream.tell():,}")
-                while count > 0:
-                    data = read(min(count, CHUNK))
-                    stream.write(data)
-                    count -= len(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            self._append(taken, count, read)
         if state.get("fenced") and not self._folder.fence.exists():
             write_json(self._folder.fence, state.get("fence"))
         if isinstance(state.get("log"), str):
@@ -77,22 +91,70 @@ class Mirror:
         if isinstance(state.get("ended"), dict) and not state.get("more"):
             write_json(self._folder.ended, state["ended"])
 
-    def _checked(self, entry: Any) -> tuple[Path, int, int, bool]:
-        """Return the path here, the offset, the count and whether it comes whole. Its folder exists then."""
+    def _append(self, path: Path | None, count: int, read: Callable[[int], bytes]) -> None:
+        with path.open("ab") if path is not None else open(os.devnull, "wb") as stream:
+            while count > 0:
+                data = read(min(count, CHUNK))
+                stream.write(data)
+                count -= len(data)
+            stream.flush()
+            if path is not None:
+                os.fsync(stream.fileno())
+
+    def _checked(self, entry: Any) -> tuple[str, int, int, bool]:
+        """Return the path in the block, the offset, the count and whether it comes whole. Raises: Refused."""
         if not isinstance(entry, list) or [type(one) for one in entry] != [str, int, int]:
             raise Refused("the box sent a list of files that mpsq does not write")
         name, offset, count = entry
         parts = name.split("/")
-        ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs and len(parts) <= 64
-        if not ours or not all(_PART.fullmatch(part) for part in parts) or str(PurePosixPath(name)) != name:
+        ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs
+        if not ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise Refused(f"the box sent a file that is of no run of the block: {name[:80]!r}")
         at_once = len(parts) == 3 and parts[2] in AT_ONCE and offset == 0
-        most = _AT_ONCE_MOST if at_once else MOST_BYTES
-        if not offset >= 0 or not count >= 0 or offset + count > most:
-            raise Refused(f"the box sent {name[:80]!r} with {offset + count:,} bytes, {most:,} is the most")
+        if offset < 0 or count < 0 or (at_once and count > _AT_ONCE_MOST):
+            raise Refused(f"the box sent {name[:80]!r} with {count:,} bytes from byte {offset:,}")
+        return name, offset, count, at_once
+
+    def _open(self, name: str, offset: int, count: int, at_once: bool) -> Path:
+        """Return the path of a file here, whose folder exists then. Raises: Refused, or for a file of a run's output
+        _Unfit, when it cannot take these bytes; OSError."""
+        parts = name.split("/")
+        of_job = len(parts) > 3 and parts[2] == "out"
         path = self._folder.path / name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path, offset, count, at_once
+        why = f"no file can have its name: {name[:80]!r}"
+        try:
+            if len(parts) <= _PARTS_MOST:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                here = _size(path)
+                if self._sizes[parts[1]] + count > MOST_BYTES:
+                    why = f"{name[:80]!r} is more than the {MOST_BYTES:,} bytes of a run"
+                elif not at_once and (path.is_dir() or here != offset):
+                    why = f"{name[:80]!r} came from byte {offset:,}, here are {here:,}"
+                else:
+                    return path
+        except UnicodeEncodeError:
+            pass
+        except OSError as error:
+            if error.errno not in UNFIT | {errno.EEXIST}:
+                raise
+        raise _Unfit(why) if of_job else Refused(f"the box sent what cannot be here: {why}")
+
+    def _leave_out(self, name: str) -> None:
+        _, run, _, below = name.split("/", 3)
+        found = left_out(self._folder, run)
+        write_json(self._folder.path / _LEFT_OUT.format(run=run), {"files": sorted({*found, below})})
+
+
+def left_out(folder: Folder, run: str) -> list[str]:
+    """Return the files of a run's output that were not taken, as paths below `out`."""
+    return list((read_json(folder.path / _LEFT_OUT.format(run=run)) or {}).get("files", ()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _list_of(found: Any) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from queue_runner.text import cut, one_line
 
 NOTE = "output_left_out"
 _SHOWN = 3
-_UNFIT = {getattr(errno, name) for name in ("ENAMETOOLONG", "EINVAL", "EILSEQ", "EFBIG", "ELOOP", "EISDIR", "ENOTDIR")}
+UNFIT = {getattr(errno, name) for name in ("ENAMETOOLONG", "EINVAL", "EILSEQ", "EFBIG", "ELOOP", "EISDIR", "ENOTDIR")}
 """What a folder answers to a file that it can never take."""
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP}
 
@@ -45,7 +45,7 @@ def copy(source: Path, target: Path) -> list[str]:
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno not in _UNFIT | {errno.EEXIST}:
+            if error.errno not in UNFIT | {errno.EEXIST}:
                 raise
             left_out.append(os.path.relpath(folder, source))
             names.clear()
@@ -90,7 +90,7 @@ def _copy_one(source: Path, target: Path) -> bool:
             target.unlink(missing_ok=True)
             return False
         except OSError as error:
-            if error.errno not in _UNFIT | (_NO_LINKS if stream is None else set()) and not target.is_dir():
+            if error.errno not in UNFIT | (_NO_LINKS if stream is None else set()) and not target.is_dir():
                 raise
             return False
     with contextlib.suppress(OSError):

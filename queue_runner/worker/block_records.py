@@ -13,7 +13,7 @@ from queue_runner.config import Config
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import ingest, outputs
+from queue_runner.remote import ingest, mirror, outputs
 from queue_runner.remote.block import Folder
 from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
@@ -42,10 +42,10 @@ class Records:
         for name in ingest.began(folder, of):
             row, ended = of[name], ingest.ended(folder, name)
             local = RunDir(self._layout.run_dir(name))
-            left_out = ingest.fetch(folder.run(name), local, whole=ended is not None)
+            missed = ingest.fetch(folder.run(name), local, whole=ended is not None)
             if ended is not None:
                 ending, record = ended
-                record["notes"] = [*record.get("notes", ()), *outputs.note(left_out)]
+                record["notes"] = [*record.get("notes", ()), *outputs.note({*missed, *mirror.left_out(folder, name)})]
                 self._end(row, ending, record.get("exit"), record)
             else:
                 self._begin(row, ingest.beginning(folder, name) or {})

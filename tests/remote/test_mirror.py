@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from queue_runner.remote import mirror
 from queue_runner.remote.answers import Refused, Unreachable
 from queue_runner.remote.block import Folder
-from queue_runner.remote.mirror import Mirror
+from queue_runner.remote.mirror import LIMIT, Mirror, left_out
 
 
 def take(tmp_path: Path, entry: Any, data: bytes = b"x", **state: Any) -> Folder:
@@ -71,3 +72,42 @@ def test_streams_grow_and_a_record_comes_whole(tmp_path: Path) -> None:
     take(tmp_path, ["runs/1.1/record.json", 0, 2], b"{}", ended={"why": ""})
     assert folder.record("1.1") == {} and folder.ended.exists()
     assert Mirror(folder, ["1.1"]).have() == ({}, ["1.1"])
+
+
+def test_a_file_of_any_name_comes_back(tmp_path: Path) -> None:
+    """Also one that is named like the temporary files of mpsq."""
+    take(tmp_path, ["runs/1.1/out/.partial-ab", 0, 2], b"ab")
+    folder = take(tmp_path, ["runs/1.1/out/.partial-ab", 2, 1], b"c")
+    assert (folder.run("1.1").out / ".partial-ab").read_text() == "abc"
+    assert Mirror(folder, ["1.1"]).have()[0] == {"runs/1.1/out/.partial-ab": 3}
+
+
+@pytest.mark.parametrize("name", ["d/" * 100 + "x", "n" * 300, "taken/below", "taken", "\ud800"])
+def test_a_file_of_a_job_that_cannot_be_here_keeps_nothing_else_back(tmp_path: Path, name: str) -> None:
+    """Another has its name, it has come to another length, or no file can have it. The box does not send it again."""
+    take(tmp_path, ["runs/1.1/out/taken", 0, 1])
+    folder = Folder(tmp_path / "block")
+    sent = iter([b"lost", b"kept"])
+    files = [[f"runs/1.1/out/{name}", 0, 4], ["runs/1.1/stdout.log", 0, 4]]
+    Mirror(folder, ["1.1"]).take({"files": files}, lambda _: next(sent))
+    assert folder.run("1.1").stdout.read_text() == "kept"
+    assert left_out(folder, "1.1") == [name]
+    have, _ = Mirror(folder, ["1.1"]).have()
+    assert have[f"runs/1.1/out/{name}"] > LIMIT and (folder.run("1.1").out / "taken").read_text() == "x"
+
+
+def test_the_bytes_of_all_files_of_a_run_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "MOST_BYTES", 5)
+    take(tmp_path, ["runs/1.1/out/a", 0, 3], b"abc")
+    folder = Folder(tmp_path / "block")
+    of_run = Mirror(folder, ["1.1"])
+    of_run.have()
+    of_run.take({"files": [["runs/1.1/out/b", 0, 3]]}, lambda count: bytes(count))
+    assert left_out(folder, "1.1") == ["b"]
+
+
+def test_an_answer_is_not_longer_than_was_asked_for(tmp_path: Path) -> None:
+    half = LIMIT // 2 + 1
+    entries = [[f"runs/1.1/out/{name}", 0, half] for name in "ab"]
+    with pytest.raises(Refused, match="more than"):
+        Mirror(Folder(tmp_path), ["1.1"]).take({"files": entries}, lambda count: bytes(count))
