@@ -162,6 +162,20 @@ PROFILE = (
     *("host", "ssh"),  # of a box
 )
 """Keys of a profile, each a text."""
+WORDS = ("sbatch", "ssh")
+"""Those that are words for a command."""
+
+
+def split(text: str, name: str) -> list[str]:
+    """Return the words of a text as a shell splits it. Raises: UsageError for a quote without its end."""
+    import shlex
+
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} cannot be split into words: {_shown(text)}", "close each quote, or escape it"
+        ) from error
 
 
 def load(path: Path) -> Config:
@@ -346,6 +360,8 @@ def _check_profiles(key: Key, name: str, value: Any) -> dict[str, dict[str, str]
                 raise UsageError(f'unknown setting "on.{profile}.{entry}"', did_you_mean(entry, PROFILE, hint))
             if not isinstance(text, str) or re.search(r"[\x00-\x1f\x7f]", text):
                 raise UsageError(f"on.{profile}.{entry} takes a text of one line, not {_shown(text)}", hint)
+            if entry in WORDS:
+                split(text, f"on.{profile}.{entry}")
     return value
 
 

@@ -114,6 +114,7 @@ def _check_slurm(request: Request, profile: Mapping[str, str]) -> None:
             "submit from a login node of the cluster, or leave --on out to run it on this machine",
         )
     check_folder(str(request.on), profile)
+    config.split(request.sbatch or "", "--sbatch")
     if "time" in profile:
         units.parse_duration(profile["time"], f"on.{request.on}.time")
     if request.time_s is not None and request.time_s < 60:

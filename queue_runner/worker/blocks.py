@@ -96,9 +96,12 @@ class Blocks:
             open_ = blocks.open_tokens(connection)
         found = {}
         for token, name in targets.mirrored(self._layout).items():
-            with contextlib.suppress(MpsqError):  # its profile is gone, and with it the way to it
-                if token not in open_:
-                    found[token] = self._target_of(name)
+            if token in open_:
+                continue
+            try:
+                found[token] = self._target_of(name)
+            except Exception as error:  # its profile is gone or wrong, and with it the way to it; all else goes on
+                self._log(f"the block {token[:8]} on {name} cannot be removed: {one_line(str(error))}")
         return found
 
     def step(self) -> None:

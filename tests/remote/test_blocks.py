@@ -10,7 +10,7 @@ import pytest
 from queue_runner.control import cancel
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
-from queue_runner.remote import block
+from queue_runner.remote import block, targets
 from queue_runner.remote.answers import Seen, Unreachable
 from tests.remote.block_support import RECORD, Front
 
@@ -71,3 +71,18 @@ def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Fro
         front.blocks.step()
     assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "bad_record")
     assert not [said for said in front.said if "report" in said]
+
+
+def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = block.Folder(front.layout.blocks / ("a" * 32))
+    left.path.mkdir(parents=True)
+    block.write_json(left.instructions, {"to": "box"})
+
+    def unusable(*_: object) -> None:
+        raise ValueError("No closing quotation")
+
+    monkeypatch.setattr(targets, "of", unusable)
+    front.worker().step()
+    assert "cannot be removed: No closing quotation" in front.said[0]
