@@ -79,6 +79,7 @@ class Blocks:
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self._in_doubt: dict[str, str] = {}
         self._down_since: dict[str, float] = {}
         self._blocked: dict[str, str | None] = {}
         self._targets: dict[str, Target] = {}
@@ -151,6 +152,8 @@ class Blocks:
         target, options = self._target(ids[0])
         if time.monotonic() < self._not_before.get(options["to"], 0.0):
             return
+        if self._in_doubt.get(options["to"]) in self._closing:
+            return  # what may be there of the last try is removed first, as soon as the target answers
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
             told = blocks.instructions(connection, ids)
@@ -158,17 +161,24 @@ class Blocks:
         codes = {code for spec in specs for code in (spec.snapshot, spec.tree) if code}
         told |= {"token": token, "lane": lane, "to": options["to"], **target.told}
         folder = target.folder(token)
-        block.create(folder, told, self._layout.snapshots, codes, self._config)
+        try:
+            block.create(folder, told, self._layout.snapshots, codes, self._config)
+        except OSError:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
+            raise
         with writing(self._engine) as connection:
             if blocks.mark_sent(connection, ids, token) != len(ids):
                 connection.rollback()  # a cancel, hold or edit came between
+                shutil.rmtree(folder.path, ignore_errors=True)
                 return
         failpoints.reach("blocks.marked")
         try:
             job = target.send(token, options)
         except NotSent as error:
             since = clock(self._down_since.setdefault(lane, now), now)
-            self._take_back(lane, token, target, f"{target.kind} {SILENT} {since}: {error}")
+            self._take_back(lane, token, target, f"{target.kind} {SILENT} {since}: {error}", keep=True)
+            self._in_doubt[options["to"]] = token
             return
         except Refused as error:
             self._take_back(lane, token, target, f"{target.kind} refuses the block: {error}")
@@ -181,15 +191,19 @@ class Blocks:
         self._down_since.pop(lane, None)
         self._say(lane, f"sent as {target.kind} job {job}")
 
-    def _take_back(self, lane: str, token: str, target: Target, why: str) -> None:
-        """Remove a block that was refused; its runs are sent again later."""
+    def _take_back(self, lane: str, token: str, target: Target, why: str, *, keep: bool = False) -> None:
+        """Remove a block that was refused; its runs are sent again later. `keep`: the target may have it, though it has
+        not answered, and so is asked first."""
         if not block.take_fence(target.folder(token), {"void": why}):
             return
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
         self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
         self._say(lane, f"{why}; it is tried again every {TRY_AGAIN_S:.0f} s")
-        shutil.rmtree(target.folder(token).path, ignore_errors=True)
+        if keep:
+            self._closing[token] = target
+        else:
+            shutil.rmtree(target.folder(token).path, ignore_errors=True)
 
     # -- following --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from queue_runner.control import cancel
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
-from queue_runner.remote.answers import Seen, Unreachable
+from queue_runner.remote.answers import NotSent, Seen, Unreachable
+from queue_runner.store import blocks
 from tests.remote.block_support import RECORD, Front
 
 pytestmark = pytest.mark.process
@@ -86,3 +87,49 @@ def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
     monkeypatch.setattr(targets, "of", unusable)
     front.worker().step()
     assert "cannot be removed: No closing quotation" in front.said[0]
+
+
+def test_a_block_that_cannot_be_written_leaves_no_folder(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Path] = []
+
+    def full(path: Path, data: object, *, durable: bool = True) -> None:
+        tried.append(path)
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(block, "write_json", full)
+        for _ in range(3):
+            front.blocks.step()
+    assert len(tried) == 1 and [path for path in front.shared.iterdir() if path.is_dir()] == []
+    assert "No space left" in front.said[-1]
+
+
+def test_a_block_whose_runs_were_changed_meanwhile_leaves_no_folder(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "mark_sent", lambda *_: 0)
+    front.blocks.step()
+    assert [path for path in front.shared.iterdir() if path.is_dir()] == [] and front.target.sent == []
+
+
+def test_an_upload_whose_answer_is_lost_is_removed_before_the_next(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> str:
+        raise NotSent("the connection ended")
+
+    def silent(token: str) -> Seen:
+        raise Unreachable("the connection ended")
+
+    monkeypatch.setattr("queue_runner.worker.blocks.TRY_AGAIN_S", 0.0)
+    front.target.answer = lost
+    with monkeypatch.context() as patch:
+        patch.setattr(front.target, "look", silent)
+        for _ in range(3):
+            front.blocks.step()
+        assert len(front.target.sent) == 1  # while nobody knows whether it has the first
+        assert front.folder().path.name == front.target.sent[0]  # else nobody would remember to remove it
+    front.target.answer = lambda: "7"
+    for _ in range(2):
+        front.blocks.step()
+    assert len(front.target.sent) == 2 and front.folder().path.name == front.target.sent[1]
