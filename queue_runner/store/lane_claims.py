@@ -10,32 +10,54 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, exists, or_, select, update
 
 from queue_runner.lanes import Lane, parts, placed
-from queue_runner.model import DEFAULT_LANE, RunId
+from queue_runner.model import DEFAULT_LANE, Condition, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store.jobs import Claimed, Following, claimed, here
 from queue_runner.store.ready import MAY_START
-from queue_runner.store.schema import jobs, runs
+from queue_runner.store.schema import dependencies, jobs, runs
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that may start, and the lane that its submission is bound to."""
+    """A run that may start, and the lane that its submission is bound to. `begun`: neighbours of its round are
+    running, and have to until it has run."""
 
     run_id: int
     job: int
     group: int
     lane: str
+    begun: bool
 
+
+_WAITS_WHILE = dependencies.alias("waits_while")
+_OF_ROUND = dependencies.alias("of_round")
+_NEXT_TO_IT = runs.alias("next_to_it")
+_BEGUN = or_(
+    exists().where(_WAITS_WHILE.c.job_id == runs.c.job_id, _WAITS_WHILE.c.condition == Condition.WHILE),
+    exists()
+    .where(
+        _WAITS_WHILE.c.on_job_id == runs.c.job_id,
+        _WAITS_WHILE.c.condition == Condition.WHILE,
+        _OF_ROUND.c.job_id == _WAITS_WHILE.c.job_id,
+        _OF_ROUND.c.condition == Condition.WHILE,
+        _NEXT_TO_IT.c.job_id == _OF_ROUND.c.on_job_id,
+        _NEXT_TO_IT.c.repeat == runs.c.repeat,
+        _NEXT_TO_IT.c.state == State.RUNNING,
+    )
+    .correlate(runs),
+)
+"""Of a run that may start: its neighbours are being measured, or it is a further neighbour of such a run. It goes first,
+whatever else waits: what is running for it ends after it, so that everybody would wait for everybody."""
 
 _IN_ORDER = (
-    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane)
+    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane, _BEGUN.label("begun"))
     .join(jobs, jobs.c.id == runs.c.job_id)
     .where(*MAY_START)
-    .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
+    .order_by(_BEGUN.desc(), jobs.c.priority.desc(), runs.c.position, runs.c.id)
 )
 
 

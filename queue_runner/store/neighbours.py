@@ -27,8 +27,17 @@ WHERE own.state = 'RUNNING' AND own.cancel_requested_at IS NULL AND json_extract
     AND NOT EXISTS (
         SELECT 1 FROM dependencies d JOIN runs waiter ON waiter.job_id = d.job_id
         WHERE d.on_job_id = own.job_id AND d.condition = 'while' AND waiter.repeat = own.repeat
-        AND waiter.state <> 'DONE')
+        AND waiter.state <> 'DONE' AND NOT EXISTS (
+            SELECT 1 FROM runs r JOIN jobs rj ON rj.id = r.job_id
+            WHERE r.repeat = own.repeat AND r.state IN ('QUEUED', 'HELD') AND r.job_id IN (
+                SELECT waiter.job_id
+                UNION SELECT on_job_id FROM dependencies WHERE job_id = waiter.job_id AND condition = 'while')
+            AND (r.state = 'HELD' OR r.not_before_at > ? OR EXISTS (
+                SELECT 1 FROM lanes l WHERE l.paused_at IS NOT NULL
+                AND (l.name = 'machine' OR instr(',' || rj.lane || ',', ',' || l.name || ','))))))
 """
+"""A round that stands still (its run, or a further neighbour of it, is held, delayed or on a paused lane) keeps no
+neighbour: it would keep the machine until somebody comes."""
 _MEASURING = """
 SELECT p.run_id FROM phases p JOIN runs r ON r.id = p.run_id
 WHERE r.state = 'RUNNING' AND p.name = 'measure' AND p.edge = 'begin' ORDER BY p.run_id
@@ -40,9 +49,10 @@ def measuring(connection: Connection) -> list[int]:
     return list(connection.exec_driver_sql(_MEASURING).scalars())
 
 
-def idle(connection: Connection) -> list[int]:
-    """Return the RUNNING neighbours beside which no run is measured any more, nor will be."""
-    return list(connection.exec_driver_sql(_IDLE).scalars())
+def idle(connection: Connection, now: float) -> list[int]:
+    """Return the RUNNING neighbours beside which no run is measured any more, nor will be without user action. `now`
+    is in Unix seconds."""
+    return list(connection.exec_driver_sql(_IDLE, (now,)).scalars())
 
 
 def beside(connection: Connection, run_id: int, since: float, until: float) -> list[dict[str, Any]]:

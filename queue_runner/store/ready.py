@@ -1,19 +1,20 @@
 """The conditions of waiting runs: the one place that decides whether a run may start, and whether it never will.
 
 A run may start when it is QUEUED, its lane is not paused, its time has come and every job that it waits for has ended
-as required (the view v_dependency), or is a neighbour whose run of the same repeat is being measured. It never will,
-and is SKIPPED, when one of them has ended otherwise or when its deadline has passed.
+as required (the view v_dependency), or is a neighbour whose run of the same repeat is being measured. A neighbour
+waits while the run that is to be beside it is held, delayed or bound to a paused lane. A run never will, and is SKIPPED,
+when one of them has ended otherwise or when its deadline has passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, func, or_, select, table
+from sqlalchemy import ColumnElement, Connection, FromClause, bindparam, column, exists, func, or_, select, table
 
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, Condition, Ending, Outcome, State
 from queue_runner.store.behind import UNDECIDED, behind
-from queue_runner.store.schema import jobs, lanes, phases, runs
+from queue_runner.store.schema import dependencies, jobs, lanes, phases, runs
 
 v_dependency = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
 
@@ -28,9 +29,28 @@ _NOT_AS_WANTED = {
 _LANE: ColumnElement[str] = bindparam("this_lane")  # not the name of a column: an UPDATE would set that
 _NOW: ColumnElement[float] = bindparam("now")
 _PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
-_BOUND_TO_PAUSED = exists().where(
-    lanes.c.name == jobs.c.lane, lanes.c.name != DEFAULT_LANE, lanes.c.paused_at.is_not(None)
+
+
+def _bound_to_paused(of: FromClause) -> ColumnElement[bool]:
+    """Return whether a lane that a job (of the table `jobs` or an alias) is bound to, or one of several, is paused."""
+    is_of_it = func.instr("," + of.c.lane + ",", "," + lanes.c.name + ",") > 0
+    return exists().where(is_of_it, lanes.c.name != DEFAULT_LANE, lanes.c.paused_at.is_not(None)).correlate(of)
+
+
+_WAITER, _WAITER_JOB = runs.alias("waiter"), jobs.alias("waiter_job")
+_FOR_NOBODY = (
+    exists()
+    .where(
+        dependencies.c.on_job_id == runs.c.job_id,
+        dependencies.c.condition == Condition.WHILE,
+        _WAITER.c.job_id == dependencies.c.job_id,
+        _WAITER_JOB.c.id == dependencies.c.job_id,
+        _WAITER.c.repeat == runs.c.repeat,
+        or_(_WAITER.c.state == State.HELD, _WAITER.c.not_before_at > _NOW, _bound_to_paused(_WAITER_JOB)),
+    )
+    .correlate(runs)
 )
+"""Of a neighbour: the run beside which it is to be cannot start, so that it would keep its lane for nothing."""
 _BESIDE = runs.alias("beside")
 _MEASURED = (
     select(phases.c.run_id)
@@ -53,7 +73,8 @@ MAY_START = (
     or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
     ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met", ~_MEASURES),
     ~_PAUSED,
-    ~_BOUND_TO_PAUSED,
+    ~_bound_to_paused(jobs),
+    ~_FOR_NOBODY,
 )
 """Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
 

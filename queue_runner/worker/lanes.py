@@ -111,10 +111,10 @@ class Lanes:
     def _end_neighbours(self) -> None:
         """End the neighbours (mpsq bench --neighbours) beside which nothing is measured any more."""
         with looking(self._engine) as connection:
-            if not neighbours.idle(connection):
+            if not neighbours.idle(connection, time.time()):
                 return
         with writing(self._engine) as connection:
-            jobs.request_cancel(connection, neighbours.idle(connection), "worker")
+            jobs.request_cancel(connection, neighbours.idle(connection, time.time()), "worker")
 
     def _back_up(self, busy: Collection[str]) -> None:
         """Make a backup between two runs, while holding the machine: its I/O must disturb no measurement. Where one
@@ -190,16 +190,18 @@ class Lanes:
         for name, one in self._all.items():
             if name not in busy and name not in found.starts:
                 one.rest(told.get(name))
-        return {name for name, run_id in found.starts.items() if self._start(name, run_id)}
+        return {
+            name for name, run_id in found.starts.items() if self._start(name, run_id, at_once=run_id in found.begun)
+        }
 
-    def _start(self, name: str, run_id: int) -> bool:
+    def _start(self, name: str, run_id: int, *, at_once: bool) -> bool:
         lane = self._lane(name)
 
         def choose() -> Following:
             with looking(self._engine) as connection:
                 return lane_claims.following(connection, run_id, lane)
 
-        return self._of(name).start(choose, partial(lane_claims.claim, lane=lane))
+        return self._of(name).start(choose, partial(lane_claims.claim, lane=lane), at_once=at_once)
 
     def _lane(self, name: str) -> Lane:
         cores = {core for part in lanes.parts(name) if part in self._lanes for core in self._lanes[part].cores}
@@ -236,7 +238,7 @@ class Lanes:
             if run.group not in alone:
                 alone[run.group] = self._began_alone(connection, run.group)
             kind = "" if alone[run.group] else kind
-        return Asked(run.run_id, run.group, kind, gpus, lane)
+        return Asked(run.run_id, run.group, kind, gpus, lane, run.begun)
 
     def _began_alone(self, connection: Connection, group: int) -> bool:
         """Return whether runs that now would have a lane have started without one: the others go on as they did."""

@@ -261,8 +261,11 @@ class Supervisor:
 
     # -- the run that comes next ----------------------------------------------------------------------------------
 
-    def start(self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None]) -> bool:
-        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs."""
+    def start(
+        self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None], *, at_once: bool = False
+    ) -> bool:
+        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs. `at_once`: even
+        if another queue waits for the machine alone, which a neighbour of this run keeps until it has run."""
         if self.cools:
             self.close()
             return False
@@ -278,7 +281,7 @@ class Supervisor:
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")
-        if not self._locks.may_start():
+        if not at_once and not self._locks.may_start():
             self.rest("a run of another queue needs the machine alone, and goes first")
             return False
         following = choose()

@@ -17,21 +17,24 @@ from queue_runner.model import DEFAULT_LANE
 @dataclass(frozen=True)
 class Asked:
     """A run that may start. `kind` is that of its lanes, "" for one that runs alone; `lane` the one that its submission
-    is bound to, "" if to none."""
+    is bound to, "" if to none; `begun` whether a neighbour of its round is already running."""
 
     run_id: int
     group: int
     kind: str
     gpus: int = 1
     lane: str = ""
+    begun: bool = False
 
 
 @dataclass
 class Turns:
-    """The runs that may start now, by lane, and the one for which lanes are kept free."""
+    """The runs that may start now, by lane, the one for which lanes are kept free, and those of `starts` for which a
+    neighbour is already running."""
 
     starts: dict[str, int] = field(default_factory=dict)
     reserved_for: int | None = None
+    begun: set[int] = field(default_factory=set)
 
 
 def turns(
@@ -76,6 +79,7 @@ def turns(
             can = parts(last)
         name = ",".join(sorted(can[: one.gpus]))
         found.starts[name] = one.run_id
+        found.begun |= {one.run_id} if one.begun else set()
         bound[one.group] = name
         free = [other for other in free if other not in parts(name)]
     return found
