@@ -6,6 +6,7 @@ A run of the lane "machine" runs alone. Several lanes that one run takes togethe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from queue_runner.errors import UsageError
@@ -40,6 +41,11 @@ class Lane:
         return f"processors {listed(self.cores)}" if self.cores else "all processors"
 
     @property
+    def units(self) -> list[str]:
+        """What it has, as `units` returns it."""
+        return units(self.name, self.cores)
+
+    @property
     def kind(self) -> str:
         """The device that it has: "cpu" or "cuda"."""
         return kind(self.name)
@@ -58,6 +64,17 @@ def is_remote(name: str) -> bool:
 def parts(name: str) -> list[str]:
     """Return the lanes that one name joins."""
     return name.split(",")
+
+
+def units(name: str, processors_of_it: Iterable[int] = ()) -> list[str]:
+    """Return what a lane has, one by one: its GPUs, and each of its processors, `cpu:3`. Two lanes that have one of
+    these in common exclude each other, whatever they are called. The whole machine is "machine".
+
+    A GPU's name does not say its processors. Raises: UsageError.
+    """
+    named = {f"cpu:{core}" for part in parts(name) for core in cores(part)}
+    devices = {part for part in parts(name) if kind(part) != "cpu"}
+    return sorted(devices | named | {f"cpu:{core}" for core in processors_of_it})
 
 
 def short(name: str) -> str:

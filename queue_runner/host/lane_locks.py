@@ -1,4 +1,6 @@
-"""The locks of a lane: its own, and the machine's.
+"""The locks of a lane: one for its GPU and each of its processors, and the machine's.
+
+Whose lanes have a processor in common exclude each other by it, however either queue divides the machine.
 
 A run of a lane holds the machine's lock shared, and so do its warden and trainer, which inherit it; a run that needs
 the machine alone holds the same lock exclusively, as the workers of every version do. flock grants any shared lock
@@ -8,7 +10,8 @@ worker that dies loses its turn, and the next one takes it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from queue_runner import lanes
@@ -21,7 +24,7 @@ SHARERS_LOOK_S = 0.1
 
 
 class Hold:
-    """The locks of one run, held until closed. The first is the lane's own."""
+    """The locks of one run, held until closed. The first is the one of its GPU, or first processor."""
 
     def __init__(self, own: list[Lock], shared: Lock | None = None) -> None:
         self._own, self._shared = own, shared
@@ -47,11 +50,18 @@ class Hold:
             lock.close()
 
 
-class LaneLocks:
-    """The way to the locks of one lane, or of several that one run takes together: all or none."""
+def paths(lane: str, cores: Iterable[int] = ()) -> list[Path]:
+    """Return the paths of a lane's own locks, beginning with the one into which is written whose it is."""
+    return [locks.lane_lock_path(unit) for unit in lanes.units(lane, cores)]
 
-    def __init__(self, lane: str) -> None:
+
+class LaneLocks:
+    """The way to the locks of one lane, or of several that one run takes together: all or none. `cores` are the
+    processors that its name does not say: those of a GPU."""
+
+    def __init__(self, lane: str, cores: Iterable[int] = ()) -> None:
         self._lane = lane
+        self._cores = tuple(cores)
         self._turn: Lock | None = None
 
     def take(self) -> Hold | None:
@@ -89,8 +99,8 @@ class LaneLocks:
         if shared is None:
             return None
         own: list[Lock] = []
-        for name in sorted(lanes.parts(self._lane)):  # in one order everywhere, so that nobody waits in a circle
-            if (lock := locks.try_lock(locks.lane_lock_path(name))) is None:
+        for path in paths(self._lane, self._cores):
+            if (lock := locks.try_lock(path)) is None:
                 Hold(own, shared).close()
                 return None
             own.append(lock)

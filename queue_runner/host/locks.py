@@ -130,8 +130,9 @@ def worker_lock_path(home: Path) -> Path:
 
 
 def lane_lock_path(lane: str) -> Path:
-    """Return the lock path of a lane, e.g. "machine" or one GPU. Raises: ValueError for an invalid file name."""
-    lane = lane.replace(":", "-").replace("+", "_")
+    """Return the lock path of the machine ("machine"), of a GPU or of a processor ("cpu:3"). Raises: ValueError for an
+    invalid file name."""
+    lane = lane.replace(":", "-")
     if not lane or not all(letter.isalnum() or letter in "-_." for letter in lane) or lane.startswith("."):
         raise ValueError(f"invalid lane name: {lane!r}")
     return lock_dir() / f"lane-{lane}.lock"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, exists, or_, select, update
 
-from queue_runner.lanes import Lane, parts, placed
+from queue_runner.lanes import Lane, parts, placed, units
 from queue_runner.model import DEFAULT_LANE, Condition, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.store import lanes as lane_rows
@@ -50,8 +50,8 @@ _BEGUN = or_(
     )
     .correlate(runs),
 )
-"""Of a run that may start: its neighbours are being measured, or it is a further neighbour of such a run. It goes first,
-whatever else waits: what is running for it ends after it, so that everybody would wait for everybody."""
+"""Of a run that may start: its neighbours are being measured, or it is a further neighbour of such a run. It goes
+first, whatever else waits: what is running for it ends after it, so that everybody would wait for everybody."""
 
 _IN_ORDER = (
     select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane, _BEGUN.label("begun"))
@@ -80,13 +80,13 @@ def following(connection: Connection, run_id: int, lane: Lane) -> Following:
 
 def claim(connection: Connection, lane: Lane, token: str, boot_id: str, only: int) -> Claimed | None:
     """Claim the run `only` on a lane, and bind its submission to it. None: it may not start any more, its submission is
-    bound to another lane, or a run is on the lane, a part of it or alone on the machine."""
+    bound to another lane, or a run is on the lane, a part or a processor of it, or alone on the machine."""
     row = connection.execute(
         _IN_ORDER.where(runs.c.id == only), {"this_lane": DEFAULT_LANE, "now": time.time()}
     ).one_or_none()
-    busy = {part for name in here(connection) for part in parts(name)}
+    busy = {unit for name in here(connection) for unit in units(name)}
     alone = lane.name == DEFAULT_LANE
-    if row is None or DEFAULT_LANE in busy or (busy if alone else busy & {*parts(lane.name)}):
+    if row is None or DEFAULT_LANE in busy or (busy if alone else busy & {*units(lane.name)}):
         return None
     if not alone:
         if row.lane not in (DEFAULT_LANE, lane.name) or any(is_paused(connection, part) for part in parts(lane.name)):

@@ -2,8 +2,8 @@
 
 A run may start when it is QUEUED, its lane is not paused, its time has come and every job that it waits for has ended
 as required (the view v_dependency), or is a neighbour whose run of the same repeat is being measured. A neighbour
-waits while the run that is to be beside it is held, delayed or bound to a paused lane. A run never will, and is SKIPPED,
-when one of them has ended otherwise or when its deadline has passed.
+waits while the run that is to be beside it is held, delayed or bound to a paused lane. A run never will, and is
+SKIPPED, when one of them has ended otherwise or when its deadline has passed.
 """
 
 from __future__ import annotations

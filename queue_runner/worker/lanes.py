@@ -26,10 +26,10 @@ from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.submit import grid, schedules
-from queue_runner.worker import hooks
+from queue_runner.worker import hooks, turns
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.supervisor import Supervisor
-from queue_runner.worker.turns import Asked, Turns, turns
+from queue_runner.worker.turns import Asked, Turns
 
 _REMEMBERED = 100_000
 
@@ -46,7 +46,8 @@ class Lanes:
         self._wardens: dict[str, int] = {}
         self._supervisor = partial(Supervisor, layout, config, engine, log, self._wardens)
         self._lanes = {lane.name: lane for lane in _found(config, log)}
-        self._all = {name: self._supervisor(name) for name in (DEFAULT_LANE, *self._lanes)}
+        self._all = {DEFAULT_LANE: self._supervisor(DEFAULT_LANE)}
+        self._all |= {lane.name: self._supervisor(lane.name, lane.cores) for lane in self._lanes.values()}
         with writing(engine) as connection:
             lane_rows.keep(connection, self._lanes.keys())
         self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds
@@ -63,10 +64,11 @@ class Lanes:
             one.look(self._wardens.values(), running=name in running or (name == DEFAULT_LANE and bool(running)))
         busy, failed = self._reap(running)
         self._end_neighbours()
-        if not busy or self._is_one_free(busy):
+        taken = turns.taken([_lane_of(running[name]) for name in busy], self._lanes.values())
+        if not busy or self._is_one_free(taken):
             schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
-        self._back_up(busy)
-        started = self._start_beside(busy) if self._lanes else self._start_alone(busy)
+        self._back_up(taken)
+        started = self._start_beside(busy, taken) if self._lanes else self._start_alone(busy)
         self._forget(busy | started)
         if failed is not None:
             raise failed
@@ -116,11 +118,11 @@ class Lanes:
         with writing(self._engine) as connection:
             jobs.request_cancel(connection, neighbours.idle(connection, time.time()), "worker")
 
-    def _back_up(self, busy: Collection[str]) -> None:
+    def _back_up(self, taken: Collection[str]) -> None:
         """Make a backup between two runs, while holding the machine: its I/O must disturb no measurement. Where one
         lane or another is always busy, a backup that is overdue by a whole period is made beside the others' runs."""
-        if busy:
-            if self._is_one_free(busy) and self._backups.is_due(lambda: True):
+        if taken:
+            if self._is_one_free(taken) and self._backups.is_due(lambda: True):
                 self._backups.make()
         elif self._backups.is_due(self._something_can_start):
             for name in self._lanes:
@@ -150,7 +152,7 @@ class Lanes:
     def _of(self, name: str) -> Supervisor:
         """Return the supervisor of a lane; several that a run takes together, and one that is gone from the settings,
         get theirs now."""
-        return self._all.setdefault(name, self._all.get(name) or self._supervisor(name))
+        return self._all.setdefault(name, self._all.get(name) or self._supervisor(name, self._lane(name).cores))
 
     def _forget(self, used: Collection[str]) -> None:
         """Let go of supervisors that were made for one run, once it has ended."""
@@ -158,9 +160,8 @@ class Lanes:
             if self._all[name].waits_for is None:
                 self._all.pop(name).stop()
 
-    def _is_one_free(self, busy: Collection[str]) -> bool:
-        taken = {part for name in busy for part in lanes.parts(name)}
-        return DEFAULT_LANE not in taken and not taken >= self._lanes.keys() and bool(self._lanes)
+    def _is_one_free(self, taken: Collection[str]) -> bool:
+        return DEFAULT_LANE not in taken and not {*taken} >= self._lanes.keys() and bool(self._lanes)
 
     def _something_can_start(self) -> bool:
         with looking(self._engine) as connection:
@@ -183,9 +184,9 @@ class Lanes:
 
         return {DEFAULT_LANE} if machine.start(choose, partial(jobs.claim, lane=DEFAULT_LANE)) else set()
 
-    def _start_beside(self, busy: Collection[str]) -> set[str]:
+    def _start_beside(self, busy: Collection[str], taken: Collection[str]) -> set[str]:
         """Start what may start on the lanes, or alone."""
-        found = self._turns(busy)
+        found = self._turns(taken)
         told = self._told(found, {*busy, *found.starts})
         for name, one in self._all.items():
             if name not in busy and name not in found.starts:
@@ -208,7 +209,7 @@ class Lanes:
         return Lane(name, tuple(sorted(cores)))
 
     def _turns(self, busy: Collection[str]) -> Turns:
-        taken = {part for name in busy for part in lanes.parts(name)}
+        taken = {*busy}
         taken |= {name for name, one in self._all.items() if one.cools and name != DEFAULT_LANE}
         before = {one.waits_for: name for name, one in self._all.items() if one.waits_for is not None}
         with looking(self._engine) as connection:
@@ -220,7 +221,7 @@ class Lanes:
                 return self._nothing[2]
             alone: dict[int, bool] = {}
             asked = map(partial(self._asked, connection, alone), lane_claims.waiting(connection, time.time()))
-            found = turns(asked, list(self._lanes), busy=taken, paused=paused, before=before)
+            found = turns.turns(asked, list(self._lanes), busy=taken, paused=paused, before=before)
             until = ready.next_change_at(connection, DEFAULT_LANE, time.time())
         self._nothing = None if found.starts else (mark, math.inf if until is None else until, found)
         return found
@@ -257,6 +258,11 @@ class Lanes:
             **told,
             DEFAULT_LANE: f"run {name} needs more than is free: it starts when the runs on {others} have ended",
         }
+
+
+def _lane_of(run: Claimed) -> Lane:
+    """Return the lane of a run as it was when the run began: the settings may have changed."""
+    return Lane(run.lane, lanes.processors(run.spec.affinity) if run.spec.affinity else ())
 
 
 def _found(config: Config, log: Callable[[str], None]) -> list[Lane]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queue_runner import lanes
-from queue_runner.host import locks, processes
+from queue_runner.host import lane_locks, locks, processes
 from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 
@@ -22,7 +21,7 @@ def end_orphans(run: Claimed, folder: RunDir, lane: str, grace_s: tuple[float, f
         tag=run.token,
         sessions=frozenset(n[key] for n in noted for key in ("sid", "pgid") if isinstance(n.get(key), int)),
         noted=frozenset((n["pid"], n["start"]) for n in noted),
-        lane=locks.lane_lock_path(min(lanes.parts(lane))),
+        lane=lane_locks.paths(lane)[0],
         boot_id=run.boot_id,
     )
     return processes.end_all(traces, *grace_s)

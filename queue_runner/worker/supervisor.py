@@ -63,8 +63,9 @@ class Supervisor:
         log: Callable[[str], None],
         wardens: Mapping[str, int],
         lane: str = DEFAULT_LANE,
+        cores: Collection[int] = (),
     ) -> None:
-        """`wardens` are those of all runs of the queue by lane, kept up to date."""
+        """`wardens` are those of all runs of the queue by lane, kept up to date; `cores` the lane's processors."""
         self.lane = lane
         self._neighbours = lambda: [pid for name, pid in wardens.items() if name != lane]
         self._layout = layout
@@ -74,7 +75,7 @@ class Supervisor:
         self._orders = hooks.orders(config)
         uuids = lanes.parts(lane) if lanes.kind(lane) == "cuda" else ()
         self._gate = Gate(engine, config, Load(gpu=gpu_tool(uuids=uuids)), Canary(layout, config, log))
-        self._locks = LaneLocks(lane)
+        self._locks = LaneLocks(lane, cores)
         self._held: Hold | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
@@ -264,8 +265,8 @@ class Supervisor:
     def start(
         self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None], *, at_once: bool = False
     ) -> bool:
-        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs. `at_once`: even
-        if another queue waits for the machine alone, which a neighbour of this run keeps until it has run."""
+        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs. `at_once`:
+        even if another queue waits for the machine alone, which a neighbour of this run keeps until it has run."""
         if self.cools:
             self.close()
             return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queue_runner.lanes import kind, parts
+from queue_runner.lanes import Lane, kind, parts
 from queue_runner.model import DEFAULT_LANE
 
 
@@ -83,6 +83,13 @@ def turns(
         bound[one.group] = name
         free = [other for other in free if other not in parts(name)]
     return found
+
+
+def taken(busy: Iterable[Lane], here: Iterable[Lane]) -> set[str]:
+    """Return the names of the lanes on which runs are, and of those `here` that have a GPU or a processor of theirs."""
+    on = list(busy)
+    theirs = {unit for lane in on for unit in lane.units}
+    return {part for lane in on for part in parts(lane.name)} | {lane.name for lane in here if theirs & {*lane.units}}
 
 
 def _of(wanted: str, lanes: Iterable[str]) -> list[str]:

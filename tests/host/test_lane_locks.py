@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.host import locks
+from queue_runner.host import lane_locks, locks
 from queue_runner.host.lane_locks import LaneLocks
 
 MACHINE, A, B, C = "machine", "cpu:0", "cpu:1", "cpu:2"
+GPU = "GPU-5c1a7b9e-0000-1111-2222-333344445555"
 
 
 @pytest.fixture(autouse=True)
@@ -60,4 +61,22 @@ def test_a_turn_ends_with_its_descriptor() -> None:
     assert running and waits.take() is None and not LaneLocks(B).may_start()
     waits.leave()  # as a worker that dies does
     assert LaneLocks(B).may_start()
-    assert locks.lane_lock_path("cpu:0+2").name == "lane-cpu-0_2.lock"
+
+
+def test_lanes_of_other_names_exclude_each_other_by_each_processor() -> None:
+    wide = LaneLocks("cpu:0-3").take()
+    assert wide and LaneLocks("cpu:0-7").take() is None and LaneLocks("cpu:1+9").take() is None
+    other = LaneLocks("cpu:4-7").take()
+    assert other
+    other.close()
+    assert LaneLocks(GPU, (3, 4)).take() is None, "a GPU's processors are its lane's, too"
+    wide.close()
+    near = LaneLocks(GPU, (3, 4)).take()
+    assert near and LaneLocks("cpu:0-3").take() is None and LaneLocks(GPU).take() is None
+    assert LaneLocks("cpu:0+2").take() and lane_locks.paths(GPU, (3,))[0] == locks.lane_lock_path(GPU)
+
+
+def test_a_lane_of_many_single_processors_has_locks() -> None:
+    hold = LaneLocks("cpu:" + "+".join(map(str, range(0, 200, 2)))).take()
+    assert hold and len(hold.fds) == 101
+    hold.close()

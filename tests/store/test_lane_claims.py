@@ -85,6 +85,15 @@ def test_a_round_that_stands_still_keeps_no_neighbour(queue: Connection, stands_
     assert neighbours.idle(queue, NOW) == [run_of(queue, FIRST)]
 
 
+def test_a_run_that_began_on_an_earlier_lane_keeps_its_processors(connection: Connection) -> None:
+    jobs.submit(connection, "wide", 0, [NewJob(spec())], [(0, 1)])
+    jobs.submit(connection, "next", 0, [NewJob(spec())], [(0, 1)])
+    start(connection, 1, Lane("cpu:0-3", (0, 1, 2, 3)))
+    later = run_of(connection, 2)
+    assert lane_claims.claim(connection, Lane("cpu:2+8", (2, 8)), "t" * 32, "boot", later) is None
+    assert lane_claims.claim(connection, Lane("cpu:4-5", (4, 5)), "t" * 32, "boot", later) is not None
+
+
 def test_a_neighbour_does_not_start_for_a_run_that_cannot(queue: Connection) -> None:
     jobs.move(queue, run_of(queue, BESIDE), jobs.Verb.HOLD, actor="user")
     assert waiting(queue) == [(ALONE, False)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from queue_runner.worker.turns import Asked, turns
+from queue_runner.lanes import Lane
+from queue_runner.worker.turns import Asked, taken, turns
 
 LANES = ["GPU-a", "GPU-b", "GPU-c"]
 
@@ -62,3 +63,11 @@ def test_a_run_stays_at_the_gate_where_it_waits() -> None:
 def test_who_goes_beside_a_running_neighbour_is_told_apart() -> None:
     found = turns([Asked(1, 1, "cuda", lane="GPU-b", begun=True), gpu(2), alone(3)], LANES, busy={"GPU-a"})
     assert (found.starts, found.begun, found.reserved_for) == ({"GPU-b": 1, "GPU-c": 2}, {1}, None)
+
+
+def test_who_has_a_processor_of_a_busy_lane_is_busy() -> None:
+    here = [Lane("cpu:0-1", (0, 1)), Lane("cpu:2-3", (2, 3)), Lane("GPU-a", (4, 5)), Lane("GPU-b", (6, 7))]
+    assert taken([], here) == set()
+    assert taken([Lane("cpu:0-3", (0, 1, 2, 3))], here) == {"cpu:0-3", "cpu:0-1", "cpu:2-3"}
+    assert taken([Lane("GPU-c,GPU-d", (5, 6))], here) == {"GPU-a", "GPU-b", "GPU-c", "GPU-d"}
+    assert taken([Lane("GPU-a", (4, 5))], here) == {"GPU-a"}
