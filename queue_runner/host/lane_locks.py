@@ -78,6 +78,10 @@ class LaneLocks:
             self._turn = locks.try_lock(locks.turn_of(path), SHARERS_LOOK_S)
         return None
 
+    def is_held(self) -> bool:
+        """Return whether a process holds one of the lane's own locks."""
+        return any(map(locks.is_held, paths(self._lane, self._cores)))
+
     def may_start(self) -> bool:
         """Return whether no other process waits for the machine alone: else no run may start on a lane."""
         if self._lane == DEFAULT_LANE:

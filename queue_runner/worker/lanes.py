@@ -50,6 +50,7 @@ class Lanes:
         self._all |= {lane.name: self._supervisor(lane.name, lane.cores) for lane in self._lanes.values()}
         with writing(engine) as connection:
             lane_rows.keep(connection, self._lanes.keys())
+        self._elsewhere: set[str] = set()  # lanes that other queues have, while something waits
         self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds
         self._asks: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
 
@@ -157,7 +158,7 @@ class Lanes:
     def _forget(self, used: Collection[str]) -> None:
         """Let go of supervisors that were made for one run, once it has ended."""
         for name in [name for name in self._all if name not in (DEFAULT_LANE, *self._lanes, *used)]:
-            if self._all[name].waits_for is None:
+            if self._all[name].waits_for is None and not self._all[name].cools:
                 self._all.pop(name).stop()
 
     def _is_one_free(self, taken: Collection[str]) -> bool:
@@ -209,22 +210,30 @@ class Lanes:
         return Lane(name, tuple(sorted(cores)))
 
     def _turns(self, busy: Collection[str]) -> Turns:
-        taken = {*busy}
-        taken |= {name for name, one in self._all.items() if one.cools and name != DEFAULT_LANE}
+        taken = {*busy} | turns.parts_of(name for name, one in self._all.items() if one.cools)
         before = {one.waits_for: name for name, one in self._all.items() if one.waits_for is not None}
         with looking(self._engine) as connection:
+            self._elsewhere = set()
             if not ready.something_can_start(connection, DEFAULT_LANE, time.time()):
                 return Turns()
+            self._elsewhere = self._held_elsewhere(taken)
             paused = [name for name in self._lanes if lane_claims.is_paused(connection, name)]
-            mark = jobs.last_event(connection), neighbours.measuring(connection), taken, paused
+            mark = jobs.last_event(connection), neighbours.measuring(connection), taken, self._elsewhere, paused
             if self._nothing is not None and self._nothing[0] == mark and time.time() < self._nothing[1]:
                 return self._nothing[2]
             alone: dict[int, bool] = {}
             asked = map(partial(self._asked, connection, alone), lane_claims.waiting(connection, time.time()))
-            found = turns.turns(asked, list(self._lanes), busy=taken, paused=paused, before=before)
+            found = turns.turns(
+                asked, list(self._lanes), busy=taken, elsewhere=self._elsewhere, paused=paused, before=before
+            )
             until = ready.next_change_at(connection, DEFAULT_LANE, time.time())
         self._nothing = None if found.starts else (mark, math.inf if until is None else until, found)
         return found
+
+    def _held_elsewhere(self, taken: Collection[str]) -> set[str]:
+        """Return the lanes, not `taken` by runs of this queue, on which another queue is active."""
+        ours = turns.parts_of(name for name, one in self._all.items() if one.holds)
+        return {name for name in self._lanes if name not in {*taken, *ours} and self._all[name].is_held()}
 
     def _asked(self, connection: Connection, alone: dict[int, bool], run: lane_claims.Waiting) -> Asked:
         """Return what a run needs. `alone` keeps, for one look, which submissions began alone."""
@@ -248,14 +257,16 @@ class Lanes:
 
     def _told(self, found: Turns, busy: Collection[str]) -> dict[str, str]:
         """Return what lanes that start nothing wait for."""
+        others_have = dict.fromkeys(self._elsewhere, "another queue of this machine is running on it")
         if found.reserved_for is None:
-            return {}
+            return others_have
         with looking(self._engine) as connection:
             name = jobs.name_of(connection, found.reserved_for)
         others = ", ".join(map(lanes.short, sorted(busy))) or "other lanes"
         told = dict.fromkeys(self._lanes, f"kept free for run {name}")
         return {
             **told,
+            **others_have,
             DEFAULT_LANE: f"run {name} needs more than is free: it starts when the runs on {others} have ended",
         }
 

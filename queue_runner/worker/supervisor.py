@@ -99,6 +99,15 @@ class Supervisor:
         """Whether nothing may start yet: the last run has just ended, or the machine has refused to start one."""
         return time.monotonic() < self._not_before
 
+    @property
+    def holds(self) -> bool:
+        """Whether this worker holds the lane itself: a run does without it."""
+        return self._held is not None
+
+    def is_held(self) -> bool:
+        """Return whether a process holds the lane, or a part of it."""
+        return self._locks.is_held()
+
     def look(self, wardens: Collection[int], *, running: bool) -> None:
         """Note the load of the machine, of which the queue's own `wardens` are no part."""
         self._is_ours_alive()  # reaps the last warden

@@ -42,16 +42,18 @@ def turns(
     lanes: Sequence[str],
     *,
     busy: Collection[str] = (),
+    elsewhere: Collection[str] = (),
     paused: Collection[str] = (),
     before: Mapping[int, str] | None = None,
 ) -> Turns:
-    """Return whose turn it is on `lanes`. `busy` are lanes on which nothing can start now, `before` has the lane at
-    which a run already waits for a quiet machine."""
+    """Return whose turn it is on `lanes`. `busy` are lanes on which nothing can start now, `elsewhere` those that other
+    queues have, for which a run that needs the machine alone waits by its lock; `before` has the lane at which a run
+    already waits for a quiet machine."""
     found = Turns()
     if DEFAULT_LANE in busy:
         return found
     usable = [lane for lane in lanes if lane not in paused]
-    free = [lane for lane in usable if lane not in busy]
+    free = [lane for lane in usable if lane not in busy and lane not in elsewhere]
     bound: dict[int, str] = {}
     waits = False
     for one in asked:
@@ -85,11 +87,16 @@ def turns(
     return found
 
 
+def parts_of(names: Iterable[str]) -> set[str]:
+    """Return the single lanes that these names have."""
+    return {part for name in names for part in parts(name)}
+
+
 def taken(busy: Iterable[Lane], here: Iterable[Lane]) -> set[str]:
     """Return the names of the lanes on which runs are, and of those `here` that have a GPU or a processor of theirs."""
     on = list(busy)
     theirs = {unit for lane in on for unit in lane.units}
-    return {part for lane in on for part in parts(lane.name)} | {lane.name for lane in here if theirs & {*lane.units}}
+    return parts_of(lane.name for lane in on) | {lane.name for lane in here if theirs & {*lane.units}}
 
 
 def _of(wanted: str, lanes: Iterable[str]) -> list[str]:

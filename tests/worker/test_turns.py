@@ -71,3 +71,9 @@ def test_who_has_a_processor_of_a_busy_lane_is_busy() -> None:
     assert taken([Lane("cpu:0-3", (0, 1, 2, 3))], here) == {"cpu:0-3", "cpu:0-1", "cpu:2-3"}
     assert taken([Lane("GPU-c,GPU-d", (5, 6))], here) == {"GPU-a", "GPU-b", "GPU-c", "GPU-d"}
     assert taken([Lane("GPU-a", (4, 5))], here) == {"GPU-a"}
+
+
+def test_a_lane_that_another_queue_has_leaves_the_others_to_this_one() -> None:
+    assert turns([gpu(1), gpu(2)], LANES, elsewhere={"GPU-a"}).starts == {"GPU-b": 1, "GPU-c": 2}
+    found = turns([alone(1), gpu(2)], LANES, elsewhere={"GPU-a"})
+    assert (found.starts, found.reserved_for) == ({"machine": 1}, None), "it waits by the machine's lock"

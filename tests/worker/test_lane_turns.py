@@ -1,0 +1,101 @@
+"""What the owner of all lanes starts, and where, without starting it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queue_runner import config
+from queue_runner.host.lane_locks import LaneLocks
+from queue_runner.paths import Layout
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store import jobs
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.worker.lanes import Lanes
+from queue_runner.worker.supervisor import Supervisor
+from tests.process_support import needs_linux
+
+pytestmark = [pytest.mark.process, needs_linux]
+
+FIRST, SECOND, BOTH, MACHINE = "cpu:0", "cpu:1", "cpu:0,cpu:1", "machine"
+
+
+class Box:
+    """A queue of two lanes, whose supervisors note what they are to start. `cooling` are lanes that cool,
+    `refused` those that will as soon as something is to start there."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.engine = open_engine(layout.db, keep_open=True)
+        layout.config.write_text(f'lanes = "{FIRST},{SECOND}"\nmin_free_bytes = 0\nbackup_every_s = 0\n')
+        self.cooling: set[str] = set()
+        self.refused: set[str] = set()
+        self.started: list[str] = []
+        self._lanes: Lanes | None = None
+
+    def submit(self, **changes: Any) -> None:
+        with writing(self.engine) as connection:
+            spec = JobSpec(kind="command", name="x", argv=("true",), **{"device": "cpu", **changes})
+            jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
+
+    def step(self) -> list[str]:
+        """Let the worker look once; return the lanes on which it starts something."""
+        if self._lanes is None:
+            self._lanes = Lanes(self.layout, config.load(self.layout.config), self.engine, lambda _: None)
+        self.started.clear()
+        self._lanes.step()
+        return sorted(self.started)
+
+    def close(self) -> None:
+        if self._lanes is not None:
+            self._lanes.stop()
+        self.engine.dispose()
+
+
+@pytest.fixture
+def box(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    box = Box(layout)
+
+    def start(self: Supervisor, *_: object, **__: object) -> bool:
+        box.started.append(self.lane)
+        box.cooling |= {self.lane} & box.refused
+        return False
+
+    monkeypatch.setattr(Supervisor, "start", start)
+    monkeypatch.setattr(Supervisor, "cools", property(lambda self: self.lane in box.cooling))
+    yield box
+    box.close()
+
+
+def test_nothing_starts_on_a_lane_while_the_machine_cools(box: Box) -> None:
+    box.submit()
+    box.cooling = {MACHINE}
+    assert box.step() == []
+    box.cooling = set()
+    assert box.step() == [FIRST]
+
+
+def test_several_lanes_that_a_run_had_cool_together(box: Box) -> None:
+    box.refused = {BOTH}
+    box.submit(gpus=2)
+    assert box.step() == [BOTH]
+    box.submit()
+    for _ in range(2):  # nor is that forgotten at the next look
+        assert box.step() == []
+    box.cooling = set()
+    assert box.step() == [BOTH]
+
+
+def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
+    other = LaneLocks("cpu:0+2").take()
+    assert other
+    box.submit()
+    box.submit()
+    assert box.step() == [SECOND]
+    with box.engine.connect() as connection:
+        told = connection.exec_driver_sql("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,)).scalar()
+    assert told == "another queue of this machine is running on it"
+    other.close()
+    assert box.step() == [FIRST, SECOND]
