@@ -173,3 +173,8 @@ def placed(spec: JobSpec, lane: Lane) -> JobSpec:
         cores=len(lane.cores),
         threads=threads if lane.cores else 0,
     )
+
+
+def without_lane(spec: JobSpec) -> JobSpec:
+    """Return a job as it was before it was `placed`."""
+    return replace(spec, lane="", affinity="", cores=0, threads=0)

@@ -7,12 +7,13 @@ The column jobs.lane has it; "machine" is not bound yet.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection, exists, or_, select, update
 
-from queue_runner.lanes import Lane, parts, placed, units
+from queue_runner.lanes import Lane, parts, placed, units, without_lane
 from queue_runner.model import DEFAULT_LANE, Condition, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.store import lanes as lane_rows
@@ -109,10 +110,34 @@ def began_alone(connection: Connection, group: int) -> list[JobSpec]:
     return [JobSpec.from_json(text) for text in connection.execute(begun).scalars()]
 
 
+def unbind(connection: Connection, run_id: int) -> None:
+    """Undo what the first claim of a submission has bound, if that claim, of `run_id`, was undone and no other run of
+    it has started: any free lane will do again. One that was submitted with its lane (a rerun, bench --neighbours)
+    keeps it."""
+    of_run = select(jobs.c.group_id, jobs.c.lane).join(runs, runs.c.job_id == jobs.c.id).where(runs.c.id == run_id)
+    group, lane = connection.execute(of_run).one()
+    if lane == DEFAULT_LANE:
+        return
+    begun = or_(runs.c.started_at.is_not(None), runs.c.state == State.RUNNING, jobs.c.rerun_of.is_not(None))
+    in_group = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id).where(jobs.c.group_id == group)
+    if connection.execute(in_group.where(begun).limit(1)).first() is None and not any(
+        spec.pairing for _, spec in _specs(connection, group)
+    ):
+        _place(connection, group, DEFAULT_LANE, without_lane)
+
+
 def _bind(connection: Connection, group: int, lane: Lane) -> None:
     """Bind a submission to the lane, whose processors become part of its question."""
-    for id_, text in connection.execute(select(jobs.c.id, jobs.c.spec_json).where(jobs.c.group_id == group)).all():
-        spec = JobSpec.from_json(text)
-        new = placed(spec, lane)
+    _place(connection, group, lane.name, partial(placed, lane=lane))
+
+
+def _place(connection: Connection, group: int, lane: str, change: Callable[[JobSpec], JobSpec]) -> None:
+    for id_, spec in _specs(connection, group):
+        new = change(spec)
         values = {"spec_json": new.to_json(), "spec_hash": new.content_hash()} if new != spec else {}
-        connection.execute(update(jobs).where(jobs.c.id == id_).values(lane=lane.name, **values))
+        connection.execute(update(jobs).where(jobs.c.id == id_).values(lane=lane, **values))
+
+
+def _specs(connection: Connection, group: int) -> list[tuple[int, JobSpec]]:
+    found = connection.execute(select(jobs.c.id, jobs.c.spec_json).where(jobs.c.group_id == group))
+    return [(id_, JobSpec.from_json(text)) for id_, text in found.all()]

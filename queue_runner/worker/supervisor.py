@@ -32,7 +32,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
 from queue_runner.spec import NEIGHBOUR
-from queue_runner.store import jobs, results, retries
+from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed, Following
@@ -266,6 +266,7 @@ class Supervisor:
         with writing(self._engine) as connection:
             back = jobs.unclaim(connection, run.run_id, reason)
             results.forget_start(connection, run.run_id)
+            lane_claims.unbind(connection, run.run_id)
         self._observer = None
         self._log(f"run {run.id}: {'requeued' if back else 'cancelled'}: {reason}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection
@@ -92,6 +93,43 @@ def test_a_run_that_began_on_an_earlier_lane_keeps_its_processors(connection: Co
     later = run_of(connection, 2)
     assert lane_claims.claim(connection, Lane("cpu:2+8", (2, 8)), "t" * 32, "boot", later) is None
     assert lane_claims.claim(connection, Lane("cpu:4-5", (4, 5)), "t" * 32, "boot", later) is not None
+
+
+def undo(connection: Connection, job: int) -> None:
+    """As a worker whose warden could not be started."""
+    jobs.unclaim(connection, run_of(connection, job), "test")
+    lane_claims.unbind(connection, run_of(connection, job))
+
+
+def test_a_claim_that_is_undone_binds_nothing(connection: Connection) -> None:
+    jobs.submit(connection, "two", 0, [NewJob(spec()), NewJob(replace(spec(), name="y"))], [(0, 1), (1, 1)])
+    stored = "SELECT id, lane, spec_json, spec_hash FROM jobs ORDER BY id"
+    before = connection.exec_driver_sql(stored).all()
+    start(connection, 1, A)
+    assert connection.exec_driver_sql(stored).all() != before
+    undo(connection, 1)
+    assert connection.exec_driver_sql(stored).all() == before
+    start(connection, 2, B)
+
+
+def test_an_undone_claim_leaves_what_has_begun_bound(connection: Connection) -> None:
+    jobs.submit(connection, "two", 0, [NewJob(spec()), NewJob(spec())], [(0, 1), (1, 1)])
+    start(connection, 1, A)
+    connection.exec_driver_sql(
+        "UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, started_at = 1 WHERE id = 1"
+    )
+    start(connection, 2, A)
+    undo(connection, 2)
+    assert [one.lane for one in lane_claims.waiting(connection, NOW)] == [A.name]
+
+
+def test_an_undone_claim_leaves_the_lane_that_a_job_was_submitted_with(queue: Connection) -> None:
+    undo(queue, FIRST)
+    assert queue.exec_driver_sql("SELECT lane FROM jobs WHERE id < 4 ORDER BY id").scalars().all() == [
+        A.name,
+        B.name,
+        C.name,
+    ]
 
 
 def test_a_neighbour_does_not_start_for_a_run_that_cannot(queue: Connection) -> None:
