@@ -8,7 +8,7 @@ SKIPPED, when one of them has ended otherwise or when its deadline has passed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Connection, FromClause, bindparam, column, exists, func, or_, select, table
 
@@ -82,7 +82,9 @@ MAY_START = (
 _BOTH = runs.join(jobs, jobs.c.id == runs.c.job_id)
 _WAITS = runs.c.state.in_((State.QUEUED, State.HELD)) & runs.c.token.is_(None)  # what was sent is its node's
 _CAN_START = select(runs.c.id).select_from(_BOTH).where(*MAY_START).limit(1)
-_QUEUED_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.QUEUED, runs.c.lane == _LANE, ~_PAUSED)
+_QUEUED = (runs.c.state == State.QUEUED, runs.c.lane == _LANE)
+_QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
+_PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_BOTH).where(*_QUEUED, _bound_to_paused(jobs))
 _HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)
 _SOONEST = tuple(
     select(func.min(moment)).select_from(_BOTH).where(_WAITS, runs.c.lane == _LANE, moment > _NOW)
@@ -102,20 +104,21 @@ def something_can_start(connection: Connection, lane: str, now: float) -> bool:
     return connection.execute(_CAN_START, {"this_lane": lane, "now": now}).first() is not None
 
 
-def something_waits(connection: Connection, lane: str, now: float) -> bool:
+def something_waits(connection: Connection, lane: str, now: float, stuck: Collection[int] = ()) -> bool:
     """Return whether a run is QUEUED on the lane that will start some day, or be skipped, without user action: not one
-    of a paused lane, nor one that waits, even indirectly, for a held run."""
-    if something_can_start(connection, lane, now):
+    of a paused lane or of the jobs `stuck`, nor one that waits, even indirectly, for these or for a held run."""
+    if not stuck and something_can_start(connection, lane, now):
         return True
     queued_jobs = set(connection.execute(_QUEUED_JOBS, {"this_lane": lane}).scalars())
     if not queued_jobs:
         return False
-    return bool(queued_jobs - behind_held(connection).keys())
+    paused = {*stuck, *connection.execute(_PAUSED_JOBS, {"this_lane": lane}).scalars()}
+    return bool(queued_jobs - paused - behind_held(connection, paused).keys())
 
 
-def behind_held(connection: Connection) -> dict[int, int]:
-    """Return the jobs that wait, even indirectly, for a job with a held run, and that job."""
-    held = set(connection.execute(_HELD_JOBS).scalars())
+def behind_held(connection: Connection, others: Collection[int] = ()) -> dict[int, int]:
+    """Return the jobs that wait, even indirectly, for a job with a held run or one of these `others`, and that job."""
+    held = {*others, *connection.execute(_HELD_JOBS).scalars()}
     return behind(held, [(job, on) for job, on in connection.exec_driver_sql(UNDECIDED)]) if held else {}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 from sqlalchemy import Connection, Engine
@@ -84,7 +84,7 @@ class Lanes:
     def something_waits(self) -> bool:
         """Return whether a QUEUED run will start some time without user action."""
         with looking(self._engine) as connection:
-            return ready.something_waits(connection, DEFAULT_LANE, time.time())
+            return ready.something_waits(connection, DEFAULT_LANE, time.time(), self._stuck(connection))
 
     def next_change_at(self) -> float | None:
         """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule
@@ -217,14 +217,17 @@ class Lanes:
             if not ready.something_can_start(connection, DEFAULT_LANE, time.time()):
                 return Turns()
             self._elsewhere = self._held_elsewhere(taken)
-            paused = [name for name in self._lanes if lane_claims.is_paused(connection, name)]
+            paused = self._paused(connection)
             mark = jobs.last_event(connection), neighbours.measuring(connection), taken, self._elsewhere, paused
             if self._nothing is not None and self._nothing[0] == mark and time.time() < self._nothing[1]:
                 return self._nothing[2]
-            alone: dict[int, bool] = {}
-            asked = map(partial(self._asked, connection, alone), lane_claims.waiting(connection, time.time()))
             found = turns.turns(
-                asked, list(self._lanes), busy=taken, elsewhere=self._elsewhere, paused=paused, before=before
+                self._all_asked(connection),
+                list(self._lanes),
+                busy=taken,
+                elsewhere=self._elsewhere,
+                paused=paused,
+                before=before,
             )
             until = ready.next_change_at(connection, DEFAULT_LANE, time.time())
         self._nothing = None if found.starts else (mark, math.inf if until is None else until, found)
@@ -234,6 +237,21 @@ class Lanes:
         """Return the lanes, not `taken` by runs of this queue, on which another queue is active."""
         ours = turns.parts_of(name for name, one in self._all.items() if one.holds)
         return {name for name in self._lanes if name not in {*taken, *ours} and self._all[name].is_held()}
+
+    def _paused(self, connection: Connection) -> list[str]:
+        return [name for name in self._lanes if lane_claims.is_paused(connection, name)]
+
+    def _stuck(self, connection: Connection) -> set[int]:
+        """Return the jobs of which a run might start if a lane were not paused."""
+        paused = self._paused(connection)
+        if not paused:
+            return set()
+        stuck = turns.stuck(self._all_asked(connection), list(self._lanes), paused)
+        return {run.job for run in lane_claims.waiting(connection, time.time()) if run.run_id in stuck}
+
+    def _all_asked(self, connection: Connection) -> Iterator[Asked]:
+        alone: dict[int, bool] = {}
+        return map(partial(self._asked, connection, alone), lane_claims.waiting(connection, time.time()))
 
     def _asked(self, connection: Connection, alone: dict[int, bool], run: lane_claims.Waiting) -> Asked:
         """Return what a run needs. `alone` keeps, for one look, which submissions began alone."""

@@ -68,7 +68,7 @@ def turns(
             else:
                 found.starts[DEFAULT_LANE] = one.run_id
             return found
-        if any(part in paused for part in parts(lane)) or len(_of(one.kind, usable)) < one.gpus:
+        if _is_paused(one, lane, lanes, paused):
             continue  # it waits for the user
         can = [part for part in parts(lane) if part in free] if lane else _of(one.kind, free)
         if len(can) < one.gpus:
@@ -87,6 +87,13 @@ def turns(
     return found
 
 
+def stuck(asked: Iterable[Asked], lanes: Sequence[str], paused: Collection[str]) -> set[int]:
+    """Return the ids of the runs that will not start before a user resumes a lane."""
+    return {
+        one.run_id for one in asked if not _is_alone(one, one.lane, lanes) and _is_paused(one, one.lane, lanes, paused)
+    }
+
+
 def parts_of(names: Iterable[str]) -> set[str]:
     """Return the single lanes that these names have."""
     return {part for name in names for part in parts(name)}
@@ -101,6 +108,12 @@ def taken(busy: Iterable[Lane], here: Iterable[Lane]) -> set[str]:
 
 def _of(wanted: str, lanes: Iterable[str]) -> list[str]:
     return [lane for lane in lanes if kind(lane) == wanted]
+
+
+def _is_paused(one: Asked, lane: str, lanes: Iterable[str], paused: Collection[str]) -> bool:
+    """Return whether the lanes that are not paused are too few for a run, or one that it is bound to is paused."""
+    usable = _of(one.kind, (lane for lane in lanes if lane not in paused))
+    return any(part in paused for part in parts(lane)) or len(usable) < one.gpus
 
 
 def _is_alone(one: Asked, lane: str, lanes: Sequence[str]) -> bool:

@@ -132,6 +132,18 @@ def test_an_undone_claim_leaves_the_lane_that_a_job_was_submitted_with(queue: Co
     ]
 
 
+def test_what_waits_for_a_paused_lane_does_not_keep_a_worker(connection: Connection) -> None:
+    bound = NewJob(spec(f"{A.name},{B.name}"))
+    jobs.submit(connection, "bound", 0, [bound], [(0, 1)])
+    jobs.submit(connection, "behind it", 0, [NewJob(spec(), terms=Terms(after=((1, Condition.OK),)))], [(0, 1)])
+    assert ready.something_waits(connection, "machine", NOW)
+    lanes.pause(connection, B.name, "test")
+    assert not ready.something_waits(connection, "machine", NOW)
+    jobs.submit(connection, "free", 0, [NewJob(spec())], [(0, 1)])
+    assert ready.something_waits(connection, "machine", NOW)
+    assert not ready.something_waits(connection, "machine", NOW, stuck={3})
+
+
 def test_a_neighbour_does_not_start_for_a_run_that_cannot(queue: Connection) -> None:
     jobs.move(queue, run_of(queue, BESIDE), jobs.Verb.HOLD, actor="user")
     assert waiting(queue) == [(ALONE, False)]

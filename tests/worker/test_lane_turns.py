@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from queue_runner import config
+from queue_runner.control import edit
 from queue_runner.host.lane_locks import LaneLocks
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
@@ -47,6 +48,10 @@ class Box:
         self.started.clear()
         self._lanes.step()
         return sorted(self.started)
+
+    def something_waits(self) -> bool:
+        assert self._lanes is not None
+        return self._lanes.something_waits()
 
     def close(self) -> None:
         if self._lanes is not None:
@@ -99,3 +104,13 @@ def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     assert told == "another queue of this machine is running on it"
     other.close()
     assert box.step() == [FIRST, SECOND]
+
+
+def test_a_worker_does_not_wait_for_lanes_that_a_user_has_paused(box: Box) -> None:
+    box.submit()
+    for lane in (FIRST, SECOND):
+        assert box.step() and box.something_waits()
+        edit.pause(box.layout, "test", lane)
+    assert box.step() == [] and not box.something_waits()
+    box.submit(device="")
+    assert box.step() == [MACHINE] and box.something_waits()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_runner.lanes import Lane
-from queue_runner.worker.turns import Asked, taken, turns
+from queue_runner.worker.turns import Asked, stuck, taken, turns
 
 LANES = ["GPU-a", "GPU-b", "GPU-c"]
 
@@ -77,3 +77,10 @@ def test_a_lane_that_another_queue_has_leaves_the_others_to_this_one() -> None:
     assert turns([gpu(1), gpu(2)], LANES, elsewhere={"GPU-a"}).starts == {"GPU-b": 1, "GPU-c": 2}
     found = turns([alone(1), gpu(2)], LANES, elsewhere={"GPU-a"})
     assert (found.starts, found.reserved_for) == ({"machine": 1}, None), "it waits by the machine's lock"
+
+
+def test_what_waits_for_a_paused_lane_is_stuck() -> None:
+    asked = [gpu(1, lane="GPU-a"), gpu(2), gpu(3, gpus=3), alone(4), gpu(5, lane="GPU-z")]
+    assert stuck(asked, LANES, ["GPU-a"]) == {1, 3}
+    assert stuck(asked, LANES, LANES) == {1, 2, 3}
+    assert stuck(asked, LANES, []) == set()
