@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.cli.common import InLane, Timeout, home, new_app, say
+from queue_runner.cli.common import STILL_START, InLane, Timeout, home, new_app, say
 
 app = new_app()
 
@@ -29,6 +29,7 @@ def drain(
     if not idle(layout, of):
         say("no new job starts; waiting for the running job to end")
     wait.until_idle(layout, limit_s, of)
-    print(
-        f"nothing runs{f' on {of}' if of else ''}, and nothing starts until mpsq resume{f' --lane {of}' if of else ''}"
-    )
+    if of is None:
+        print("nothing runs, and nothing starts until mpsq resume")
+    else:
+        print(f"nothing runs on {of}, and none of its runs starts until mpsq resume --lane {of}; {STILL_START}")

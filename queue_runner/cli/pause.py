@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import InLane, home, new_app
+from queue_runner.cli.common import STILL_START, InLane, home, new_app, say
 from queue_runner.text import plain
 
 app = new_app()
@@ -24,3 +24,5 @@ def pause(
     new = edit.pause(home(), plain(reason).strip() or "by hand", name)
     which = "the lane" if lane is None else f"lane {name}"
     print(f"{which} is paused" if new else f"{which} was already paused")
+    if lane is not None:
+        say(STILL_START)

@@ -90,10 +90,10 @@ def is_supervised(folder: RunDir) -> bool:
 
 
 def idle(layout: Layout, lane: str | None = None) -> bool:
-    """Return whether nothing runs, on this lane if one is given: no run is RUNNING, or the one that is has ended and
-    only waits to be recorded."""
+    """Return whether nothing runs, on this lane if one is given, which a run that has the machine alone uses, too: no
+    run is RUNNING, or the one that is has ended and only waits to be recorded."""
     with read.reading(layout.db) as connection:
         running = read.runs(connection, "state = 'RUNNING'")
-    running = [row for row in running if lane is None or lane in lanes.parts(row["lane"])]
+    running = [row for row in running if lane is None or {lane, DEFAULT_LANE} & {*lanes.parts(row["lane"])}]
     alive, _ = worker(layout)
     return all(not alive and not is_supervised(RunDir(layout.runs / row["run"])) for row in running)
