@@ -74,9 +74,18 @@ class LaneLocks:
         if lock is not None:
             self.leave()
             return Hold([lock])
-        if self._turn is None:
-            self._turn = locks.try_lock(locks.turn_of(path), SHARERS_LOOK_S)
+        self.wait_in_turn()
         return None
+
+    def wait_in_turn(self) -> None:
+        """Take the turn, if this is the machine and no other process has it: what shares the lock goes on, and no
+        newcomer does, until `take` has succeeded or `leave`."""
+        if self._lane == DEFAULT_LANE and self._turn is None:
+            self._turn = locks.try_lock(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE)), SHARERS_LOOK_S)
+
+    def is_shared(self) -> bool:
+        """Return whether this is the machine, and at most runs on lanes are in the way."""
+        return self._lane == DEFAULT_LANE and not locks.is_held(locks.lane_lock_path(DEFAULT_LANE))
 
     def is_held(self) -> bool:
         """Return whether a process holds one of the lane's own locks."""

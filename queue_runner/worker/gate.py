@@ -119,6 +119,10 @@ class Gate:
         self._canary.stop()
         self._told = ("", frozenset(), 0.0)
 
+    def look_later(self) -> None:
+        """Go on with the wait while the lane is not to be had: a look takes its locks."""
+        self.due = None if self._run is None else time.time() + LOOK_S
+
     def note(self, run: Claimed) -> None:
         """Store with the claimed run what its start was like: its wait, what was drawn for it, and a machine that was
         not quiet."""

@@ -128,7 +128,7 @@ class Supervisor:
             self._held = None
 
     def stop(self) -> None:
-        """Do the same, and end what was asked of tools."""
+        """Do as `close`, and end what was asked of tools."""
         self.close()
         self._gate.close()
 
@@ -287,7 +287,10 @@ class Supervisor:
             self.close()
             return False
         if not self.take():
-            self._gate.leave("another queue of this machine is running")
+            if self._locks.is_shared():
+                self._gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
+            else:
+                self._gate.leave("another queue of this machine is running")
             self._block("another queue of this machine is running; this one continues when the lane is free")
             return False
         assert self._held is not None
@@ -298,8 +301,10 @@ class Supervisor:
         following = choose()
         if following is None or (why_not := self._gate.keeps(following, self._held)) is not None:
             self._block(why_not or self._blocked if following else None)
-            if not self._gate.keeps_lane:
-                self.close()  # while the gate is shut, other queues may use the machine
+            if following is not None and not self._gate.keeps_lane:
+                self._lend()
+            elif not self._gate.keeps_lane:
+                self.close()
             return False
         token = secrets.token_hex(16)
         with writing(self._engine) as connection:
@@ -310,6 +315,14 @@ class Supervisor:
             return False
         failpoints.reach("worker.claimed")
         return self._launch(run, self._held)
+
+    def _lend(self) -> None:
+        """Let other queues use the lane while the gate is shut. Runs on lanes may go on, but no more of them start
+        where the machine is wanted alone: one or the other would disturb it forever."""
+        self._locks.wait_in_turn()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def _launch(self, run: Claimed, lane: Hold) -> bool:
         try:

@@ -63,6 +63,18 @@ def test_a_turn_ends_with_its_descriptor() -> None:
     assert LaneLocks(B).may_start()
 
 
+def test_who_lends_the_machine_keeps_its_turn() -> None:
+    queue = LaneLocks(MACHINE)
+    alone = queue.take()
+    assert alone and not queue.is_shared()
+    queue.wait_in_turn()
+    alone.close()
+    assert not LaneLocks(B).may_start() and queue.is_shared()
+    again = queue.take()
+    assert again and LaneLocks(B).may_start()
+    again.close()
+
+
 def test_lanes_of_other_names_exclude_each_other_by_each_processor() -> None:
     wide = LaneLocks("cpu:0-3").take()
     assert wide and LaneLocks("cpu:0-7").take() is None and LaneLocks("cpu:1+9").take() is None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from queue_runner import config
+from queue_runner.analysis.quiet import Disturbance
 from queue_runner.control import edit
 from queue_runner.host.lane_locks import LaneLocks
+from queue_runner.host.load import Load
+from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store import gate as history
 from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.jobs import Following
+from queue_runner.worker import gate
 from queue_runner.worker.lanes import Lanes
 from queue_runner.worker.supervisor import Supervisor
 from tests.process_support import needs_linux
@@ -114,3 +121,35 @@ def test_a_worker_does_not_wait_for_lanes_that_a_user_has_paused(box: Box) -> No
     assert box.step() == [] and not box.something_waits()
     box.submit(device="")
     assert box.step() == [MACHINE] and box.something_waits()
+
+
+def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another queue's lanes make the machine noisy: were each to start beside the last, its gate would never open."""
+    layout.config.write_text("min_free_bytes = 0\ngate_cpu_share = 1\ngate_battery = false\n")
+    engine = open_engine(layout.db, keep_open=True)
+    monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [Disturbance("load", "test", lasting=False)])
+    monkeypatch.setattr(Load, "read", lambda *_, **__: object())
+    supervisor = Supervisor(layout, config.load(layout.config), engine, lambda _: None, {})
+    with writing(engine) as connection:
+        spec = JobSpec(kind="command", name="x", argv=("true",), gate=True)
+        jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
+
+    def start() -> None:
+        assert not supervisor.start(lambda: Following(1, RunId(1, 1), spec), lambda *_, **__: pytest.fail("claimed"))
+
+    start()
+    with writing(engine) as connection:
+        waits = history.waits_since(connection, 1)
+    assert waits is not None and not LaneLocks(FIRST).may_start()
+    other = LaneLocks(SECOND).take()  # it has begun before
+    start()
+    assert other and supervisor.waits_for == 1 and (supervisor.due or 0) > time.time()
+    other.close()
+    start()
+    with writing(engine) as connection:
+        assert history.waits_since(connection, 1) == waits
+    supervisor.stop()
+    assert LaneLocks(FIRST).may_start()
+    engine.dispose()
