@@ -41,6 +41,10 @@ def mode_word(compiles: bool | str | None) -> str:
     return "" if compiles is None else "compiled" if compiles else "eager"
 
 
+OF_NODE = ("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Beginnings of the names of variables that a scheduler sets for a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """A cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log).

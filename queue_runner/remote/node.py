@@ -34,6 +34,7 @@ from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, outputs
 from queue_runner.run_dir import RunDir, read_regular
+from queue_runner.spec import OF_NODE
 from queue_runner.store import blocks, jobs, lanes, migrate, read, resolve, results
 from queue_runner.store.engine import looking, open_engine, writing
 
@@ -43,7 +44,6 @@ ABANDON_S = 120.0
 MOST_STARTS = 5
 """Starts of the worker, which a block outlives."""
 TAKEN = "walltime: the allocation reached its limit or was taken"
-_OF_NODE = ("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 
 
@@ -77,9 +77,12 @@ class Node:
         self._engine = open_engine(layout.db)
         if loaded.exists():
             return
-        env = {name: value for name, value in os.environ.items() if name.startswith(_OF_NODE)}
+        ours = {name: value for name, value in os.environ.items() if name.startswith(OF_NODE)}
         with writing(self._engine) as connection:
-            blocks.load(connection, self._told, env, _of_a_login() if box else {}, sys.executable if box else None)
+            if box:
+                blocks.load(connection, self._told, None, _of_a_login(), sys.executable)
+            else:
+                blocks.load(connection, self._told, ours, {}, None)
         block.write_json(loaded, {})
 
     def run(self) -> str:

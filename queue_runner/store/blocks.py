@@ -10,7 +10,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from queue_runner.lanes import REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, RunId, State
-from queue_runner.spec import JobSpec
+from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import conditions, exits, fingerprints, groups, jobs, notes, runs
@@ -108,21 +108,22 @@ def claimed(connection: Connection, run_id: int) -> Claimed:
 def load(
     connection: Connection,
     told: Mapping[str, Any],
-    env: Mapping[str, str],
+    env: Mapping[str, str] | None,
     default_env: Mapping[str, str],
     python: str | None,
 ) -> None:
     """Store, on a node, the jobs and runs of a block under their own ids; the front alone retries and replaces.
 
-    `env` is of the node, and takes precedence in every job; a job's own variables do over `default_env`. `python` is
-    the interpreter of the workloads, if it is another one than the front's.
+    `env` is what a scheduler has set on the node: it takes precedence in every job, and what the front had under such
+    names (OF_NODE) is dropped; None where there is no scheduler. A job's own variables take precedence over
+    `default_env`. `python` is the interpreter of the workloads, if it is another one than the front's.
     """
     connection.execute(insert(groups).values(id=told["group"], created_at=0.0, title=told["title"], seed=told["seed"]))
     rows = []
     for job in told["jobs"]:
         spec = json.loads(job["spec_json"])
-        kept = {name: value for name, value in spec["env"].items() if not name.startswith(("SLURM_", "CUDA_VISIBLE"))}
-        spec |= {"env": {**default_env, **kept, **env}, "until_valid": False, "on": {}}
+        kept = {name: value for name, value in spec["env"].items() if env is None or not name.startswith(OF_NODE)}
+        spec |= {"env": {**default_env, **kept, **(env or {})}, "until_valid": False, "on": {}}
         if python is not None:
             spec["python"] = python if spec["kind"] == "workload" else ""
         rows.append({**job, "group_id": told["group"], "spec_json": json.dumps(spec, sort_keys=True)})

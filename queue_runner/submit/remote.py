@@ -10,7 +10,7 @@ from dataclasses import replace
 from queue_runner import config, redact, units
 from queue_runner.config import Config
 from queue_runner.errors import UsageError
-from queue_runner.spec import JobSpec
+from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environments
 from queue_runner.submit.request import Request
 
@@ -28,7 +28,10 @@ _PLACES = (
     *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "MANPATH", "PWD", "OLDPWD", "TMPDIR", "TMP", "TEMP", "TERM", "LANG"),
     *("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "DISPLAY", "HOSTNAME", "HOSTTYPE", "MAIL", "_", "SHLVL", "EDITOR"),
 )
-_PLACES_FROM = ("SSH_", "XDG_", "LC_", "LD_", "DYLD_", "CONDA_", "PYENV_", "UV_", "HOMEBREW_", "DBUS_", "__CF")
+_PLACES_FROM = (
+    *("SSH_", "XDG_", "LC_", "LD_", "DYLD_", "CONDA_", "PYENV_", "UV_", "HOMEBREW_", "DBUS_", "__CF"),
+    *OF_NODE,
+)
 """Variables, and beginnings of names of them, that say where things are on this machine: a box has its own."""
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_.:@%+\[\]/-]+")
 
@@ -49,6 +52,7 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
             raise UsageError(f"--{others[0]} is of --on slurm", "add --on slurm")
         return list(specs)
     _refuse(request, _HERE_ALONE)
+    _refuse_secrets(request.on, specs)
     profile = profile_of(config.load(environments.home(request).config), request.on)
     if profile["kind"] == "ssh":
         if others:
@@ -64,6 +68,20 @@ def _refuse(request: Request, options: Mapping[str, str]) -> None:
     for name, why in options.items():
         if getattr(request, name):
             raise UsageError(f"--on {request.on}: {why}", f"remove --{name.replace('_', '-').removesuffix('s')}")
+
+
+def _refuse_secrets(on: str, specs: Sequence[JobSpec]) -> None:
+    """Raise UsageError for a secret in a command line or a variable: only a placeholder of it leaves this machine."""
+    known: dict[int, str | None] = {}  # many cells share one environment
+    for spec in specs:
+        if id(spec.env) not in known:
+            secret = (name for name, value in spec.env.items() if redact.is_secret(name, value))
+            known[id(spec.env)] = next(secret, None)
+        found = known[id(spec.env)]
+        said = f"--env {found}" if found else "a word of the command line"
+        if found or redact.redact(spec.argv) != list(spec.argv):
+            why = f"--on {on}: {said} looks like a secret, and secrets are not sent to other machines"
+            raise UsageError(why, "let the job read it there, from a file that only you can read")
 
 
 def _for_a_box(spec: JobSpec, on: str, explicit: Mapping[str, str]) -> JobSpec:

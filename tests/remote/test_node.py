@@ -15,8 +15,9 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, outputs
 from queue_runner.remote.node import Node
 from queue_runner.run_dir import RunDir
-from queue_runner.store import jobs
+from queue_runner.store import blocks, jobs
 from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import empty_queue
 from tests.process_support import needs_linux
 from tests.remote.block_support import Front
 
@@ -95,3 +96,19 @@ def test_a_full_disk_is_no_file_that_is_left_out(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(OSError, match="No space left"):
         outputs.copy(tmp_path / "out", tmp_path / "copy")
+
+
+@pytest.mark.parametrize(("there", "taken"), [({"CUDA_VISIBLE_DEVICES": "3", "SLURM_X": "y"}, "3"), (None, "1")])
+def test_only_a_scheduler_takes_precedence_over_env(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: dict[str, str] | None, taken: str
+) -> None:
+    front = Front(layout, tmp_path / "shared", monkeypatch)
+    front.blocks.step()
+    told = json.loads(front.folder().instructions.read_text())
+    spec = json.loads(told["jobs"][0]["spec_json"])
+    told["jobs"][0]["spec_json"] = json.dumps({**spec, "env": {"CUDA_VISIBLE_DEVICES": "1", "A": "b"}})
+    home = empty_queue(tmp_path / "node")
+    with writing(open_engine(home.db)) as connection:
+        blocks.load(connection, told, there, {"CUDA_VISIBLE_DEVICES": "2"}, None)
+        env = json.loads(connection.exec_driver_sql("SELECT spec_json FROM jobs").scalar_one())["env"]
+    assert (env["CUDA_VISIBLE_DEVICES"], env["A"]) == (taken, "b")

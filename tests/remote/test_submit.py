@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from queue_runner import config
 from queue_runner.errors import ConfigError, UsageError
-from queue_runner.submit import remote
+from queue_runner.spec import JobSpec
+from queue_runner.submit import plan, remote
 from queue_runner.submit.request import Request
 
 BOX = '[on.box]\nkind = "ssh"\n'
@@ -31,3 +33,24 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
     (home / "config.toml").write_text('[on.slurm]\nfolder = "/shared"\n')
     with pytest.raises(UsageError, match="--sbatch cannot be split into words"):
         remote.placed(Request(argv=("true",), on="slurm", sbatch='--comment="x'), [])
+
+
+def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpec:
+    """A job as it is sent to a box from a machine where a GPU was chosen."""
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(BOX)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    return plan.plan(Request(argv=said.pop("argv", ("true",)), on="box", cwd=str(home), **said)).jobs[0].spec
+
+
+@pytest.mark.parametrize("said", [{"argv": ("echo", "--api-key", "hunter2hunter2")}, {"env": ("API_TOKEN=hunter2x",)}])
+def test_a_secret_is_not_sent(home: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="secrets are not sent to other machines"):
+        on_a_box(home, monkeypatch, **said)
+
+
+def test_the_devices_of_this_machine_are_not_sent_but_those_of_env_are(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in on_a_box(home, monkeypatch).env
+    assert on_a_box(home, monkeypatch, env=("CUDA_VISIBLE_DEVICES=1",)).env["CUDA_VISIBLE_DEVICES"] == "1"
