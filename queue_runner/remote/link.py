@@ -18,11 +18,13 @@ from typing import IO, Any
 
 from queue_runner import __version__
 from queue_runner.remote.answers import Refused, Unreachable
-from queue_runner.remote.box import MARK
+from queue_runner.remote.box import MARK, START_S
 from queue_runner.text import one_line
 
 CALL_S = 60.0
 """Time limit of a call that moves little."""
+ANSWER_S = CALL_S + START_S
+"""Time limit of the answer to sync, for which the box may start a supervisor again."""
 MOVE_S = 3600.0
 """Time limit of one that moves files; ssh itself ends a connection that is silent for half a minute."""
 KEPT_S = 60
@@ -83,9 +85,15 @@ class Link:
 
     @contextlib.contextmanager
     def call(
-        self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, limit_s: float = CALL_S
+        self,
+        verb: str,
+        token: str,
+        feed: Callable[[IO[bytes]], None] | None = None,
+        limit_s: float = CALL_S,
+        bytes_s: float = CALL_S,
     ) -> Iterator[Answered]:
-        """Let the box do something (queue_runner.remote.box); `feed` writes its standard input.
+        """Let the box do something (queue_runner.remote.box); `feed` writes its standard input. The answer must come
+        within `limit_s` seconds, and the bytes that follow it within `bytes_s` more.
 
         Raises: Unreachable; Refused when the box answers that it cannot.
         """
@@ -102,8 +110,8 @@ class Link:
                 raise Unreachable(f"ssh cannot be run: {error.strerror}") from error
             assert process.stdin is not None and process.stdout is not None
             timer = threading.Timer(limit_s, process.kill)
-            timer.start()
             began = time.monotonic()
+            timer.start()
             try:
                 with contextlib.suppress(BrokenPipeError):
                     if feed is not None:
@@ -120,6 +128,9 @@ class Link:
                     raise self._failure(code, errors.read(_NOISE_MOST).decode(errors="replace"))
                 if "error" in told:
                     raise Refused(self._refusal(told))
+                timer.cancel()
+                timer = threading.Timer(bytes_s, process.kill)
+                timer.start()
                 yield Answered(told, process.stdout)
             finally:
                 timer.cancel()

@@ -22,7 +22,7 @@ from queue_runner.remote import ssh_checks
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder, has_started, read_json, write_json
 from queue_runner.remote.box import MOST_STARTS, WHOLE
-from queue_runner.remote.link import MOVE_S, Link, control_path
+from queue_runner.remote.link import ANSWER_S, MOVE_S, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
 
 BASE = "~/.mpsq/blocks"
@@ -132,7 +132,7 @@ class Ssh:
         have, done = mirror.have()
         asked = {"have": have, "done": done, "requests": self._requests(folder), "limit": LIMIT}
         try:
-            with self.link.call("sync", token, lambda stream: _write(stream, asked), MOVE_S) as answered:
+            with self.link.call("sync", token, lambda stream: _write(stream, asked), ANSWER_S, MOVE_S) as answered:
                 mirror.take(answered.told, answered.read)
             known.state, known.failure, self._failure, self._failures = answered.told, "", "", 0
         except (Unreachable, Refused) as error:

@@ -1,0 +1,47 @@
+"""What a box that hangs costs: ssh is a stand-in that answers late, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from queue_runner.paths import Layout
+from queue_runner.remote import ssh
+from queue_runner.remote.answers import Unreachable
+from queue_runner.remote.link import Link
+
+pytestmark = pytest.mark.process
+
+TOKEN = "a" * 32
+LONG_S = 600.0
+
+
+def ssh_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ssh").write_text(f"#!/bin/sh\n{script}\nexec sleep {LONG_S}\n")
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
+def test_a_box_that_does_not_answer_holds_nobody_up_for_as_long_as_it_may_send_files(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh_says(tmp_path, monkeypatch, "")
+    monkeypatch.setattr(ssh, "ANSWER_S", 0.1)
+    box = ssh.Ssh("box", {"host": "box"}, layout, LONG_S, 0.0)
+    box.folder(TOKEN).path.mkdir(parents=True)
+    box.fetch(TOKEN)
+    with pytest.raises(Unreachable, match="no answer within"):
+        box.look(TOKEN)
+
+
+def test_files_that_stop_coming_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh_says(tmp_path, monkeypatch, "printf 'mpsq-answer-1\\n{}\\nab'")
+    with (
+        pytest.raises(Unreachable, match="in the middle"),
+        Link("box", "python3", "~/.mpsq").call("sync", TOKEN, None, LONG_S, 0.1) as answered,
+    ):
+        answered.read(3)
