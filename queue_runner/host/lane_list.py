@@ -1,14 +1,17 @@
 """The lanes of this machine: what the setting `lanes` names, with the processors of each.
 
-A GPU's processors are those that the kernel calls local to it (sysfs, local_cpulist of its PCI device), divided evenly
-between the GPUs that share them, and as many for each lane: their number is part of a run's question.
+A GPU's processors are those that the kernel calls local to it (sysfs, local_cpulist of its PCI device) without those of
+lanes of processors, divided by whole cores between the GPUs that share them, and as many for each lane: their number is
+part of a run's question.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,11 @@ def resolve(setting: str, root: Path = Path("/"), library: Any = None) -> tuple[
                 told.append(f"lanes is auto, and there is no GPU to make a lane of ({why}): one run at a time")
         elif gpus and (gone := [name for name in wanted if name not in gpus]):
             raise MpsqError(f"this machine has no {gone[0]}", f"it has {', '.join(gpus)}: mpsq config set lanes")
-        found += [Lane(name, cores) for name, cores in _divided({name: gpus.get(name, "") for name in wanted}, root)]
+        others = {core for lane in found for core in lane.cores}
+        divided = _divided({name: gpus.get(name, "") for name in wanted}, root, others)
+        if any(not cores for _, cores in divided):
+            told.append("too few processors are left to give each GPU its own: runs on GPUs may use all")
+        found += [Lane(name, cores) for name, cores in divided]
     if not sys.platform.startswith("linux"):
         found = [Lane(lane.name) for lane in found]
         told.append("this system binds no process to processors: the lanes share them all")
@@ -67,17 +74,39 @@ def _gpus(root: Path, library: Any) -> tuple[dict[str, str], str]:
     return found, "NVML lists none"
 
 
-def _divided(places: dict[str, str], root: Path) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the processors of each GPU: an even share of those local to it, as many for all."""
-    local = {name: _local(place, root) for name, place in places.items()}
-    shares: dict[str, tuple[int, ...]] = {}
+def _divided(places: dict[str, str], root: Path, others: Collection[int]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the processors of each GPU: an even share of those local to it that are not the `others`, as many for all.
+
+    Whole cores are handed out, each once, to the GPU that has fewest so far: two threads of one core are one device.
+    GPUs that have the same ones local get neighbouring cores: these are likelier to share a cache.
+    """
+    local = {name: [core for core in _local(place, root) if core not in others] for name, place in places.items()}
+    shares: dict[str, list[tuple[int, ...]]] = {name: [] for name in local}
+    for core in _whole_cores({one for cores in local.values() for one in cores}, root):
+        if near := [name for name, cores in local.items() if {*core} & {*cores}]:
+            fewest = min(near, key=lambda name: (sum(map(len, shares[name])), len(local[name])))
+            shares[fewest].append(core)
     for name, cores in local.items():
-        sharers = [other for other, theirs in local.items() if theirs == cores]
-        each = len(cores) // len(sharers)
-        first = sharers.index(name) * each
-        shares[name] = cores[first : first + each]
-    least = min(map(len, shares.values()), default=0)
-    return [(name, cores[:least]) for name, cores in shares.items()]
+        alike = [other for other, theirs in local.items() if theirs == cores]
+        if name == alike[0]:
+            pool = iter(sorted(core for other in alike for core in shares[other]))
+            for other in alike:
+                shares[other] = list(islice(pool, len(shares[other])))
+    least = min((sum(map(len, cores)) for cores in shares.values()), default=0)
+    return [(name, tuple(sorted([*chain(*cores)][:least]))) for name, cores in shares.items()]
+
+
+def _whole_cores(processors: Collection[int], root: Path) -> list[tuple[int, ...]]:
+    """Return the processors by core, as far as they are among these; each is one of its own if the kernel does not
+    say."""
+    found: dict[int, tuple[int, ...]] = {}
+    for one in sorted(processors):
+        threads: tuple[int, ...] = (one,)
+        with suppress(OSError, UsageError):
+            path = root / f"sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list"
+            threads = tuple(sorted({one, *lanes.processors(path.read_text())} & {*processors}))
+        found.setdefault(threads[0], threads)
+    return list(found.values())
 
 
 def _local(place: str, root: Path) -> tuple[int, ...]:

@@ -33,10 +33,37 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Stan
 @needs_linux
 def test_gpus_that_share_processors_divide_them_and_all_lanes_have_as_many(machine: tuple[Path, StandInNvml]) -> None:
     found, told = lane_list.resolve("auto", *machine)
-    assert [(lane.name, lane.cores) for lane in found] == [(UUIDS[0], (0,)), (UUIDS[1], (1,)), (UUIDS[2], (4,))]
+    assert [(lane.name, lane.cores) for lane in found] == [(UUIDS[0], (0,)), (UUIDS[1], (2,)), (UUIDS[2], (4,))]
     assert not told
     found, _ = lane_list.resolve(f"{UUIDS[0]},{UUIDS[2]}", *machine)
     assert [lane.cores for lane in found] == [(0, 1, 2), (4, 5, 6)]
+
+
+def cores_of(machine: tuple[Path, StandInNvml], setting: str = "auto") -> list[tuple[int, ...]]:
+    return [lane.cores for lane in lane_list.resolve(setting, *machine)[0]]
+
+
+@needs_linux
+def test_threads_of_one_core_stay_together(machine: tuple[Path, StandInNvml], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    root = machine[0]
+    for n in range(16):
+        topology = root / f"sys/devices/system/cpu/cpu{n}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{n % 8},{n % 8 + 8}\n")
+    for n, text in enumerate(("0-3,8-11", "0-3,8-11", "4-7,12-15")):
+        (root / f"sys/bus/pci/devices/0000:0{n}:00.0/local_cpulist").write_text(text + "\n")
+    assert cores_of(machine) == [(0, 1, 8, 9), (2, 3, 10, 11), (4, 5, 12, 13)]
+
+
+@needs_linux
+def test_each_processor_is_of_one_lane(machine: tuple[Path, StandInNvml]) -> None:
+    assert cores_of(machine, f"cpu:0+4,{UUIDS[0]},{UUIDS[2]}") == [(0, 4), (1, 2), (5, 6)]
+    (machine[0] / "sys/bus/pci/devices/0000:01:00.0/local_cpulist").write_text("2-7\n")
+    shares = cores_of(machine)
+    assert len({core for cores in shares for core in cores}) == sum(map(len, shares)) == 6
+    found, told = lane_list.resolve(f"cpu:0-2+4-7,{UUIDS[0]}", *machine)
+    assert found[1].cores == () and "too few processors" in told[0]
 
 
 @needs_linux
