@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import redact, units
-from queue_runner.analysis import stats
+from queue_runner.analysis import neighbours, stats
 from queue_runner.errors import UsageError
 from queue_runner.model import PREFLIGHT, Ending, Outcome, Row, Selector, State
 from queue_runner.monitor.attempts import last_attempts
@@ -122,7 +122,9 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
     runs = [run_object(row) for row in rows if row["number"] != PREFLIGHT]
     first, last = runs[0], last_attempts(runs)
-    times = [r["median_s"] for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
+    timed = [r for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
+    times = [r["median_s"] for r in timed]
+    mixed = len({neighbours.KIND in r["taints"] for r in timed}) > 1  # alone and beside a run are never one number
     return (
         {"job": first["job_id"]}
         | {name: first[name] for name in _OF_JOB}
@@ -134,7 +136,7 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
             "ok": _ok(last),
             "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
             "repeats": len(last),
-            "median_s": stats.median(times) if times else None,
+            "median_s": stats.median(times) if times and not mixed else None,
             "command": redact.redact(json.loads(rows[0]["spec_json"])["argv"]) or None,
             "runs": runs,
         }

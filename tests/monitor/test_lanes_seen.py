@@ -1,15 +1,16 @@
-"""When a lane of several is idle."""
+"""When a lane of several is idle, and what a list says of runs that were beside another lane's."""
 
 from __future__ import annotations
 
 import pytest
 
 from queue_runner.host import locks
+from queue_runner.monitor import listing
 from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs
+from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli
 
@@ -40,3 +41,18 @@ def test_who_pauses_or_drains_a_lane_is_told_what_still_starts(layout: Layout, m
     assert "need the machine alone still start" in mpsq.ok("pause", "--lane", FIRST).err
     drained = mpsq.ok("drain", "--lane", FIRST).out
     assert drained.startswith(f"nothing runs on {FIRST}, ") and "need the machine alone still start" in drained
+
+
+def test_a_job_that_ran_alone_and_beside_another_has_no_one_time(layout: Layout) -> None:
+    engine = open_engine(layout.db)
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(JobSpec("command", "x", argv=("true",)), 2)], [(0, 1), (0, 2)])
+        ended = "state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, claimed_at = 1, started_at = 1, ended_at = 2"
+        connection.exec_driver_sql(f"UPDATE runs SET {ended}")
+    with read.reading(layout.db) as reader:
+        rows = [{**row, "median_s": 1.0 + row["number"], "taints": ""} for row in read.runs(reader)]
+    assert listing.job_object(rows)["median_s"] == 2.5
+    rows[1]["taints"] = "not_quiet,neighbour_busy"
+    assert listing.job_object(rows)["median_s"] is None
+    rows[0]["taints"] = "neighbour_busy"
+    assert listing.job_object(rows)["median_s"] == 2.5
