@@ -19,7 +19,7 @@ from tests.queue_support import Queue, until
 pytestmark = pytest.mark.process
 
 LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
-SUBMITTERS, EACH = 8, 125
+SUBMITTERS, EACH = 8, 125 if LONG else 30
 SEED = int(os.environ.get("MPSQ_SEED", "20261121"))
 
 SUBMITTER = """
