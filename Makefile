@@ -41,7 +41,7 @@ demo: $(STAMP)  ## trains nanoGPT on this machine's devices and reports
 test: $(FRAMEWORKS)  ## every test
 	$(BIN)/python -m pytest tests -m fast -n 2
 	$(BIN)/python -m pytest tests -m process -n 2
-	$(BIN)/python -m pytest tests -m slow -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2
 
 fast: $(STAMP)  ## the tests of a few seconds
 	$(BIN)/python -m pytest tests -m fast -n 2
