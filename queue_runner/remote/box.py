@@ -14,7 +14,6 @@ after the other. Each verb may be repeated: a link that is cut after the deed an
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import __version__
+from queue_runner.host import locks
 
 MARK = b"mpsq-answer-1\n"
 WHOLE = ".whole"
@@ -92,17 +92,7 @@ def start(folder: Path) -> Answer:
 
 def is_alive(folder: Path) -> bool:
     """Return whether a supervisor of the block lives: it holds this lock until its end."""
-    try:
-        descriptor = os.open(folder / "home.lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return locks.is_held(folder / "home.lock")
 
 
 def void(folder: Path) -> Answer:

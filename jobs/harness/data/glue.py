@@ -16,7 +16,7 @@ HUB = "nyu-mll/glue"
 
 
 class Task(NamedTuple):
-    """What there is to learn. `labels` is 1 for a score, which is learned by regression."""
+    """The data set of one task. `labels` is 1 for a score, which is learned by regression."""
 
     columns: tuple[str, ...]
     labels: int

@@ -55,7 +55,7 @@ class Pairs:
 
     @property
     def word(self) -> str:
-        """What an example is called."""
+        """Return the plural noun for an example."""
         return "sentences" if len(self.task.columns) == 1 else "pairs"
 
     def majority(self) -> float | None:
