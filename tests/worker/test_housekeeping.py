@@ -128,11 +128,18 @@ def test_a_worker_says_once_that_the_database_is_damaged(queue: Queue) -> None:
     queue.done(1)
     until(lambda: "backup mpsq-" in queue.log(), "a backup")
     (saved,) = queue.layout.backups.iterdir()
-    with queue.layout.db.open("r+b") as file:
-        file.write(b"\xff" * 100)  # under its hands
-    for path in (queue.layout.home / "mpsq.db-wal", queue.layout.home / "mpsq.db-shm"):
-        path.write_bytes(b"\xff" * 100)
-    until(lambda: "ERROR" in queue.log(), "a complaint")
+    db, home = queue.layout.db, queue.layout.home
+
+    def complains_of_damage() -> bool:
+        """Damage the files under its hands, again after each transaction that was under way and wrote over it."""
+        for path in (db, home / "mpsq.db-wal", home / "mpsq.db-shm"):
+            with path.open("r+b") as file:  # in place: a file made shorter kills whoever has it mapped
+                file.write(b"\xff" * 100)
+        wakeup.ring(queue.layout.fifo)
+        assert worker.poll() is None, queue.log()
+        return "ERROR" in queue.log()
+
+    until(complains_of_damage, "a complaint")
     before = queue.log().count("ERROR")
     for _ in range(20):
         wakeup.ring(queue.layout.fifo)
