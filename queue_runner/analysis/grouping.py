@@ -25,12 +25,15 @@ PLACE = MAIN[:2]
 BESIDE = "beside"
 """Factor of a run that another lane's run was beside while it was measured. In every key: it is never pooled with runs
 alone, whatever distinguishes the rows, and every label names it."""
+LOG = "log"
+"""Factor of an imported log of which nobody said on what it ran: its name. Two of them are one row only where the user
+says so, by their settings or by --group-by."""
 NAMES = SUBJECT[1:]
 """Factors of SUBJECT by which one submission, or a baseline of the user's, may let arms differ."""
 WORK = ("token", "sample")
 """Units of the work of an iteration. Time per token is never compared with time per sample."""
 _BARE = frozenset(
-    {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name"}
+    {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name", LOG}
 )
 """Factors shown by their value alone."""
 _SAID = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from queue_runner import units
@@ -20,9 +21,18 @@ SQL = (
     " FROM v_run WHERE {chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
     " ORDER BY job_id, number"
 )
+
+
+def _ranges(jobs: Sequence[int]) -> str:
+    """Return ascending numbers with those in a row as one: "1-480 512"."""
+    steps = [k for k in range(1, len(jobs)) if jobs[k] != jobs[k - 1] + 1]
+    parts = [jobs[a:b] for a, b in pairwise([0, *steps, len(jobs)])]
+    return " ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else " ".join(map(str, part)) for part in parts)
+
+
 COLUMNS = (
     Column("label", "cell", flexible=True),
-    Column("jobs", "jobs", lambda jobs: " ".join(map(str, jobs))),
+    Column("jobs", "jobs", _ranges, flexible=True),
     Column("wanted", "requested", units.count, True),
     Column("valid", "valid", units.count, True),
     Column("coming", "queued", units.count, True),

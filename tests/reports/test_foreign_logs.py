@@ -155,3 +155,31 @@ def test_printed_mfu_of_another_report_is_refused() -> None:
 
     done = CliRunner().invoke(app, ["breakdown", "--printed-mfu"])
     assert isinstance(done.exception, UsageError) and "does not apply" in done.exception.message
+
+
+def test_logs_of_which_nobody_said_the_device_and_the_mode_are_rows_of_their_own(store: Store) -> None:
+    """Eager and compiled, on the CPU and the GPU, pooled into one median: "nanogpt 3/3 510 ± 80"."""
+    for name in ("cpu_eager", "mps_eager", "mps_compile"):
+        put(store, f"{name}.log", (LOGS / f"metal_post_{name}.log").read_text())
+    assert [*rows(store.report("devices"))] == ["cpu_eager", "mps_compile", "mps_eager"]
+    assert {*rows(store.report("breakdown"))} == {"cpu_eager", "mps_compile", "mps_eager"}
+    said = "logs of unknown device or mode are rows of their own"
+    assert said in words(store.report("devices"))
+    (pooled,) = store.report("devices", group_by="device").rows
+    assert pooled["n_valid"] == 3 and "rows pool runs that differ in log" in words(
+        store.report("devices", group_by="device")
+    )
+
+
+def test_logs_of_one_name_from_two_folders_are_two_rows(store: Store) -> None:
+    for speed in ("10", "20"):
+        put(store, "train.log", "".join(f"iter {k}: loss 4.0, time {speed}.00ms, mfu 1.0%\n" for k in range(20)))
+    assert [*rows(store.report("devices"))] == ["train (1.1)", "train (2.1)"]
+
+
+def test_repeats_with_device_and_mode_are_one_row(store: Store) -> None:
+    for k in range(3):
+        text = "".join(f"iter {k}: loss 4.0, time 1{k}.00ms, mfu 1.0%\n" for k in range(20)) + "\n" * k
+        put(store, f"run{k}.log", text, device="mps", compile="on")
+    (row,) = store.report("devices").rows
+    assert row["n_valid"] == 3

@@ -44,6 +44,23 @@ def test_cells_without_a_valid_result(queue: Layout, mpsq: Cli) -> None:
     assert "newest group only, g2" in mpsq.ok("report", "missing").out
 
 
+def test_jobs_of_a_cell_in_a_row_are_a_range(queue: Layout, mpsq: Cli) -> None:
+    """480 jobs of one command were a line of 1,900 characters."""
+    for _ in range(30):
+        mpsq.ok("submit", "--", "true")
+    mpsq.ok("submit", "--", "true", "--other")
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        last = connection.execute("SELECT max(id) FROM jobs").fetchone()[0]
+        connection.execute(
+            "UPDATE jobs SET group_id = 2, spec_hash = 'one' WHERE id > ? - 31 AND id <> ? - 1", (last, last)
+        )
+    out = mpsq.ok("report", "missing", "g2").out
+    assert f"{last - 30}-{last - 2} {last}" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_a_result_that_is_not_valid_is_missing(queue: Layout, mpsq: Cli) -> None:
     import sqlite3
 

@@ -10,7 +10,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.explained import Explained
-from queue_runner.analysis.grouping import MAIN, Arm, by_key, taints, value_of
+from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.listing import ending
@@ -124,7 +124,17 @@ def notes(
         *peaks(raw, "MFU: relative to"),
         *_machines(families, context),
         *_pooled(arms, context),
+        *_unknown_logs(arms),
     ]
+
+
+def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
+    """Say why imported logs are not pooled."""
+    if sum(arm.key.get(LOG) is not None for arm in arms) > 1:
+        yield (
+            "logs of unknown device or mode are rows of their own: mpsq import FILE --set device=mps --set compile=off"
+            " says both; --group-by device pools repeats"
+        )
 
 
 def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
-from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, by_key, taints
+from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, by_key, taints
 from queue_runner.analysis.neighbours import KIND
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import select_runs
@@ -59,6 +60,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     environments = any(row["env_name"] for row in rows)
     bound = [(row.pop("cores") or 0, row.pop("threads") or 0) for row in rows]
     cells = _planned_cells(context) if rows else {}
+    logs = _unknown_logs(rows)
     for row, machine, (cores, threads) in zip(rows, machines, bound, strict=True):
         text, environment = row.pop("params_json"), row.pop("env_name") or None
         if text not in parsed:
@@ -84,7 +86,19 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
             row["factors"]["resumed"] = True
         if KIND in taints(row):
             row["factors"][BESIDE] = True
+        if row["run_id"] in logs:
+            row["factors"][LOG] = logs[row["run_id"]]
     return rows
+
+
+def _unknown_logs(rows: Sequence[Row]) -> dict[int, str]:
+    """Return, by run, the names of the imported logs of which neither the log nor the user said the device and the
+    mode: without the suffix, and with the run where two have one name."""
+    unknown = [row for row in rows if row["log_name"] and (row["device"] is None or row["compile"] is None)]
+    stems = by_key(unknown, lambda row: PurePath(row["log_name"]).stem)
+    return {
+        row["run_id"]: stem if len(of) == 1 else f"{stem} ({row['run']})" for stem, of in stems.items() for row in of
+    }
 
 
 def _machine(row: Row) -> str | None:
