@@ -177,4 +177,4 @@ def placed(spec: JobSpec, lane: Lane) -> JobSpec:
 
 def without_lane(spec: JobSpec) -> JobSpec:
     """Return a job as it was before it was `placed`."""
-    return replace(spec, lane="", affinity="", cores=0, threads=0)
+    return spec.changed(lane="", affinity="", cores=0, threads=0)

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -174,7 +174,7 @@ class _Store:
         """Add a job that this queue can never run: to its verbs it is an imported one."""
         spec = JobSpec.from_json(job["spec_json"])
         tags = tuple(row["tag"] for row in self._read("SELECT tag FROM job_tags WHERE job_id = ?", job["id"]))
-        asked = replace(spec, kind="import", merged={"kind": spec.kind, "machine": self._machines[job["group_id"]]})
+        asked = spec.changed(kind="import", merged={"kind": spec.kind, "machine": self._machines[job["group_id"]]})
         return jobs.add_job(self._connection, group, NewJob(asked, terms=Terms(note=job["note"], tags=tags)))
 
     def _run(self, run: Row, job_id: int, machine: str) -> None:

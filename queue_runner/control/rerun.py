@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,8 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
             )
         notes += [note] if note and note not in notes else []
         if spec.layout_seed is not None:
-            spec = replace(spec, layout_seed=drawn(None))  # else its runs would repeat what was drawn
-        again = replace(spec, find_max="", pairing="")
+            spec = spec.changed(layout_seed=drawn(None))  # else its runs would repeat what was drawn
+        again = spec.changed(find_max="", pairing="")
         new.append(NewJob(again, wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > grid.MAX_RUNS:
@@ -130,7 +130,7 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
     """Return the question with its code, and a sentence if that is in another place than before."""
     spec, job = JobSpec.from_json(row["spec_json"]), row["job_id"]
     if spec.env_name:
-        spec = replace(spec, packages=environments.find(layout, spec.env_name).packages)
+        spec = spec.changed(packages=environments.find(layout, spec.env_name).packages)
     if spec.kind == "import":
         raise UsageError(
             f"job {job} was {'merged' if spec.merged else 'imported'}: it never ran here",
@@ -141,7 +141,7 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
             raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the current code")
         return spec, ""
     if allow_changed:
-        return replace(spec, allow_changed=True), ""
+        return spec.changed(allow_changed=True), ""
     if not spec.tree:
         raise MpsqError(
             f"job {job} cannot be rerun exactly: its code was not stored",
@@ -149,7 +149,7 @@ def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[
         )
     changes = verify.differences(layout.snapshots, spec)
     if not changes:
-        return replace(spec, allow_changed=False), ""
+        return spec.changed(allow_changed=False), ""
     return _rebuilt(layout.snapshots, spec, job, changes)
 
 
@@ -165,4 +165,4 @@ def _rebuilt(snapshots: Path, spec: JobSpec, job: int, changes: Sequence[str]) -
     except OSError as error:
         raise MpsqError(f"the code of job {job} could not be written: {error.strerror}", "free some space") from error
     note = f"{changes[0]}: it runs in a copy of the code as it was then, without files that git ignores"
-    return replace(spec, copy=True, allow_changed=False), note
+    return spec.changed(copy=True, allow_changed=False), note

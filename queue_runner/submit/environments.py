@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,7 @@ def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
                     f"write python instead: mpsq submit --env-name {venv.name} -- python ...",
                 )
             check_program(program, spec.cwd, env)
-        yield replace(spec, env_name=venv.name, python=str(venv.python), env=env)
+        yield spec.changed(env_name=venv.name, python=str(venv.python), env=env)
 
 
 def _settings(request: Request) -> list[dict[str, str]]:
@@ -88,4 +87,4 @@ def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:
         raise UsageError(
             f"--mps has no effect on device {spec.device}", "submit other devices separately, without --mps"
         )
-    return replace(spec, mps=settings, env=mps_switches.environment(settings, spec.env)) if settings else spec
+    return spec.changed(mps=settings, env=mps_switches.environment(settings, spec.env)) if settings else spec

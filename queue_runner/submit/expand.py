@@ -128,8 +128,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
         if asked:
             sets = first.settings(workload, sets, asked)
         for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
-            spec = replace(
-                common,
+            spec = common.changed(
                 name=request.name or workload.name,
                 workload=workload.name,
                 framework=workload.framework,
@@ -213,8 +212,7 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
 
     filled = ((cell, tuple(grid.fill(word, cell) for word in request.argv)) for cell in grid.product(axes))
     cells = [
-        replace(
-            common,
+        common.changed(
             name=request.name or _command_name(request.argv),
             device=cell.get("device"),
             compile=None if "compile" not in cell else cell["compile"] not in ("off", "False"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from queue_runner.model import Outcome, Row, State
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -111,7 +111,7 @@ def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], titl
             retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
             rerun_of=job_id,
         )
-        new.append(NewJob(replace(JobSpec.from_json(row["spec_json"]), snapshot=None, find_max=""), repeats, terms))
+        new.append(NewJob(JobSpec.from_json(row["spec_json"]).changed(snapshot=None, find_max=""), repeats, terms))
     seed = drawn(None)
     return Plan(title, seed, tuple(new), tuple(grid.rounds([job.repeats for job in new], seed)), ())
 

@@ -80,7 +80,7 @@ def paired(planned: Plan, here: Sequence[Lane]) -> Plan:
             )
         first = len(made) + 2
         neighbours = [lanes.placed(endless(job.spec), lane) for lane in here[1:]]
-        ours = replace(spec, pairing=ALONE), replace(spec, gate=False)
+        ours = spec.changed(pairing=ALONE), spec.changed(gate=False)
         made += [replace(job, spec=one) for one in (*ours, *neighbours)]
         waits = tuple(Sibling(index, Condition.WHILE) for index in range(first, len(made)))
         after += [(), waits, *(() for _ in neighbours)]
@@ -98,7 +98,7 @@ def endless(spec: JobSpec) -> JobSpec:
             "--neighbours takes a workload with max_iters, such as nanogpt",
         )
     params = {name: value for name, value in _ENDLESS.items() if name in known and not known[name].wrong(value)}
-    return replace(spec, pairing=NEIGHBOUR, params={**spec.params, **params})
+    return spec.changed(pairing=NEIGHBOUR, params={**spec.params, **params})
 
 
 def _rounds(cells: int, each: int, repeats: int, seed: int) -> list[tuple[int, int]]:

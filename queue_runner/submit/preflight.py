@@ -8,7 +8,6 @@ lane under a warden as a run does, and no report reads it. worker/preflight.py d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from queue_runner import units
@@ -42,7 +41,7 @@ def with_settings(
     (--find-max) tries its cells anyway."""
     if request.preflight is False or request.workload is None or request.find_max is not None:
         return list(specs)
-    return [replace(spec, preflight=settings(workloads[spec.framework])) for spec in specs]
+    return [spec.changed(preflight=settings(workloads[spec.framework])) for spec in specs]
 
 
 def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from queue_runner import config, redact, units
 from queue_runner.config import Config
@@ -61,7 +60,7 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         explicit = redact.assignments(request.env, "--env")
         return [_for_a_box(spec, request.on, explicit) for spec in specs]
     _check_slurm(request, profile)
-    return [replace(spec, on={"to": request.on, **said}) for spec in specs]
+    return [spec.changed(on={"to": request.on, **said}) for spec in specs]
 
 
 def _refuse(request: Request, options: Mapping[str, str]) -> None:
@@ -91,7 +90,7 @@ def _for_a_box(spec: JobSpec, on: str, explicit: Mapping[str, str]) -> JobSpec:
         for name, value in spec.env.items()
         if name in explicit or not (name in _PLACES or name.startswith(_PLACES_FROM))
     }
-    return replace(spec, on={"to": on, "kind": "ssh"}, env=env, copy=spec.kind == "command")
+    return spec.changed(on={"to": on, "kind": "ssh"}, env=env, copy=spec.kind == "command")
 
 
 def profile_of(settings: Config, name: str) -> Mapping[str, str]:

@@ -146,7 +146,7 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         ours["CUDA_VISIBLE_DEVICES"] = ""  # a job for the CPU must not use the accelerator
     if run.spec.copy and run.spec.tree and "PYTHONPATH" in run.spec.env:
         path = working_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
-        run = replace(run, spec=replace(run.spec, env={**run.spec.env, "PYTHONPATH": path}))
+        run = replace(run, spec=run.spec.changed(env={**run.spec.env, "PYTHONPATH": path}))
     return {
         **ours,
         **run.spec.env,

@@ -73,7 +73,7 @@ def of_command(spec: JobSpec, asked: Asked, said: Sequence[Value]) -> JobSpec:
             f"--find-max {asked.key}: the command does not use {{{asked.key}}}",
             f"write {{{asked.key}}} where the value belongs: -- python train.py --{asked.key}={{{asked.key}}}",
         )
-    return _first(replace(spec, template=spec.argv), asked, _begin(asked, said, 1))
+    return _first(spec.changed(template=spec.argv), asked, _begin(asked, said, 1))
 
 
 def within_metal(spec: JobSpec, asked: Asked) -> JobSpec:
@@ -84,7 +84,7 @@ def within_metal(spec: JobSpec, asked: Asked) -> JobSpec:
     if not on_mps or limited or asked.last != MOST or spec.framework not in (None, "torch"):
         return spec
     mps = {**spec.mps, **mps_switches.parse("high_watermark=1.0")}
-    return replace(spec, mps=mps, env=mps_switches.environment(mps, spec.env))
+    return spec.changed(mps=mps, env=mps_switches.environment(mps, spec.env))
 
 
 def _begin(asked: Asked, said: Sequence[Value], otherwise: Value | None) -> int:
@@ -104,4 +104,4 @@ def _begin(asked: Asked, said: Sequence[Value], otherwise: Value | None) -> int:
 
 def _first(spec: JobSpec, asked: Asked, begin: int) -> JobSpec:
     begin = min(begin, asked.last)
-    return replace(with_value(spec, asked.key, begin), find_max=str(replace(asked, first=begin)))
+    return with_value(spec, asked.key, begin).changed(find_max=str(replace(asked, first=begin)))

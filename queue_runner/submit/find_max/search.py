@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.errors import UsageError
@@ -187,11 +187,11 @@ def _first_over(fitting: Sequence[Probe], limit_bytes: float) -> int | None:
 def without(spec: JobSpec, key: str) -> str:
     """Return a hash of what the probes of a search have in common."""
     params = {name: value for name, value in spec.params.items() if name != key}
-    return replace(spec, params=params, argv=spec.template or spec.argv).content_hash()
+    return spec.changed(params=params, argv=spec.template or spec.argv).content_hash()
 
 
 def with_value(spec: JobSpec, key: str, value: int) -> JobSpec:
     """Return the same job with another value of the setting."""
     argv = tuple(grid.fill(word, {key: str(value)}) for word in spec.template) or spec.argv
     typed = str(value) if spec.kind == "command" else value  # a command's settings are words
-    return replace(spec, params={**spec.params, key: typed}, argv=argv)
+    return spec.changed(params={**spec.params, key: typed}, argv=argv)
