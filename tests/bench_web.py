@@ -79,8 +79,8 @@ def took_ms(address: str, times: int) -> list[float]:
     return sorted(found[1:])
 
 
-def fill(home: Path) -> None:
-    """JOBS finished jobs of one run, with the environment of a real submission."""
+def fill(home: Path, count: int = JOBS) -> None:
+    """So many finished jobs of one run, with the environment of a real submission."""
     from queue_runner.host.home import ensure_home
     from queue_runner.spec import JobSpec, NewJob
     from queue_runner.store import jobs, migrate
@@ -102,11 +102,11 @@ def fill(home: Path) -> None:
             params={"learning_rate": (n % 100) * 1e-5, "max_iters": 5000},
             env=environment,
         )
-        for n in range(JOBS)
+        for n in range(count)
     ]
     engine = open_engine(layout.db)
     with writing(engine) as connection:
-        for start in range(0, JOBS, 100):
+        for start in range(0, count, 100):
             new = [NewJob(spec) for spec in specs[start : start + 100]]
             jobs.submit(connection, "bench", 0, new, [(n, 1) for n in range(len(new))])
     engine.dispose()

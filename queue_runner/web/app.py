@@ -22,6 +22,7 @@ from queue_runner.pages import render
 from queue_runner.paths import Layout
 from queue_runner.web import live, logs, report, views
 from queue_runner.web.live import Parts
+from queue_runner.web.rest import Rest
 from queue_runner.web.security import Access, Guard, refusal
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def make_site(layout: Layout, access: Access) -> Site:
     routes = [Route(path, page, methods=["GET"]) for path, page in get.items()]
     routes.append(Route("/do/{verb}", pages.do, methods=["POST"]))
     handlers: dict[Any, Any] = {MpsqError: _trouble, HTTPException: _refused, OSError: _system, Exception: _defect}
-    return Site(Guard(Starlette(routes=routes, exception_handlers=handlers), access), pages.streams)
+    return Site(Rest(Guard(Starlette(routes=routes, exception_handlers=handlers), access)), pages.streams)
 
 
 def _trouble(request: Request, error: MpsqError) -> Response:
