@@ -159,9 +159,8 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         it = without_mode(pair.baseline)
         mode = pair.arm.key.get("compile")
         by = f"compile {mode}" if isinstance(mode, str) else "compile"
-        text = (
-            f"{by} makes {it} {times} {how}" if judged else f"{it} {mode_word(mode)} measured {times} {how} than eager"
-        )
+        ours = f"{it} {mode_word(mode)}".removeprefix("it ")
+        text = f"{by} makes {it} {times} {how}" if judged else f"{ours} measured {times} {how} than eager"
     else:
         text = f"{arm} {'is' if judged else 'measured'} {times} {how} than {base}"
     if per_work == WALL:

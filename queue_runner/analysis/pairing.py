@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
@@ -51,11 +51,13 @@ class Runs:
 
 @dataclass(frozen=True)
 class Weighed:
-    """The times that are compared and what they say; no evidence where their order or number forbids a test."""
+    """The times that are compared and what they say; no evidence where their order or number forbids a test. `need` is
+    the number of runs of each arm with which the test could decide."""
 
     order: Order
     arm: Sequence[float]
     baseline: Sequence[float]
+    need: int
     evidence: Evidence | None = None
 
 
@@ -71,31 +73,48 @@ def needed_repeats(n_pairs: int = 1) -> int:
     return n
 
 
-def weigh(arm: Runs, baseline: Runs, n_pairs: int) -> Weighed:
+def needed_rounds(n_pairs: int = 1) -> int:
+    """Return the minimum number of rounds with which `n_pairs` comparisons by rounds can be significant.
+
+    With n rounds the smallest two-sided p-value is 2 / 2^n, and it is ALPHA / n_pairs at most: 6 for one pair.
+    """
+    return math.ceil(math.log2(2 * max(1, n_pairs) / ALPHA))
+
+
+def weigh(arm: Runs, baseline: Runs, n_pairs: int, n_planned: int = 0) -> Weighed:
     """Compare two arms by the test that their plan allows.
 
     Arms that were planned together in so many rounds that flips of signs can decide, 2 / 2^rounds <= ALPHA / n_pairs,
     are compared round by round, over the rounds in which both have a run; others unpaired, without the runs of
     submissions that only one of them was in, if that leaves enough; those that ran one after the other not at all,
-    because the difference of two times of day cannot be told from that of the arms.
+    because the difference of two times of day cannot be told from that of the arms. Of arms that were planned in turn
+    and lost runs, the order of the few that are left says nothing.
+
+    `n_planned` is the number of pairs that were planned, if it is more than `n_pairs`: it helps to choose the test.
     """
+    need = needed_repeats(n_pairs)
     common = arm.planned & baseline.planned
     mine, theirs = arm.of_rounds(common), baseline.of_rounds(common)
     if min(len(mine.times), len(theirs.times)) < needed_repeats():
         mine, theirs = arm, baseline
+    few = Weighed(Order.TOO_FEW, arm.times, baseline.times, need)
+    too_few = min(len(mine.times), len(theirs.times)) < needed_repeats()
+    if common and too_few:
+        return few
     if _apart(mine.started, theirs.started):
-        return Weighed(Order.ONE_AFTER_THE_OTHER, arm.times, baseline.times)
-    if common and 2.0 ** (1 - len(common)) <= ALPHA / max(1, n_pairs):
+        return Weighed(Order.ONE_AFTER_THE_OTHER, arm.times, baseline.times, need)
+    if len(common) >= needed_rounds(max(n_pairs, n_planned)):
+        need = needed_rounds(n_pairs)
         by_round = [dict(zip(runs.rounds, runs.times, strict=True)) for runs in (mine, theirs)]
         complete = [key for key in by_round[0] if key in by_round[1] and key in common]
         if len(complete) < needed_repeats():
-            return Weighed(Order.TOO_FEW, arm.times, baseline.times)
+            return replace(few, need=need)
         first, second = ([of[key] for key in complete] for of in by_round)
-        return Weighed(Order.ROUNDS, first, second, by_rounds(_logs(first), _logs(second)))
-    if min(len(mine.times), len(theirs.times)) < needed_repeats():
-        return Weighed(Order.TOO_FEW, arm.times, baseline.times)
+        return Weighed(Order.ROUNDS, first, second, need, by_rounds(_logs(first), _logs(second)))
+    if too_few:
+        return few
     found = unpaired(_logs(mine.times), _logs(theirs.times))
-    return Weighed(Order.UNPAIRED, mine.times, theirs.times, found)
+    return Weighed(Order.UNPAIRED, mine.times, theirs.times, need, found)
 
 
 def _logs(times: Sequence[float]) -> list[float]:

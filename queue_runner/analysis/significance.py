@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from queue_runner.analysis.evidence import UNEQUAL, Evidence, reach, widened
-from queue_runner.analysis.pairing import ALPHA, Order, Runs, needed_repeats, weigh
+from queue_runner.analysis.pairing import ALPHA, Order, Runs, Weighed, needed_repeats, weigh
 from queue_runner.analysis.stats import geometric_mean
 
 SAME_WITHIN = 0.01
@@ -121,31 +121,29 @@ def compare_all(
     """
     margin = SAME_WITHIN if same_within is None else same_within
     both = [(Runs.of(arm), Runs.of(baseline)) for arm, baseline in pairs]
-    weighed = [weigh(arm, baseline, max(len(pairs), n_planned)) for arm, baseline in both]
+    weighed = [weigh(arm, baseline, len(pairs), n_planned) for arm, baseline in both]
     tested = [one.evidence for one in weighed if one.evidence is not None]
     corrected = iter(holm([one.p for one in tested]))
     return [
-        _judged(one.order, one.evidence, one.arm, one.baseline, next(corrected), len(tested), len(pairs), margin)
+        _judged(one, one.evidence, next(corrected), len(tested), len(pairs), margin)
         if one.evidence is not None
-        else _untested(one.order, one.arm, one.baseline, len(pairs))
+        else _untested(one, len(pairs))
         for one in weighed
     ]
 
 
-def _untested(order: Order, arm: Sequence[float], baseline: Sequence[float], n_pairs: int) -> Verdict:
+def _untested(weighed: Weighed, n_pairs: int) -> Verdict:
+    arm, baseline, need = weighed.arm, weighed.baseline, weighed.need
     mine, theirs = geometric_mean(arm), geometric_mean(baseline)
-    need = needed_repeats(n_pairs)
-    word = Word.NOT_IN_TURN if order is Order.ONE_AFTER_THE_OTHER else Word.TOO_FEW
+    word = Word.NOT_IN_TURN if weighed.order is Order.ONE_AFTER_THE_OTHER else Word.TOO_FEW
     seen = _would_be_seen(arm, baseline, need, n_pairs) if word is Word.TOO_FEW else None
     n, m = len(arm), len(baseline)
     return Verdict(word, theirs / mine, None, None, None, None, n, m, need, mine, theirs, None, seen)
 
 
 def _judged(
-    order: Order,
+    weighed: Weighed,
     found: Evidence,
-    arm: Sequence[float],
-    baseline: Sequence[float],
     p_corrected: float,
     n_tested: int,
     n_pairs: int,
@@ -154,10 +152,11 @@ def _judged(
     """Choose the word. An equivalence is shown when the interval of confidence 1 - 2 alpha lies within the margin (two
     one-sided tests: Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680), alpha divided by the
     number of pairs."""
+    arm, baseline = weighed.arm, weighed.baseline
     n, m = len(arm), len(baseline)
     low, high = found.ends(ALPHA)
     margin = math.expm1(min(700.0, max(map(abs, found.ends(2 * ALPHA / n_tested)))))
-    need: int | None = needed_repeats(n_pairs)
+    need: int | None = weighed.need
     if margin <= same_within:
         word = Word.SAME
     elif p_corrected <= ALPHA:
@@ -179,10 +178,10 @@ def _judged(
         arm_s=geometric_mean(arm),
         baseline_s=geometric_mean(baseline),
         same_within=margin if margin < 1 else None,
-        seen=_would_be_seen(arm, baseline, needed_repeats(n_pairs), n_pairs)
+        seen=_would_be_seen(arm, baseline, weighed.need, n_pairs)
         if word is Word.TOO_FEW
         else math.expm1(min(700.0, found.seen(ALPHA / n_tested))),
-        n_rounds=n if order is Order.ROUNDS else 0,
+        n_rounds=n if weighed.order is Order.ROUNDS else 0,
     )
 
 

@@ -292,3 +292,22 @@ def test_same_within(text: str, margin: float) -> None:
 
 def test_the_least_runs_are_still_those_of_disjoint_arms() -> None:
     assert [needed_repeats(n) for n in (1, 4, 16)] == [4, 5, 6]
+
+
+def test_rows_submitted_together_that_lost_runs_are_told_how_many_more_and_not_to_submit_them_together() -> None:
+    rows = planned("cpu", [0.2, 0.2001, 0.2002, 0.2003])
+    for lost in (0, 2):  # the first two rounds or the last two are left of one row: it "ran first" or "last"
+        kept = [one for one in planned("mps", [0.1, 0.1001, 0.1002, 0.1003], at=1) if one["repeat"] - lost in (1, 2)]
+        (family,) = ask([*rows, *kept])
+        assert (only(family).word, only(family).brief) == (Word.TOO_FEW, "need 4 each")
+        assert "use --repeats 4" in said(family) and "not interleaved" not in said(family)
+
+
+def test_a_comparison_by_rounds_asks_for_as_many_rounds_as_can_decide() -> None:
+    """Of 6 planned rounds 4 are complete, each row has 5 runs: "need 4 each" would be what there is."""
+    mine = planned("cpu", [None if k == 0 else 0.2 + k / 1e4 for k in range(6)])
+    other = planned("mps", [None if k == 3 else 0.1 + k / 1e4 for k in range(6)], at=1)
+    (family,) = ask([*mine, *other])
+    found = only(family)
+    assert (found.word, found.n_rounds, found.p, found.brief) == (Word.TOO_FEW, 4, 2 / 16, "need 6 each")
+    assert "a verdict needs 6 runs of each row: use --repeats 6" in said(family)
