@@ -210,7 +210,8 @@ def _why(best: Arm, able: Sequence[Arm]) -> str:
     others = [rest for arm in able for a, b, *rest in [_distance(arm)] if (a, b) == (away, compiled)]
     names = " in fp32", " of torch"
     of = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]
-    return f"the first {'row' if compiled else 'eager row'}{''.join(of)} submitted"
+    has_modes = any(arm.key.get("compile") is not None for arm in able)  # a command has none
+    return f"the first {'eager row' if has_modes and not compiled else 'row'}{''.join(of)} submitted"
 
 
 def _distance(arm: Arm) -> tuple[bool, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -181,14 +182,26 @@ def _is_used(row: Row, include_invalid: bool) -> bool:
     return bool(succeeded or row["median_s"] is not None) if include_invalid else bool(succeeded and row["valid"])
 
 
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_WORDS = re.compile(r"(\D*)(\d*)", re.ASCII)
+
+
 def order(arm: Arm) -> tuple[Any, ...]:
     """Return a sort key: the CPU first, eager before compiled, fp32 before other dtypes, alone before beside another
     lane, then by the rest."""
     key = arm.key
     device = str(key.get("device"))
-    rest = [(0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in key.values()]
+    rest = [_place(value) for value in key.values()]
     reduced = key.get("dtype") not in ("fp32", None)
     return device != "cpu", device, bool(key.get("compile")), reduced, bool(key.get(BESIDE)), rest
+
+
+def _place(value: Any) -> tuple[int, float, list[tuple[str, int]]]:
+    """Return a sort key of a value: numbers first, those in a text by their size, so that bs=8 stands before bs=16."""
+    text = str(value)
+    number = value if isinstance(value, int | float) else float(text) if _NUMBER.fullmatch(text) else None
+    parts = [(word, int(digits or 0)) for word, digits in _WORDS.findall(text)]
+    return (1, 0.0, parts) if number is None else (0, number, [])
 
 
 def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False) -> list[Arm]:

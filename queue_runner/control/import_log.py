@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,16 @@ def import_logs(
     with writing(open_engine(layout.db, check=False)) as connection:
         for log in logs:
             _refuse_twice(connection, log)
-        group = jobs.add_group(connection, f"mpsq import {' '.join(path.name for path in files)}", 0)
+        group = jobs.add_group(connection, _command(files, parser, labels, tags), 0)
         return [_store(connection, group, log, said, tags) for log in logs]
+
+
+def _command(files: Sequence[Path], parser: str | None, labels: Mapping[str, str], tags: Sequence[str]) -> str:
+    """Return the command line that imports these logs, the files by their names."""
+    words = ["mpsq", "import", *(path.name for path in files), *(["--parser", parser] if parser else [])]
+    for name, value in labels.items():
+        words += ["--name", value] if name == "name" else ["--set", f"{name}={value}"]
+    return shlex.join([*words, *(word for tag in tags for word in ("--tag", tag))])
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, Value]:

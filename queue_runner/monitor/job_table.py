@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import tables, units
 from queue_runner.analysis.grouping import by_key
-from queue_runner.model import Outcome, Row, State
+from queue_runner.model import Outcome, Row
 from queue_runner.monitor import listing
 from queue_runner.monitor.attempts import last_attempts
 
@@ -29,10 +29,9 @@ def jobs(found: Sequence[Row], *, colour: bool = False) -> str:
                 "id": job["job"],
                 "what": what,
                 "state": listing.job_ending(job),
-                "good": job["ok"],
-                "ended": job["state"] == State.DONE,
+                "style": listing.job_style(job),
                 "n_ok": f"{job['succeeded']}/{job['repeats']}",
-                "took_s": _took(job["runs"]),
+                "took_s": listing.took(job["runs"]),
                 "mark": next(filter(None, map(listing.mark, counted)), ""),
             }
         )
@@ -47,9 +46,8 @@ def runs(found: Sequence[Row], *, colour: bool = False) -> str:
             "id": run["run"],
             "what": what,
             "state": listing.ending(run),
-            "good": run["outcome"] == Outcome.SUCCEEDED,
-            "ended": run["state"] == State.DONE,
-            "took_s": _took([run]),
+            "style": listing.style(run),
+            "took_s": listing.took([run]),
             "mark": listing.mark(run),
         }
         for job, what in zip(found, _what(found), strict=True)
@@ -59,15 +57,12 @@ def runs(found: Sequence[Row], *, colour: bool = False) -> str:
 
 
 def _table(rows: Sequence[Row], of: str, colour: bool) -> str:
-    def style(row: Row) -> str:
-        return "" if not row["ended"] else "good" if row["good"] else "bad"
-
     columns = [
         tables.Column("id", of, right=of == "job"),
         tables.Column("group_id", "group", words=lambda group: f"g{group}"),
         tables.Column("what", "what", flexible=True),
         tables.Column("n_ok", "ok", right=True),
-        tables.Column("state", "state", style=style),
+        tables.Column("state", "state", style=lambda row: row["style"]),
         tables.Column("created_at", "age", words=_age, right=True),
         tables.Column("took_s", "took", words=units.duration, right=True),
         tables.Column("median_s", "ms/iter", words=units.ms, right=True),
@@ -78,13 +73,6 @@ def _table(rows: Sequence[Row], of: str, colour: bool) -> str:
     shown = [column for column in columns if column.key not in absent and (marked or column.key != "mark")]
     text = tables.table(rows, shown, colour=colour)
     return f"{text}\n{listing.MARK} not valid: mpsq show {of.upper()} says why" if marked else text
-
-
-def _took(found: Sequence[Row]) -> float | None:
-    """Return the real time of the last run that ended; of one that runs now, the time since its start."""
-    ended = [run["real_s"] for run in found if run["real_s"] is not None]
-    running = [time.time() - run["started_at"] for run in found if run["state"] == State.RUNNING and run["started_at"]]
-    return running[-1] if running else ended[-1] if ended else None
 
 
 def _age(at: float) -> str:

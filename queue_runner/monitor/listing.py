@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -270,6 +271,21 @@ def style(run: Row) -> str:
     if run["outcome"] in (None, Outcome.CANCELLED, Outcome.SKIPPED):
         return ""
     return "good" if run["outcome"] == Outcome.SUCCEEDED else "bad"
+
+
+def job_style(job: Row) -> str:
+    """Return the colour of how a job ended, which is that of the run that `job_ending` tells of."""
+    if job["state"] != State.DONE:
+        return ""
+    failed = (run for run in job["runs"] if run["outcome"] != Outcome.SUCCEEDED)
+    return "good" if job["ok"] else style(next(failed, job["runs"][-1]))
+
+
+def took(runs: Sequence[Row]) -> float | None:
+    """Return the real time of the last run that ended; of one that runs now, the time since its start."""
+    ended = [run["real_s"] for run in runs if run["real_s"] is not None]
+    running = [time.time() - run["started_at"] for run in runs if run["state"] == State.RUNNING and run["started_at"]]
+    return running[-1] if running else ended[-1] if ended else None
 
 
 def tried(row: Row) -> str:

@@ -53,6 +53,8 @@ class Chart:
     notes: Sequence[str]
     relative: bool = False
     """whether the axis is the ratio to the row's own mean"""
+    wall: bool = False
+    """whether the times are those of whole runs"""
 
 
 def colour(place: int) -> str:
@@ -84,7 +86,7 @@ def charts(family: Family, details: Mapping[int, Sequence[str]]) -> list[Chart]:
     if first is None:
         return []
     found = [replace(first, notes=[*_notes(family, shown, intervals)])]
-    if first.axis.log:
+    if first.axis.log and any(len(arm.times) > 1 for arm in family.arms):
         centres = [arm.median_s if arm.times else None for arm in family.arms]
         found += filter(None, [_chart(family, shown, intervals, details, centres)])
     return found
@@ -109,7 +111,7 @@ def _chart(
         for place, (arm, rows, ends, scale) in enumerate(zip(family.arms, shown, intervals, scales, strict=True))
         if scale
     ]
-    return Chart(found, strips, [], relative=centres is not None)
+    return Chart(found, strips, [], relative=centres is not None, wall=family.wall)
 
 
 def percent_off(ratio: float) -> str:

@@ -90,7 +90,7 @@ def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
     elif value is not None:
         last = name.rpartition(": ")[2]
         shown = redact.HIDDEN if redact.is_secret(last, str(value)) else str(value)
-        yield name, {"True": "yes", "False": "no"}.get(shown, shown)[:MOST_CHARS]
+        yield name, {"True": "yes", "False": "no", "": units.MISSING}.get(shown, shown)[:MOST_CHARS]
 
 
 def _pairs(packages: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,6 +30,10 @@ UPLOT_STYLE = "uPlot/uPlot.min.css"
 
 _IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 """What ends a script element, opens a comment in one, or ends a line of JavaScript (HTML 4.12.1.3; ECMA-262 12.3)."""
+
+_LETTERS = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+_RIGHT_TO_LEFT = re.compile(rf"([{_LETTERS}]+(?:[\s'\"-]+[{_LETTERS}]+)*)")
+"""Words of Hebrew, Arabic and other letters of Unicode's classes R and AL."""
 
 _CLOSED = (
     "default-src 'none'; base-uri 'none'; form-action {form}; img-src {img}; style-src {style}; script-src {script}"
@@ -52,6 +57,16 @@ def shown(value: Any) -> Any:
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return plain(value).encode("utf-8", "replace").decode()
     return value
+
+
+def sentence(value: Any) -> Markup:
+    """Return a sentence of ours with names of users in it: letters from right to left, which would turn the numbers
+    after them around, stand apart."""
+    from markupsafe import Markup, escape
+
+    parts = _RIGHT_TO_LEFT.split(shown(value))  # the odd ones are what is between
+    apart = Markup("<bdi>{}</bdi>")
+    return Markup("").join(apart.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
 def as_json(value: Any) -> Markup:
@@ -103,6 +118,6 @@ def _environment() -> Environment:
         "counted": units.counted,
         "percent": units.percent,
     }
-    made.filters.update(formats, json=as_json)
+    made.filters.update(formats, json=as_json, sentence=sentence)
     made.globals.update(policy=policy, asset=lambda name: Markup(asset(name)))
     return made

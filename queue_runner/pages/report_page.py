@@ -6,7 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -29,6 +29,7 @@ FOLDED_FROM = 24
 """Runs from which on their phases are folded away."""
 
 
+_USED = ("user_s", "sys_s", "max_rss_bytes")
 _LETTER = re.compile(r"([A-Z]{1,2}): ")
 
 
@@ -122,7 +123,8 @@ def headline(name: str, families: Sequence[Family]) -> str:
     labels = [arm.label for arm in compared[0].arms]
     if len(labels) > MOST_NAMED:
         return f"Which of these {len(labels)} is fastest?"
-    return f"Which is fastest: {', '.join(labels[:-1])} or {labels[-1]}?"
+    which = "faster" if len(labels) == 2 else "fastest"
+    return f"Which is {which}: {', '.join(labels[:-1])} or {labels[-1]}?"
 
 
 def _asked(family: Family) -> Asked:
@@ -171,10 +173,20 @@ def _lettered(result: Result) -> list[Table]:
         if section.explained and made:
             made[-1].more.append(section)
             continue
+        if not section.title and made and section.rows is made[-1].section.rows:  # a terminal had no room for it beside
+            first = made[-1].section
+            more = [column for column in section.columns if column not in first.columns]
+            made[-1] = replace(made[-1], section=replace(first, columns=[*first.columns, *more]))
+            continue
         lettered = _LETTER.match(section.title)
         name = lettered[1] if lettered else ascii_uppercase[len(made)] if len(made) < len(ascii_uppercase) else ""
         made.append(Table(name, section.title[lettered.end() :] if lettered else section.title, section, []))
-    return made
+    return [replace(table, section=_answer_first(table.section)) for table in made]
+
+
+def _answer_first(section: Section) -> Section:
+    """Return the table with what commands used after their times and verdicts, for screens that show its left part."""
+    return replace(section, columns=sorted(section.columns, key=lambda column: column.key in _USED))
 
 
 def write(path: Path, page: str) -> None:

@@ -77,8 +77,9 @@ def _left_out(evidence: Evidence) -> Iterable[Reason]:
     ended = [row for row in evidence.runs if row["state"] == State.DONE]
     used = {row["run_id"] for family in evidence.families for arm in family.arms for row in arm.used}
     out = [row for row in ended if row["run_id"] not in used]
+    kept = [row for row in ended if row["run_id"] in used and not row["valid"]]
     if not out:
-        if ended:
+        if ended and not kept:
             yield Reason("good", f"all {units.counted(len(ended), 'run')} that ended are valid")
     else:
         invalid = Counter(
@@ -90,7 +91,6 @@ def _left_out(evidence: Evidence) -> Iterable[Reason]:
         why = ", ".join(f"{kind} ({n})" for kind, n in invalid.most_common())
         kind = "bad" if not used else "warn"
         yield Reason(kind, f"{len(out)} of {units.counted(len(ended), 'run')} are left out: {why}")
-    kept = [row for row in ended if row["run_id"] in used and not row["valid"]]
     if kept:
         yield Reason("bad", f"{units.counted(len(kept), 'invalid run')} included on request (--all)")
     if waiting := len(evidence.runs) - len(ended):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import units
+from queue_runner import tables, units
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Row, Selector, State, parse_selector
-from queue_runner.monitor import eta, listing, logs, show, show_text, status_text, watch, why
+from queue_runner.monitor import eta, job_table, listing, logs, show, show_text, status_text, watch, why
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -200,13 +201,14 @@ def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
 def _job(job: Row, now: float) -> Values:
     runs = job["runs"]
     ended = [run["ended_at"] for run in runs if run["ended_at"] is not None]
-    failed = job["state"] == State.DONE and not job["ok"]
-    kind = "bad" if failed else "good" if job["ok"] else {"RUNNING": "running", "HELD": "held"}.get(job["state"], "")
+    kind = listing.job_style(job) or {"RUNNING": "running", "HELD": "held"}.get(job["state"], "")
+    command = tables.elide(shlex.join(job["command"]), job_table.MOST_COMMAND) if job["command"] else ""
     return {
         "job": job["job"],
         "group": job["group_id"],
         "name": job["name"],
-        "asks": listing.question(job),
+        "asks": listing.question(job) or command,
+        "took": units.duration(listing.took(runs)),
         "tags": job["tags"],
         "ending": listing.job_ending(job),
         "kind": kind,

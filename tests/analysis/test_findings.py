@@ -19,7 +19,7 @@ def said(rows: list[dict[str, Any]], seen: RunDetails | None = None, **more: Any
     return "\n".join(describe(family, seen or RunDetails()))
 
 
-def run(device: str, compile: int, median_s: float, **more: Any) -> dict[str, Any]:
+def run(device: str | None, compile: int, median_s: float, **more: Any) -> dict[str, Any]:
     quiet = {
         "real_s": 10.0,
         "n_iters": 50,
@@ -44,6 +44,12 @@ def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
     one = said([run("cpu", 0, 0.1), run("mps", 0, 0.2), run("mps", 1, 0.4)])
     assert " is 2.00 x" not in one and "mps eager measured 2.00 x slower than cpu eager" in one
     assert "compile makes" not in one and "mps compiled measured 2.00 x slower than eager" in one
+
+
+def test_rows_without_a_device_are_named_by_their_mode() -> None:
+    """Logs that name no device: "it compiled measured 1.28 x faster" once."""
+    text = said([run(None, 0, 0.2), run(None, 1, 0.1)])
+    assert "\ncompiled measured 2.00 x faster than eager" in f"\n{text}" and "it compiled" not in text
 
 
 def test_what_took_as_long_is_neither_faster_nor_slower() -> None:

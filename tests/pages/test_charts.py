@@ -16,7 +16,7 @@ from queue_runner.pages.evidence import Evidence, gather
 from queue_runner.reports import run
 from queue_runner.reports._common.options import read_options
 from queue_runner.store import read
-from tests.pages.pages_fixture import BEGUN_AT, evening
+from tests.pages.pages_fixture import BEGUN_AT, evening, page_of
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.fast
@@ -211,3 +211,11 @@ def test_losses_that_are_no_numbers_leave_a_gap(store: Store) -> None:
 def test_a_line_of_time_begins_where_its_first_run_began(store: Store) -> None:
     evidence = evidence_of(evening(store, 2))
     assert min(row["started_at"] for row in evidence.runs) == BEGUN_AT
+
+
+def test_single_runs_have_no_chart_of_their_spread(store: Store) -> None:
+    """Rows a factor of 10 apart: with one run each, each would lie at 0 % of its own mean."""
+    for median_s, count in ((0.01, 1), (0.1, 1), (0.1, 2)):
+        store.run("cpu" if median_s > 0.05 else "mps", False, median_s, config="far")
+        text = page_of(store, where=["config=far"])
+        assert ("against the mean of their own row" in text) == (count > 1)

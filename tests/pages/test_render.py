@@ -140,3 +140,16 @@ def test_jinja2_is_imported_when_a_page_is_made_and_not_before() -> None:
         top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {alias.name for node in top for alias in node.names} | {getattr(node, "module", "") for node in top}
         assert not {"jinja2", "markupsafe"} & names, path
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ("k=שלום, 0.012 vs 0.018 s", "k=<bdi>שלום</bdi>, 0.012 vs 0.018 s"),
+        ("שלום עולם 2: 3 runs", "<bdi>שלום עולם</bdi> 2: 3 runs"),
+        ("mps <b> & مرحبا", "mps &lt;b&gt; &amp; <bdi>مرحبا</bdi>"),
+        ("mps is 2.00 x faster", "mps is 2.00 x faster"),
+    ],
+)
+def test_words_from_right_to_left_turn_no_number_around(text: str, page: str) -> None:
+    assert rendered("{{ text | sentence }}", text=text) == page

@@ -11,6 +11,7 @@ from queue_runner import reports
 from tests.pages.pages_fixture import evening, page_of
 from tests.pages.test_render import HOSTILE, Seen
 from tests.reports.report_fixture import Store
+from tests.reports.test_sweeps import command
 
 pytestmark = pytest.mark.fast
 
@@ -33,7 +34,7 @@ def test_every_part_is_there_in_order(store: Store) -> None:
     places = [page.index(f'<section id="{part}">') for part in parts]
     assert places == sorted(places)
     text = Seen(page).text
-    assert "Which is fastest: cpu eager or mps eager?" in text
+    assert "Which is faster: cpu eager or mps eager?" in text
     assert "mps eager is 4.00 x faster than cpu eager" in text
     assert "1 of 9 runs are left out: contended (1)" in text
     assert "GPU busy, by all programs" in text and "median 90 %" in text
@@ -99,3 +100,20 @@ def test_the_first_tables_cells_are_those_of_a_terminal(store: Store) -> None:
         for row in section.rows:
             for column in section.columns:
                 assert column.show(row) in text
+
+
+def test_runs_that_are_included_on_request_are_not_called_valid(store: Store) -> None:
+    text = page_of(store, include_invalid=True)
+    assert "1 invalid run included on request (--all)" in text and "that ended are valid" not in text
+
+
+def test_a_page_of_commands_speaks_of_runs_and_has_one_table_for_what_a_terminal_splits(store: Store) -> None:
+    for k in range(4):
+        for s, real_s in (("a value of some length, 1", 0.2), ("a value of some length, 2", 0.4)):
+            command(store, real_s + k / 1e3, ("sleep", s), params={"s": s}, group=9)
+    page = page_of(store, selectors=("g9",))
+    seen = Seen(page).text
+    assert "Real time of a run (" in seen and "Time of an iteration" not in seen
+    assert "(the first row submitted; --vs selects another)" in seen  # neither eager nor compiled
+    assert "Table A" in seen and "Table B" not in seen
+    assert page.index('<th scope="col">verdict') < page.index('<th scope="col" class="right">user')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def post(store: Store) -> Store:
     ):
         put(store, f"{name}.log", (LOGS / f"metal_post_{name}.log").read_text(), device=device, compile=compiled)
     return store
+
+
+def test_the_command_that_repeats_an_import_is_whole(store: Store) -> None:
+    text = (LOGS / "metal_post_mps_eager.log").read_text()
+    put(store, "a log.txt", text, device="mps", compile="on", name="the post's")
+    title = store.db.execute("SELECT title FROM groups ORDER BY id DESC").fetchone()[0]
+    again = ["mpsq", "import", "a log.txt", "--parser", "nanogpt", "--set", "device=mps", "--set", "compile=on"]
+    assert shlex.split(title) == [*again, "--name", "the post's"]
 
 
 def shown(store: Store, name: str = "devices", **options: Any) -> str:

@@ -163,3 +163,9 @@ def test_no_label_is_cut_in_80_columns(store: Store) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in text and "..." not in text, text
     for mode in ("compiled(reduce-overhead)", "compiled(max-autotune)"):
         assert mode in whole, text
+
+
+def test_rows_stand_in_the_order_of_their_numbers(store: Store) -> None:
+    for s in ("16", "8", "0.5", "a10", "a9", "1e-3"):
+        command(store, 1.0, ("sleep", s), params={"s": s})
+    assert list(rows(store.report())) == ["s=1e-3", "s=0.5", "s=8", "s=16", "s=a9", "s=a10"]

@@ -145,6 +145,15 @@ def test_the_history_finds_words_states_tags_and_ids(browser: Browser, mpsq: Cli
     assert found("q=/bin") == []  # what was captured of an environment is not looked through
 
 
+def test_the_history_says_how_long_a_command_took_and_what_it_is(browser: Browser, mpsq: Cli) -> None:
+    mpsq.ok("cancel", "5")
+    page = browser.get("/history")
+    job = next(row for row in page.split("<tr>") if 'value="2"' in row)
+    assert re.search(r'data-label="took">[\d.]+ m?s', job) or 'data-label="took">-' not in job
+    cancelled = next(row for row in page.split("<tr>") if 'value="5"' in row)
+    assert '<span class="badge ">CANCELLED' in cancelled  # nothing is wrong with it
+
+
 def test_the_history_has_pages(browser: Browser) -> None:
     first = browser.get("/history?n=4&tag=&q=toy")
     assert not re.findall(r'name="id" value="(\d+)"', first)

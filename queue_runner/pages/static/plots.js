@@ -16,6 +16,7 @@
     return "";
   };
   const FAR = 8; // as in axis.py: from this ratio on an axis is logarithmic
+  const SPARSE = 40; // values of a run below which each is a dot: a line alone would claim those between
   const plain = (x) => (x == null || !isFinite(x) ? "" : String(+x.toPrecision(5)));
 
   const span = (runs, kind) => {
@@ -121,7 +122,7 @@
           alpha: (run.used ? 1 : 0.35) * (many ? 0.6 : 0.9),
           dash: run.used ? undefined : [4, 3],
           spanGaps: true,
-          points: { show: this.family.x.length < 3 },
+          points: { show: run[this.kind].reduce((n, y) => n + (y != null), 0) < SPARSE, size: 5 },
           show: !this.off.has(run.arm),
         }))],
       }, [this.family.x, ...this.runs.map((run) => run[this.kind])], this.box);

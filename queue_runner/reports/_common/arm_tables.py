@@ -40,6 +40,8 @@ def _ms(row: Raw) -> str:
     return spread(row["median_s"], row["spread_s"], row["spread_over"], 1e-3)
 
 
+MOST_NAME = 60
+"""Columns of a name beyond which a title leaves out its middle; the row has as much as fits."""
 LABEL = Column("label", "", flexible=True)
 RUNS = RowColumn("runs", "runs", lambda row: f"{row['n_valid']}/{row['n_runs']}", True)
 MS = RowColumn("ms", "ms/iter", _ms, True)
@@ -93,7 +95,8 @@ def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
         return ", ".join(filter(None, [*common, family.arms[0].runs[0]["where"]])) or ", ".join(sorted(subjects))
     (subject,) = subjects
     framework, version, device = only("framework"), only("framework_version"), only("device_name")
-    words = [_joined(subject, only("config")), _joined(framework, framework and version), only("dtype")]
+    named = elide(subject, MOST_NAME)
+    words = [_joined(named, only("config")), _joined(framework, framework and version), only("dtype")]
     said = {part for arm in family.arms for part in arm.label.split(" ")}
     shared = [{word(name, arm.key.get(name)) for arm in family.arms if name in arm.key} for name in PLACE]
     words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in said)))
