@@ -28,7 +28,6 @@ MOST_NAMED = 4
 FOLDED_FROM = 24
 """Runs from which on their phases are folded away."""
 
-
 _USED = ("user_s", "sys_s", "max_rss_bytes")
 _LETTER = re.compile(r"([A-Z]{1,2}): ")
 

@@ -16,7 +16,7 @@
     return "";
   };
   const FAR = 8; // as in axis.py: from this ratio on an axis is logarithmic
-  const SPARSE = 40; // values of a run below which each is a dot: a line alone would claim those between
+  const SPARSE = 200; // values of a run with gaps below which each is a dot: a line alone would claim those between
   const plain = (x) => (x == null || !isFinite(x) ? "" : String(+x.toPrecision(5)));
 
   const span = (runs, kind) => {
@@ -88,6 +88,11 @@
         });
     }
 
+    sparse(run) {
+      const at = this.family.x.filter((x, k) => run[this.kind][k] != null);
+      return at.length < 3 || (at.length < SPARSE && at[at.length - 1] - at[0] >= 2 * at.length);
+    }
+
     range() {
       const [low, high] = this.whole ? this.extent : this.family.measured;
       const free = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
@@ -122,7 +127,7 @@
           alpha: (run.used ? 1 : 0.35) * (many ? 0.6 : 0.9),
           dash: run.used ? undefined : [4, 3],
           spanGaps: true,
-          points: { show: run[this.kind].reduce((n, y) => n + (y != null), 0) < SPARSE, size: 5 },
+          points: { show: this.sparse(run), size: 5 },
           show: !this.off.has(run.arm),
         }))],
       }, [this.family.x, ...this.runs.map((run) => run[this.kind])], this.box);
