@@ -21,7 +21,7 @@ from queue_runner.spec import JobSpec, NewJob
 from queue_runner.standing import Standing
 from queue_runner.submit import absences, conditions, expand, grid, launchers, policy, preflight, remote
 from queue_runner.submit import environments as environments_of
-from queue_runner.submit.find_max import first
+from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
 
@@ -201,10 +201,13 @@ def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
     if request.workload:
         shown = ", ".join(f"{key}={specs[0].params[key]}" for key in first.BRIEF if key in specs[0].params)
         brief = f" Each runs with {shown} (--set changes that)." if shown else ""
-    asked, key = specs[0].find_max, specs[0].find_max.partition("=")[0]
-    if ":" in asked and ":" not in str(request.find_max):
-        brief = f" It ends at {asked.partition(':')[2]}, the most that {request.workload} takes.{brief}"
-    if ":" not in str(request.find_max) and any(spec.mps.get("high_watermark") == "1.0" for spec in specs):
+    said, asked = search.parse(str(request.find_max)), search.parse(specs[0].find_max)
+    key = asked.key
+    if asked.last != said.last:
+        brief = f" It ends at {asked.last}, the most that {request.workload} takes.{brief}"
+    if asked.step > 1:
+        brief = f" Only multiples of {asked.step} are tried.{brief}"
+    if said.last == search.MOST and any(spec.mps.get("high_watermark") == "1.0" for spec in specs):
         brief = f" On mps memory ends at Metal's recommended size; a range, {key}=8:512, may exceed it.{brief}"
     return (
         f"the queue adds a run for each {key} that it tries, one after the other.{brief} mpsq report scaling shows it"

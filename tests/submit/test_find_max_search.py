@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from queue_runner.errors import UsageError
-from queue_runner.events import Hello, Iter
+from queue_runner.events import Hello, Iter, Metric
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.monitor import wait
 from queue_runner.paths import Layout
-from queue_runner.store import jobs, migrate, results, retries
+from queue_runner.store import jobs, migrate, read, results, retries
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import expand, options
 from queue_runner.submit import plan as submit
@@ -106,6 +106,28 @@ def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
         assert search.of_metal(1.1e10, ratio, MEMORY) == search.of_machine(MEMORY)
 
 
+def test_a_value_that_uses_more_than_the_limit_is_not_doubled() -> None:
+    """MLX, and torch with a range, do not stop there by themselves: twice 12 GB on a Mac of 16 GB goes through swap."""
+    metal = search.of_metal(1.1e10, 1.0, MEMORY)
+    at = standing(Asked("n", 12), [Probe(12, True, "", used_bytes=12 * 10**9)], metal)
+    assert (at.largest, at.too_large, at.following) == (12, 13, None) and "10.2 GiB that Metal recommends" in at.why_not
+    grown = [Probe(12, True, "", used_bytes=12 * 10**9), Probe(24, True, "", used_bytes=12 * 10**9)]
+    assert standing(Asked("n", 12), grown, metal).following is None, "no slope, and over the limit"
+
+
+def test_the_second_value_is_no_larger_than_the_first_allows() -> None:
+    """One value tells no line; what a value needs is at most in proportion to a smaller one."""
+    metal = search.of_metal(1.1e10, 1.0, MEMORY)
+    assert standing(Asked("n", 12), [Probe(12, True, "", used_bytes=7 * 10**9)], metal).following == 18
+    assert standing(Asked("n", 12), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 24
+    assert standing(Asked("n", 12, step=6), [Probe(12, True, "", used_bytes=9 * 10**9)], metal).following == 18
+    assert standing(Asked("n", 12, 20), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 20
+    untold = [Probe(12, True, "", used_bytes=7 * 10**9), Probe(24, True, "")]
+    assert standing(Asked("n", 12), untold, metal).following == 25, "never below what works"
+    tried, said = walk(Asked("n", 60), 10**9, per_value=1e8, memory=metal)
+    assert tried[:2] == [60, 106] and max(tried) == 108 and said.startswith("n 108 is the largest that works; 109")
+
+
 def mps_row(value: int, **more: Any) -> dict[str, Any]:
     spec = replace(plan(device="mps", find_max="batch_size=8").jobs[0].spec, find_max="batch_size=8")
     spec = replace(search.with_value(spec, "batch_size", value), env=more.pop("env", spec.env))
@@ -126,6 +148,10 @@ def test_a_search_on_mps_is_judged_by_what_the_driver_reserved() -> None:
     assert following(Asked("batch_size", 8, 4096), env={}) == 128
     assert following(Asked("batch_size", 8), env={}) == 87
     assert following(Asked("batch_size", 8), recommended_bytes="much") == 128
+    footprint = {"reserved_bytes": None, "max_rss_bytes": 14 * 10**9}
+    for device in ("mps", None):  # a command that reports nothing: on a Mac the GPU's memory is its process's
+        rows = [mps_row(8, device=device, recommended_bytes=None, **footprint)]
+        assert next.stand(Asked("batch_size", 8), rows, MEMORY).following == 9
 
 
 def test_probes_on_mps_end_where_metal_recommends() -> None:
@@ -220,6 +246,15 @@ def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
     assert job.spec.find_max == "block_size=8:64"
     (job,) = plan(workload="bert", find_max="classes").jobs
     assert job.spec.params["classes"] == 2
+
+
+def test_what_is_said_of_a_search_in_steps() -> None:
+    """n_embd is searched for in multiples of its heads, which are no end of it: it said "It ends at :6"."""
+    for asked in ("n_embd", "n_embd=384::6"):
+        said = " ".join(plan(find_max=asked, config="shakespeare_char", device="mps").warnings)
+        assert "Metal's recommended size" in said and "Only multiples of 6 are tried" in said and "ends at :" not in said
+    said = " ".join(plan(find_max="n_embd=384:768:6", config="shakespeare_char", device="mps").warnings)
+    assert "It ends at" not in said and "Metal" not in said
 
 
 def test_a_probe_asks_what_any_job_asks() -> None:
@@ -319,6 +354,24 @@ def test_what_a_run_on_mps_reports_reaches_its_search(layout: Layout) -> None:
             )
             next.go_on(connection, run.id.job, run.spec, MEMORY)
     assert tried == [8, 16, 32, 64, 87]
+
+
+def test_the_peak_that_torch_counts_is_what_was_reserved(layout: Layout) -> None:
+    """From 2.13 on; an iteration is looked at when it has ended."""
+    submit.store(layout, plan(find_max="batch_size=8", device="mps"))
+    engine = open_engine(layout.db)
+    with writing(engine) as connection:
+        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        assert run is not None
+        hello = Hello(9, 0.0, device="mps", extra={"recommended_memory_bytes": 11 * 10**9})
+        peaks = [Metric(at, 0.2, "peak_reserved_bytes", value, "B") for at, value in ((30, 12e9), (40, 1e300))]
+        results.save_events(connection, run.run_id, [hello, Iter(20, 0.1, 1, 0.1, reserved_bytes=10**9), *peaks])
+        ending = Ending(Outcome.SUCCEEDED, 0)
+        jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
+        assert next.go_on(connection, run.id.job, run.spec, MEMORY) is None
+    with read.reading(layout.db) as connection_:
+        standing_ = next.standing_of(connection_, run.id.job)
+    assert standing_ is not None and (standing_.largest, standing_.too_large) == (8, 9)
 
 
 def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:

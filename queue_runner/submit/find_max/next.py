@@ -101,5 +101,6 @@ def probe(asked: Asked, row: Row) -> Probe:
         return Probe(value, None, told)
     if row["swapped"]:
         return Probe(value, False, "it only works with swapping")
-    used = {"cpu": row["max_rss_bytes"], "mps": row["reserved_bytes"]}
+    process = row["max_rss_bytes"]  # on macOS the footprint, which has the GPU's
+    used = {"cpu": process, None: process, "mps": row["reserved_bytes"] or process}
     return Probe(value, True, told, used_bytes=used.get(row["device"]))

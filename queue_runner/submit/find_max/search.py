@@ -74,8 +74,8 @@ def parse(text: str) -> Asked:
 class Probe:
     """A value that was tried. `fits` is None if its run does not tell: it waits, failed or was cancelled.
 
-    `why` is its result in words. `used_bytes` is set only where the machine's memory is the limit: the RSS on the CPU,
-    what the driver reserved on mps.
+    `why` is its result in words. `used_bytes` is set only where the machine's memory is the limit: what the driver
+    reserved on mps, else the memory of the process, unless it computed on another device.
     """
 
     value: int
@@ -151,11 +151,18 @@ def standing(asked: Asked, probes: Iterable[Probe], limit: Limit | None = None) 
     too_large, why_not = (beyond[0].value, beyond[0].why) if beyond else (None, "")
     stopped = next((probe for probe in tried if probe.fits is None), None)
     following = None if stopped else _following(asked, largest, too_large)
-    over = None if limit is None else _first_over(fitting, limit.size_bytes)
-    if limit is not None and over is not None and following is not None and following >= over and largest is not None:
+    if limit is None or following is None or largest is None:
+        return Standing(largest, too_large, following, why_not, stopped)
+    known = [(probe.value, probe.used_bytes) for probe in fitting if probe.used_bytes]
+    over = _first_over(known, limit.size_bytes)
+    if over is not None and following >= over:
         too_large = max(math.ceil(over / asked.step), largest // asked.step + 1) * asked.step
         why_not = f"it would need more than {limit.name}, judging by smaller values"
         following = _following(asked, largest, too_large)
+    elif len(known) == 1:
+        value, used_bytes = known[0]
+        most = min(value * limit.size_bytes / used_bytes, MOST)  # if memory is in proportion: one value claims no more
+        following = min(following, max(int(most) // asked.step, largest // asked.step + 1) * asked.step)
     return Standing(largest, too_large, following, why_not, stopped)
 
 
@@ -172,16 +179,19 @@ def _following(asked: Asked, largest: int | None, too_large: int | None) -> int 
     return middle if middle > least else None
 
 
-def _first_over(fitting: Sequence[Probe], limit_bytes: float) -> int | None:
-    """Return the first value predicted to exceed the limit, by a line through the two largest values."""
-    known = [(probe.value, probe.used_bytes) for probe in fitting if probe.used_bytes]
-    if limit_bytes == math.inf or len(known) < 2:
+def _first_over(known: Sequence[tuple[int, int]], limit_bytes: float) -> int | None:
+    """Return the first value predicted to exceed the limit, by a line through the two largest values; None if nothing
+    tells."""
+    if limit_bytes == math.inf or not known:
         return None
-    (a, at_a), (b, at_b) = known[-2:]
+    b, at_b = known[-1]
+    if at_b >= limit_bytes:
+        return b + 1
+    if len(known) < 2:
+        return None
+    a, at_a = known[-2]
     slope = (at_b - at_a) / (b - a)
-    if slope <= 0:
-        return None
-    return int(b + max(0.0, limit_bytes - at_b) / slope) + 1
+    return int(b + (limit_bytes - at_b) / slope) + 1 if slope > 0 else None
 
 
 def without(spec: JobSpec, key: str) -> str:
