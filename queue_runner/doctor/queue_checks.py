@@ -84,7 +84,7 @@ def home(layout: Layout) -> Iterator[Check]:
 def _not_ours(layout: Layout) -> OwnershipError | None:
     try:
         ownership.secure(layout)
-        ownership.refuse_foreign_runs(layout)
+        ownership.secure_runs(layout)
     except OwnershipError as error:
         return error
     return None

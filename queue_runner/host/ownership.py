@@ -34,15 +34,19 @@ def secure(layout: Layout) -> None:
         _secure(path)
 
 
-def refuse_foreign_runs(layout: Layout) -> None:
-    """Raise OwnershipError for a run's folder of another user, made when others could still write there."""
+def secure_runs(layout: Layout) -> None:
+    """Do that with every run's folder, which may have been made when others could still write there: a job that is
+    resumed loads what is in it.
+
+    Raises: OwnershipError as above.
+    """
     try:
         entries = os.scandir(layout.runs)
     except OSError:
         return
     with entries:
         for entry in entries:
-            _refuse_owner(Path(entry.path), entry.stat(follow_symlinks=False))
+            _secure(Path(entry.path))
 
 
 def replaceable(home: Path) -> Path | None:

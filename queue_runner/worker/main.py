@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
-        ownership.refuse_foreign_runs(layout)
+        ownership.secure_runs(layout)
         settings = config.load(layout.config)
         held = _take(layout)
         _refuse_damaged(layout)

@@ -86,10 +86,40 @@ def test_what_another_user_owns_is_refused(place: Layout, name: str) -> None:
 @as_root
 def test_a_run_that_another_user_left_is_refused(place: Layout) -> None:
     (place.runs / "1.1").mkdir()
-    ownership.refuse_foreign_runs(place)
+    ownership.secure_runs(place)
     os.chown(place.runs / "1.1", SOMEBODY, SOMEBODY)
     with pytest.raises(OwnershipError, match=r"runs/1\.1"):
-        ownership.refuse_foreign_runs(place)
+        ownership.secure_runs(place)
+
+
+def test_a_run_that_everybody_may_write_is_tightened(place: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoints are code for the job that resumes from them."""
+    folder = place.runs / "1.1"
+    folder.mkdir()
+    folder.chmod(0o777)
+    ownership.secure_runs(place)
+    assert mode(folder) == 0o755
+    folder.chmod(0o777)
+    monkeypatch.setattr(os, "chmod", lambda *_, **__: None)
+    with pytest.raises(OwnershipError, match=r"everybody may write .*runs/1\.1"):
+        ownership.secure_runs(place)
+
+
+def test_a_run_that_is_removed_meanwhile_stops_no_worker(place: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpsq gc beside a worker that starts: it ended with FileNotFoundError."""
+    for name in ("1.1", "1.2"):
+        (place.runs / name).mkdir()
+    seen, owned = [], ownership._refuse_owner
+
+    def removes_the_rest(path: Path, status: os.stat_result) -> None:
+        seen.append(path)
+        for other in set(place.runs.iterdir()) - {path}:
+            other.rmdir()
+        owned(path, status)
+
+    monkeypatch.setattr(ownership, "_refuse_owner", removes_the_rest)
+    ownership.secure_runs(place)
+    assert len(seen) == 1
 
 
 @as_root

@@ -252,7 +252,9 @@ def test_what_is_said_of_a_search_in_steps() -> None:
     """n_embd is searched for in multiples of its heads, which are no end of it: it said "It ends at :6"."""
     for asked in ("n_embd", "n_embd=384::6"):
         said = " ".join(plan(find_max=asked, config="shakespeare_char", device="mps").warnings)
-        assert "Metal's recommended size" in said and "Only multiples of 6 are tried" in said and "ends at :" not in said
+        assert (
+            "Metal's recommended size" in said and "Only multiples of 6 are tried" in said and "ends at :" not in said
+        )
     said = " ".join(plan(find_max="n_embd=384:768:6", config="shakespeare_char", device="mps").warnings)
     assert "It ends at" not in said and "Metal" not in said
 
