@@ -209,7 +209,9 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
             pays = f" and pays off after {units.count(after)} iterations"
         elif pair.verdict.word is Word.SLOWER:
             pays = " and never pays off"
-        first = f"in the first iteration ({cache} cache)"
+        on_mps = any(row["device"] == "mps" for row in arm.shown)
+        metals = "; of Metal's own nothing is known" if on_mps else ""
+        first = f"in the first iteration ({cache} cache{metals})"
         in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
         yield f"compiling {without_mode(twin)}{in_mode} costs {units.duration(cost_s)} {first}{pays}"
     ours, theirs = (_first(c.shown, details.last_eval) for c in (arm, twin))

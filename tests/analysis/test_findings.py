@@ -100,6 +100,14 @@ def test_compilation_pays_or_never_does_where_a_difference_is_shown() -> None:
     assert "compiling" not in said(unknown)
 
 
+def test_a_cold_cache_on_mps_is_not_metals() -> None:
+    """The short report has no footnote about it: only the sentence tells."""
+    for state in ("cold", "warm"):
+        compiled = run("mps", 1, 0.1, first_iter_excess_s=21.0, compile_cache=state)
+        told = said([run("mps", 0, 0.2, first_iter_excess_s=1.0), compiled])
+        assert f"costs 20.0 s in the first iteration ({state} cache; of Metal's own nothing is known)" in told
+
+
 def test_evaluations_and_real_time_that_grew_beyond_the_iterations() -> None:
     eager, compiled = run("mps", 0, 0.221, real_s=3588.66), run("mps", 1, 0.3057, real_s=39039.74)
     seen = RunDetails(last_eval={eager["run_id"]: (5000, 33.01034), compiled["run_id"]: (5000, 1255.91573)})
