@@ -47,6 +47,27 @@ def test_what_was_published_of_apples_tools_holds(mac: None, name: str) -> None:
     assert result.word == mac_check.HELD, result.seen
 
 
+@pytest.mark.parametrize(
+    ("priority", "holds"), [("31", True), ("37T", True), ("31T", True), ("20", False), ("", False)]
+)
+def test_every_interactive_priority_of_a_service_holds(
+    monkeypatch: pytest.MonkeyPatch, priority: str, holds: bool
+) -> None:
+    def run(argv: Sequence[str]) -> tuple[int, str]:
+        if argv[0] == "/bin/ps":
+            return 0, f"{priority:>3}\n"
+        return (113, "gone") if uninstalled else (0, "\tspawn type = interactive (4)\n")
+
+    uninstalled: list[str] = []
+    monkeypatch.setattr(mac_checks_jobs, "_run", run)
+    told = "installed and running (process 7, user/501); nothing was changed"
+    monkeypatch.setattr(mac_checks_jobs, "_checked", lambda *_: told)
+    monkeypatch.setattr(mac_checks_jobs, "_mpsq", lambda *words: (0, str(uninstalled.append(" ".join(words)))))
+    result = mac_check.examine(Check("service", "install", mac_checks_jobs.service))
+    assert (result.word == mac_check.HELD) == holds, result.seen
+    assert uninstalled == ["service uninstall"]
+
+
 def test_another_output_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mac_checks, "ask", lambda argv: "something new in macOS 27\n")
     for name in ("mounts", "battery", "thermal", "gpu_use", "priority", "swap", "definition"):
