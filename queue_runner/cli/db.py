@@ -42,11 +42,13 @@ def upgrade() -> None:
 def check(json: Json = False) -> None:
     """Check the database for damage."""
     from queue_runner.store import backup as use_case
-    from queue_runner.store.read import HEAD, remedy_of_schema, schema_revision
+    from queue_runner.store.read import HEAD, no_queue, remedy_of_schema, schema_revision
 
     layout = home()
     found = use_case.problems(layout.db)
     revision = None if found else schema_revision(layout.db)
+    if revision is None and not found:
+        raise no_queue(layout.db)
     if json:
         print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
     else:
