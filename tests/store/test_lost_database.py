@@ -72,8 +72,8 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
     for command in (
         "submit -- true", "run -- true", "status", "list", "show 1", "why 1", "logs 1", "report", "cancel 1", "retry 1",
         "rerun 1", "wait 1", "hold 1", "release 1", "move 1 --top", "edit 1 --note x", "pause", "resume", "suspend 1",
-        "continue 1", "drain", "delete 1", "gc", "service install", "schedule list", "db upgrade", "db backup", "db check",
-        "schedule add @daily -- -- true", f"import {log}",
+        "continue 1", "drain", "delete 1", "gc", "service install", "schedule list", "db upgrade", "db backup",
+        "db check", "schedule add @daily -- -- true", f"import {log}",
     ):  # fmt: skip
         ran = mpsq(*command.split())
         assert ran.code == DamageError.exit_code and str(queue.layout.db) in ran.err, (command, ran)
