@@ -4,10 +4,12 @@ a night."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, exists, func, or_, select
 
 from queue_runner.model import Ending, Outcome, State, Verb
+from queue_runner.spec import JobSpec
 from queue_runner.store import jobs
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.schema import exits, job_events, runs
@@ -22,8 +24,8 @@ _NAMED = 5
 
 _WHERE = ("$.python", "$.env_name", "$.env", "$.mps", "$.cwd", "$.device", "$.argv")
 """The fields of a specification that decide, beside the program, whether a run finds its device."""
-_PROGRAM = ("$.argv[0]", "$.argv[1]", "$.argv[2]")
-"""The words of a command that name its program: `python -u train.py`, `sh -c 'exit 2'`."""
+_PROGRAM = 3
+"""How many words of a command name its program: `python -u train.py`, `sh -c 'exit 2'`."""
 
 _own = job_table.alias()
 
@@ -39,7 +41,7 @@ def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now:
         _skip_device(connection, run, now)
     elif limit and ending.outcome in _FAILED:
         own = job_table.c.spec_hash == _own.c.spec_hash
-        for alike in (own,) if ending.reason == SILENT else (_alike(*_PROGRAM), own):
+        for alike in (own,) if ending.reason == SILENT else (_alike(*_program(run.spec)), own):
             if _hold(connection, run, alike, limit):
                 return
 
@@ -49,6 +51,14 @@ def _skip_device(connection: Connection, run: Claimed, now: float) -> None:
     ending = Ending(Outcome.SKIPPED, reason=f"device: {run.spec.device} was not available to run {run.id}")
     chosen = and_(_of(run, _alike(*_WHERE)), waiting)
     jobs.move_all(connection, chosen, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+
+
+def _program(spec: JobSpec) -> Iterator[str]:
+    """Return the paths of the words that name the program, but for those with a swept value: --lr={lr}."""
+    values = [str(value) for value in spec.params.values() if str(value)]
+    for at in range(_PROGRAM):
+        if at >= len(spec.argv) or not any(value in spec.argv[at] for value in values):
+            yield f"$.argv[{at}]"
 
 
 def _alike(*paths: str) -> ColumnElement[bool]:

@@ -155,6 +155,21 @@ def test_a_grid_of_one_script_is_held_and_told_why(engine: Engine) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "template", [("python", "train.py", "--lr={lr}"), ("./train.sh", "{lr}"), ("sh", "-c", "python train.py {lr}")]
+)
+def test_a_swept_value_is_no_other_program(engine: Engine, template: tuple[str, ...]) -> None:
+    """A whole grid of `python train.py --lr={lr}` failed, since its third word differs from cell to cell."""
+
+    def cell(lr: str, words: tuple[str, ...]) -> JobSpec:
+        return replace(command(*(word.replace("{lr}", lr) for word in words)), params={"lr": lr})
+
+    other = cell("1e-3", ("python", "other.py", "--lr={lr}"))
+    submit(engine, *(cell(lr, template) for lr in ("1e-1", "1e-2", "1e-3", "1e-4")), other)
+    end(engine, *[FAILED] * 3)
+    assert states(engine) == "FFFHQ"
+
+
 def test_what_has_succeeded_is_not_held(engine: Engine) -> None:
     submit(engine, NANOGPT, repeats=5)
     end(engine, OK, *[FAILED] * 3)
